@@ -1,0 +1,144 @@
+"""What a kind of data must know: the Domain base class, and columnar collections of items."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+__all__ = ["Batch", "Collection", "Domain", "TensorCollection"]
+
+
+class Batch(Protocol):
+    """Some items, ready for the encoder: a tensor, or anything with a length that can move."""
+
+    def __len__(self) -> int: ...
+
+    def to(self, device: Any, /) -> Any: ...
+
+
+B = TypeVar("B", bound=Batch)
+
+
+class Collection(Protocol):
+    """Items in columns. A batch is taken by indices, never item by item."""
+
+    @property
+    def background(self) -> bool:
+        """Whether :meth:`take` is slow (files to decode) and wants to be read ahead."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in memory."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Tensor) -> Any:
+        """The batch of these items, in this order; ``indices`` is (n,) int64 on the CPU."""
+        ...
+
+    def select(self, indices: Tensor) -> Self:
+        """The collection of these items, in this order."""
+        ...
+
+    def extend(self, other: Self) -> Self:
+        """The collection of these items followed by those of ``other``; both stay as they are."""
+        ...
+
+
+class TensorCollection:
+    """Items that are the rows of one tensor.
+
+    >>> rows = TensorCollection(torch.arange(6.0).view(3, 2))
+    >>> rows.take(torch.tensor([2, 0]))
+    tensor([[4., 5.],
+            [0., 1.]])
+    """
+
+    background: ClassVar[bool] = False
+
+    def __init__(self, data: Tensor) -> None:
+        self.data = data
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.numel() * self.data.element_size()
+
+    def __len__(self) -> int:
+        return self.data.shape[0]
+
+    def take(self, indices: Tensor) -> Tensor:
+        return self.data[indices]
+
+    def select(self, indices: Tensor) -> Self:
+        return type(self)(self.data[indices])
+
+    def extend(self, other: Self) -> Self:
+        if other.data.shape[1:] != self.data.shape[1:]:
+            raise ValueError(
+                f"items must have shape {tuple(self.data.shape[1:])} like the first ones, "
+                f"got {tuple(other.data.shape[1:])}: bring them to one shape first"
+            )
+        return type(self)(torch.cat([self.data, other.data]))
+
+
+class Domain(ABC):
+    """One kind of data: how items become batches, what a view is, which encoder fits.
+
+    A domain of your own needs three methods: :meth:`collect`, :meth:`views` and :meth:`encoder`.
+    Where a batch is not one tensor with an item per row, it also needs :meth:`join`, and where its
+    collection is not a :class:`TensorCollection`, :meth:`pack` and :meth:`unpack`.
+    ``check_domain`` tells what is missing or wrong.
+
+    Domains hold configuration only and are never changed by what they see.
+    """
+
+    @abstractmethod
+    def collect(self, items: Any) -> Collection:
+        """Check what a user has and bring it into columns."""
+
+    @abstractmethod
+    def views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
+        """Two random views of every item, for the whole batch at once, as the encoder takes them.
+
+        All randomness comes from ``generator``; ``batch`` stays as it is.
+        """
+
+    @abstractmethod
+    def encoder(self) -> nn.Module:
+        """A freshly initialised encoder: a batch of n items in, (n, d) embeddings out."""
+
+    def bind(self, collection: Collection) -> Domain:
+        """This domain with what only the first data can tell (a feature width, say) filled in."""
+        return self
+
+    def prepare(self, batch: Any) -> Any:
+        """The items themselves, without random changes, as the encoder takes them."""
+        return batch
+
+    def join(self, batches: Sequence[Any]) -> Any:
+        """One batch that holds the items of all ``batches`` in order."""
+        return torch.cat(list(batches))
+
+    def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
+        """Each of these items as bytes, for a memory on disk. Equal items give equal bytes."""
+        rows = collection.take(indices).contiguous()
+        raw = memoryview(rows.view(torch.uint8).numpy().reshape(len(rows), -1))
+        return [raw[row].tobytes() for row in range(len(rows))]
+
+    def unpack(self, blobs: Sequence[bytes]) -> Collection:
+        """The collection of items that :meth:`pack` turned into these bytes."""
+        raise TypeError(
+            f"{type(self).__name__} cannot read items back from bytes: "
+            "write its unpack() to save a learner together with its memory"
+        )
+
+
+def shapes_of(items: Iterable[Any]) -> list[tuple[int, ...]]:
+    """The distinct shapes among these arrays, in order of appearance."""
+    return list(dict.fromkeys(tuple(item.shape) for item in items))
