@@ -155,8 +155,7 @@ def _wide(logits: Tensor) -> Tensor:
 def _check(positive: Tensor, *negatives: Tensor, k: float) -> None:
     if positive.dim() != 1:
         raise ValueError(
-            f"positive must have shape (n,), got {tuple(positive.shape)}: "
-            "give one logit per anchor"
+            f"positive must have shape (n,), got {tuple(positive.shape)}: give one logit per anchor"
         )
     for logits in negatives:
         if logits.dim() != 2 or logits.shape[0] != positive.shape[0] or logits.shape[1] == 0:

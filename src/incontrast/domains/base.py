@@ -36,6 +36,10 @@ class Collection(Protocol):
         """Bytes held in memory."""
         ...
 
+    def sizes(self) -> Tensor:
+        """(n,) bytes of each item, as int64."""
+        ...
+
     def __len__(self) -> int: ...
 
     def take(self, indices: Tensor) -> Any:
@@ -68,6 +72,9 @@ class TensorCollection:
     @property
     def nbytes(self) -> int:
         return self.data.numel() * self.data.element_size()
+
+    def sizes(self) -> Tensor:
+        return torch.full((len(self),), self.nbytes // max(len(self), 1))
 
     def __len__(self) -> int:
         return self.data.shape[0]
@@ -128,8 +135,7 @@ class Domain(ABC):
     def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
         """Each of these items as bytes, for a memory on disk. Equal items give equal bytes."""
         rows = collection.take(indices).contiguous()
-        raw = memoryview(rows.view(torch.uint8).numpy().reshape(len(rows), -1))
-        return [raw[row].tobytes() for row in range(len(rows))]
+        return [row.tobytes() for row in rows.numpy()]
 
     def unpack(self, blobs: Sequence[bytes]) -> Collection:
         """The collection of items that :meth:`pack` turned into these bytes."""

@@ -1,0 +1,146 @@
+"""Contract checks for people who bring their own kind of data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from incontrast.domains.base import Collection, Domain
+from incontrast.randomness import seeded
+
+__all__ = ["DomainError", "check_domain", "check_views"]
+
+
+class DomainError(ValueError):
+    """A domain does not keep its contract."""
+
+
+def check_domain(domain: Domain, items: Any) -> None:
+    """Try every part of a domain on some items and raise at the first thing that is wrong.
+
+    Args:
+        domain: The domain to check.
+        items: What its ``collect`` takes; at least 4 items.
+
+    Raises:
+        DomainError: Says which method broke which rule, and what it gave.
+    """
+    collection = domain.collect(items)
+    count = len(collection)
+    if count < 4:
+        raise DomainError(f"give check_domain at least 4 items, got {count}")
+    domain = domain.bind(collection)
+    _check_collection(domain, collection)
+    with seeded(0, "check"):
+        encoder = domain.encoder()
+    check_views(domain, collection, encoder)
+    _check_randomness(domain, collection, encoder)
+    _check_bytes(domain, collection, encoder)
+
+
+def check_views(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
+    """Make views of a few items and embed them: what training does at every step.
+
+    Raises:
+        DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings.
+    """
+    count = min(len(collection), 4)
+    batch = collection.take(torch.arange(count))
+    views = domain.views(batch, Generator().manual_seed(0))
+    if not isinstance(views, tuple) or len(views) != 2:
+        raise DomainError(f"views() must return two batches as a tuple, got {_kind(views)}")
+    for name, view in zip(("first", "second"), views, strict=True):
+        if len(view) != count:
+            raise DomainError(
+                f"views() must keep the number of items: {count} went in, "
+                f"{len(view)} are in the {name} view"
+            )
+    joined = domain.join(views)
+    if len(joined) != 2 * count:
+        raise DomainError(
+            f"join() must hold the items of all batches: 2·{count} went in, {len(joined)} came out"
+        )
+    _embeddings(encoder, joined, 2 * count, "of views")
+    _embeddings(encoder, domain.prepare(batch), count, "of prepared items")
+
+
+def _check_collection(domain: Domain, collection: Collection) -> None:
+    count = len(collection)
+    for indices in (torch.tensor([2, 0, 2]), torch.arange(count)):
+        taken = collection.take(indices)
+        if len(taken) != len(indices):
+            raise DomainError(
+                f"take() must give one item per index: {len(indices)} asked for, {len(taken)} given"
+            )
+    if len(collection.select(torch.tensor([1, 3]))) != 2:
+        raise DomainError("select() must give a collection of the items asked for")
+    if len(collection.extend(collection)) != 2 * count or len(collection) != count:
+        raise DomainError("extend() must give a new collection with the items of both")
+    if len(collection.sizes()) != count:
+        raise DomainError("sizes() must give the bytes of each item")
+
+
+def _check_randomness(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
+    batch = collection.take(torch.arange(len(collection)))
+    before = _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items")
+
+    def views(seed: int) -> Tensor:
+        pair = domain.join(domain.views(batch, Generator().manual_seed(seed)))
+        return _embeddings(encoder, pair, 2 * len(batch), "of views")
+
+    first, again, other = views(0), views(0), views(1)
+    if not torch.equal(first, again):
+        raise DomainError(
+            "views() must draw from its generator alone: the same seed gave other views"
+        )
+    if torch.equal(first, other):
+        raise DomainError("views() must be random: two seeds gave the same views")
+    if torch.equal(*first.chunk(2)):
+        raise DomainError("views() must draw two different views: both are the same")
+    after = _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items")
+    if not torch.equal(before, after):
+        raise DomainError("views() must not change its input: the batch was another one after it")
+
+
+def _check_bytes(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
+    indices = torch.arange(len(collection))
+    blobs = domain.pack(collection, indices)
+    if len(blobs) != len(indices) or not all(isinstance(blob, bytes) for blob in blobs):
+        raise DomainError("pack() must give the bytes of each item")
+    again = domain.unpack(blobs)
+    kept, read = (
+        _embeddings(encoder, domain.prepare(c.take(indices)), len(indices), "of prepared items")
+        for c in (collection, again)
+    )
+    if not torch.equal(kept, read):
+        raise DomainError("unpack() must give back the items that pack() took")
+
+
+@torch.no_grad()
+def _embeddings(encoder: nn.Module, batch: Any, count: int, what: str) -> Tensor:
+    device = next((p.device for p in encoder.parameters()), torch.device("cpu"))
+    training = encoder.training
+    encoder.eval()
+    try:
+        result: Any = encoder(batch.to(device))
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise DomainError(f"the encoder cannot take a batch {what}: {error}") from error
+    finally:
+        encoder.train(training)
+    if not isinstance(result, Tensor) or result.dim() != 2 or result.shape[0] != count:
+        raise DomainError(
+            f"the encoder must give ({count}, d) embeddings {what}, got {_kind(result)}"
+        )
+    if not torch.isfinite(result).all():
+        raise DomainError(f"the encoder gave NaN or infinite embeddings {what}")
+    return result
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,212 @@
+"""The true loss over X′: fixed views, population negatives, old and new items apart.
+
+Every figure about noise follows from three numbers per anchor: the logit of its positive pair and
+the mean noise that X and ΔX give it. They are computed here once, from all items (or a sample).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from incontrast.domains.base import Collection, Domain
+from incontrast.embedding import embed_views
+from incontrast.loss import change_ratio, info_nce, retraining_info_nce
+from incontrast.randomness import generator
+from incontrast.training.contrast import Objective, similarities
+from incontrast.training.engine import Engine
+from incontrast.training.increment import Increment
+
+__all__ = ["Anchors", "Population", "Quartiles", "TrueLoss", "measure", "true_loss"]
+
+ROWS = 1024  # anchors whose similarities are held at once
+
+
+@dataclass(frozen=True, eq=False)
+class Anchors:
+    """Some items as anchors, against the whole population.
+
+    Args:
+        positive: (n,) logits of the positive pairs.
+        old_noise: (n, 1) log mean f with the other items of X; None without old data.
+        new_noise: (n, 1) log mean f with the other items of ΔX; None without new data.
+    """
+
+    positive: Tensor
+    old_noise: Tensor | None
+    new_noise: Tensor | None
+
+
+class TrueLoss(NamedTuple):
+    """Mean NCE-I with noise from all of X′ (Eq. 2); nan where there are no such items."""
+
+    old: float
+    new: float
+    all: float  # the mean over X′: (1−α)·old + α·new
+
+
+class Quartiles(NamedTuple):
+    """The middle of a distribution."""
+
+    lower: float
+    median: float
+    upper: float
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Old and new items under one encoder.
+
+    Args:
+        old: The old items as anchors; None without old data.
+        new: The new items as anchors; None without new data.
+        growth_ratio: α.
+        objective: Temperature and K.
+    """
+
+    old: Anchors | None
+    new: Anchors | None
+    growth_ratio: float
+    objective: Objective
+
+    def losses(self, anchors: Anchors) -> Tensor:
+        """(n,) losses of these anchors with noise from X′ (Eq. 2)."""
+        k, (old, new) = self.objective.negatives, (anchors.old_noise, anchors.new_noise)
+        if old is not None and new is not None:
+            return retraining_info_nce(
+                anchors.positive, old, new, k=k, growth_ratio=self.growth_ratio
+            )
+        noise = old if old is not None else new
+        assert noise is not None
+        return info_nce(anchors.positive, noise, k=k)
+
+    def true_loss(self) -> TrueLoss:
+        """The mean loss of old items, of new items, and over X′."""
+        old = math.nan if self.old is None else self.losses(self.old).mean().item()
+        new = math.nan if self.new is None else self.losses(self.new).mean().item()
+        if self.old is None or self.new is None:
+            return TrueLoss(old, new, new if self.old is None else old)
+        return TrueLoss(old, new, (1.0 - self.growth_ratio) * old + self.growth_ratio * new)
+
+    def change_ratios(self) -> Tensor:
+        """(n,) change ratios r of the old items (Def. 4)."""
+        if self.old is None or self.old.old_noise is None or self.old.new_noise is None:
+            raise ValueError("the change ratio needs old and new items, got only one of them")
+        return change_ratio(
+            self.old.positive, self.old.old_noise, self.old.new_noise, k=self.objective.negatives
+        )
+
+    def change_ratio(self) -> Quartiles:
+        """The quartiles of :meth:`change_ratios`."""
+        quartiles = self.change_ratios().quantile(torch.tensor([0.25, 0.5, 0.75]))
+        return Quartiles(*quartiles.tolist())
+
+
+def measure(
+    encoder: nn.Module,
+    domain: Domain,
+    increment: Increment,
+    *,
+    objective: Objective | None = None,
+    engine: Engine | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+) -> Population:
+    """Embed two views of each item, the same ones for every encoder, and measure their noise.
+
+    Args:
+        encoder: In evaluation mode.
+        domain: The kind of data.
+        increment: Old and new items; either may be missing.
+        objective: Temperature and K.
+        engine: Where to compute; the default device if None.
+        sample: Old items and new items at most, drawn at random; all of them if None.
+        seed: Determines the sample and the views.
+    """
+    engine, objective = engine or Engine(), objective or Objective()
+
+    def part(items: Collection | None, name: str) -> tuple[Tensor, Tensor] | None:
+        if items is None:
+            return None
+        if sample is not None and len(items) > sample:
+            draws = generator(seed, "population", name)
+            items = items.select(torch.randperm(len(items), generator=draws)[:sample])
+        return embed_views(encoder, domain, items, generator(seed, "views", name), engine=engine)
+
+    old, new = part(increment.old, "old"), part(increment.new, "new")
+    return population(old, new, growth_ratio=increment.growth_ratio, objective=objective)
+
+
+def population(
+    old: tuple[Tensor, Tensor] | None,
+    new: tuple[Tensor, Tensor] | None,
+    *,
+    growth_ratio: float,
+    objective: Objective,
+) -> Population:
+    """The population of items whose two views have these (n, d) embeddings."""
+
+    def noise(anchors: Tensor, items: tuple[Tensor, Tensor] | None) -> Tensor | None:
+        if items is None:
+            return None
+        own = anchors is items[0]
+        if own and len(anchors) == 1:
+            return None  # a single item has no other beside it
+        return torch.cat(
+            [
+                _log_mean(similarities(rows, items[1], objective), start if own else None)
+                for start, rows in _chunks(anchors)
+            ]
+        )
+
+    def part(items: tuple[Tensor, Tensor] | None) -> Anchors | None:
+        if items is None:
+            return None
+        first, second = items
+        unit = torch.nn.functional.normalize
+        positive = (unit(first) * unit(second)).sum(dim=1) / objective.temperature
+        return Anchors(positive, noise(first, old), noise(first, new))
+
+    return Population(part(old), part(new), growth_ratio, objective)
+
+
+def _chunks(rows: Tensor) -> Iterator[tuple[int, Tensor]]:
+    for start in range(0, len(rows), ROWS):
+        yield start, rows[start : start + ROWS]
+
+
+def _log_mean(logits: Tensor, diagonal: int | None) -> Tensor:
+    """(n, m) logits to (n, 1) log mean exp, without the diagonal that begins at this column."""
+    count = logits.shape[1]
+    if diagonal is not None:
+        rows = torch.arange(logits.shape[0])
+        logits[rows, rows + diagonal] = -math.inf
+        count -= 1
+    return torch.logsumexp(logits, dim=1, keepdim=True) - math.log(count)
+
+
+def true_loss(
+    encoder: nn.Module,
+    domain: Domain,
+    increment: Increment,
+    *,
+    objective: Objective | None = None,
+    engine: Engine | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+) -> TrueLoss:
+    """The true loss of an encoder; arguments as in :func:`measure`."""
+    return measure(
+        encoder,
+        domain,
+        increment,
+        objective=objective,
+        engine=engine,
+        sample=sample,
+        seed=seed,
+    ).true_loss()

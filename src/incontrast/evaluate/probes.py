@@ -1,0 +1,100 @@
+"""What labels say about embeddings: SVM by the paper's protocol, SVM on a held-out split, kNN."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Accuracy", "knn_accuracy", "svm_accuracy", "svm_accuracy_held_out"]
+
+C_GRID = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)  # as in GraphCL's evaluation
+
+
+class Accuracy(NamedTuple):
+    """Mean and standard deviation over folds."""
+
+    mean: float
+    deviation: float
+
+
+def svm_accuracy(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> Accuracy:
+    """Accuracy of an SVM on frozen embeddings, cross-validated, C searched inside each fold.
+
+    Args:
+        embeddings: (n, d).
+        labels: (n,).
+        folds: Folds of the outer and of the inner cross-validation.
+        seed: Determines the folds.
+    """
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+    x, y = _checked(embeddings, labels, least=folds)
+    outer = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    scores = cross_val_score(_searched_svm(folds, seed), x, y, cv=outer)
+    return Accuracy(float(scores.mean()), float(scores.std()))
+
+
+def svm_accuracy_held_out(
+    embeddings: Any,
+    labels: Any,
+    held_out_embeddings: Any,
+    held_out_labels: Any,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+) -> float:
+    """Accuracy on held-out items of an SVM fitted on the others, C searched among the others."""
+    x, y = _checked(embeddings, labels, least=folds)
+    held_out_x, held_out_y = _checked(held_out_embeddings, held_out_labels, least=1)
+    return float(_searched_svm(folds, seed).fit(x, y).score(held_out_x, held_out_y))
+
+
+def knn_accuracy(embeddings: Any, labels: Any, *, neighbours: int = 10) -> float:
+    """How often the nearest other items, by cosine and majority, have an item's own label.
+
+    Ties go to the label of the nearer neighbours.
+    """
+    x, y = _checked(embeddings, labels, least=2)
+    neighbours = min(neighbours, len(x) - 1)
+    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    classes, codes = np.unique(y, return_inverse=True)
+    right = 0
+    for start in range(0, len(unit), 1024):
+        rows = np.arange(start, min(start + 1024, len(unit)))
+        similarity = unit[rows] @ unit.T
+        similarity[np.arange(len(rows)), rows] = -np.inf
+        nearest = np.argpartition(-similarity, neighbours - 1, axis=1)[:, :neighbours]
+        closeness = np.take_along_axis(similarity, nearest, axis=1)
+        votes = np.zeros((len(rows), len(classes)))
+        # A vote counts 1 plus a little for closeness, which only ever decides a tie.
+        np.add.at(
+            votes, (np.arange(len(rows))[:, None], codes[nearest]), 1.0 + 1e-3 * (1 + closeness)
+        )
+        right += int((votes.argmax(axis=1) == codes[rows]).sum())
+    return right / len(unit)
+
+
+def _searched_svm(folds: int, seed: int) -> Any:
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import SVC
+
+    inner = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    return GridSearchCV(
+        make_pipeline(StandardScaler(), SVC()), {"svc__C": C_GRID}, cv=inner, n_jobs=1
+    )
+
+
+def _checked(embeddings: Any, labels: Any, *, least: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    x, y = np.asarray(embeddings), np.asarray(labels)
+    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
+        raise ValueError(
+            "embeddings must be (n, d) and labels (n,) with the same n, "
+            f"got {x.shape} and {y.shape}"
+        )
+    if len(x) < least:
+        raise ValueError(f"at least {least} items are needed, got {len(x)}")
+    return x, y

@@ -1,0 +1,113 @@
+"""What is kept of everything seen. A memory never changes: taking items in makes another one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor
+
+from incontrast.domains.base import Collection
+from incontrast.memory.policies import KeepAll, Policy
+
+__all__ = ["Memory"]
+
+NOTHING = torch.empty(0, dtype=torch.int64)
+NO_KEYS = torch.empty(0, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Old items at hand, and the count of what they stand for.
+
+    An item's id is its place in the order of arrival, from 0. An item is kept if it was not
+    forgotten and its key is below ``threshold``, which only ever falls; so a reservoir stays a
+    uniform sample of what was seen and not forgotten, also after items were forgotten.
+
+    Args:
+        policy: What to keep.
+        items: The items at hand, in order of arrival; None when there is none.
+        ids: (n,) their ids.
+        keys: (n,) their keys.
+        arrivals: Items that ever came in.
+        forgotten: (m,) ids that were forgotten.
+        threshold: Keys from here on are not kept.
+    """
+
+    policy: Policy = KeepAll()
+    items: Collection | None = None
+    ids: Tensor = NOTHING
+    keys: Tensor = NO_KEYS
+    arrivals: int = 0
+    forgotten: Tensor = NOTHING
+    threshold: float = math.inf
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def seen(self) -> int:
+        """N: items that came in and were not forgotten, kept or not."""
+        return self.arrivals - len(self.forgotten)
+
+    def admit(self, new: Collection, generator: Generator) -> Memory:
+        """The memory after these items have come in."""
+        ids = torch.arange(self.arrivals, self.arrivals + len(new))
+        keys = torch.cat([self.keys, self.policy.keys(ids, generator)])
+        ids = torch.cat([self.ids, ids])
+        sizes = new.sizes() if self.items is None else torch.cat([self.items.sizes(), new.sizes()])
+
+        order = keys.argsort(stable=True)
+        order = order[keys[order] < self.threshold]
+        count = self.policy.fits(sizes[order])
+        if count == 0:
+            raise ValueError(
+                f"the memory is too small for a single item: {self.policy}, "
+                f"an item has {int(sizes.min())} bytes or more"
+            )
+        threshold = float(keys[order[count]]) if count < len(order) else self.threshold
+        kept = order[:count].sort().values
+        return replace(
+            self,
+            items=self._merge(new, kept),
+            ids=ids[kept],
+            keys=keys[kept],
+            arrivals=self.arrivals + len(new),
+            threshold=threshold,
+        )
+
+    def _merge(self, new: Collection, kept: Tensor) -> Collection:
+        if self.items is None:
+            return _only(new, kept)
+        mine, theirs = kept[kept < len(self)], kept[kept >= len(self)] - len(self)
+        if len(theirs) == 0:
+            return _only(self.items, mine)
+        return _only(self.items, mine).extend(_only(new, theirs))
+
+    def forget(self, ids: Iterable[int]) -> Memory:
+        """The memory without these items, as if they had never come in.
+
+        Raises:
+            KeyError: An id was never given to an item; nothing is forgotten then.
+        """
+        unwanted = torch.tensor(sorted(set(ids)), dtype=torch.int64)
+        unknown = unwanted[(unwanted < 0) | (unwanted >= self.arrivals)].tolist()
+        if unknown:
+            raise KeyError(
+                f"no items have the ids {unknown[:5]}: ids go from 0 to {self.arrivals - 1}"
+            )
+        kept = (~torch.isin(self.ids, unwanted)).nonzero()[:, 0]
+        items = None if self.items is None or len(kept) == 0 else _only(self.items, kept)
+        return replace(
+            self,
+            items=items,
+            ids=self.ids[kept],
+            keys=self.keys[kept],
+            forgotten=torch.unique(torch.cat([self.forgotten, unwanted])),
+        )
+
+
+def _only(items: Collection, indices: Tensor) -> Collection:
+    return items if len(indices) == len(items) else items.select(indices)

@@ -1,0 +1,80 @@
+"""What a fit or an update did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from incontrast.evaluate.population import Quartiles, TrueLoss
+from incontrast.strategies.base import Strategy
+from incontrast.training.progress import Epoch, Stop
+
+__all__ = ["Change", "Outcome"]
+
+T = TypeVar("T")
+
+
+class Change(NamedTuple, Generic[T]):
+    """A figure before and after."""
+
+    before: T
+    after: T
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fit or an update did, and what came of it.
+
+    Args:
+        strategy: How it was done.
+        growth_ratio: α; 1 for a fit.
+        loss: The true loss over X′, of old items, of new items and of all, before and after.
+        change_ratio: The quartiles of r over old items, before and after; None for a fit.
+        seconds: Training time; what callbacks and evaluation took does not count.
+        evaluation_seconds: Time spent on the figures of this outcome.
+        epochs: Epochs begun.
+        steps: Steps of the optimiser.
+        passes: Views that went through the encoder.
+        stopped: What ended training.
+        history: One line per epoch.
+    """
+
+    strategy: Strategy
+    growth_ratio: float
+    loss: Change[TrueLoss]
+    change_ratio: Change[Quartiles] | None
+    seconds: float
+    evaluation_seconds: float
+    epochs: int
+    steps: int
+    passes: int
+    stopped: Stop
+    history: tuple[Epoch, ...]
+
+    @property
+    def loss_old(self) -> Change[float]:
+        """The true loss of old items, before and after."""
+        return Change(self.loss.before.old, self.loss.after.old)
+
+    @property
+    def loss_new(self) -> Change[float]:
+        """The true loss of new items, before and after."""
+        return Change(self.loss.before.new, self.loss.after.new)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{type(self.strategy).__name__}: {self.epochs} epochs, {self.steps} steps, "
+            f"{self.seconds:.1f} s, stopped by {self.stopped}"
+        ]
+        if self.change_ratio is not None:
+            lines.append(f"  loss of old items  {_arrow(*self.loss_old)}")
+            lines.append(f"  loss of new items  {_arrow(*self.loss_new)}")
+            ratios = (quartiles.median for quartiles in self.change_ratio)
+            lines.append(f"  change ratio       {_arrow(*ratios)}")
+        else:
+            lines.append(f"  loss  {_arrow(*self.loss_new)}")
+        return "\n".join(lines)
+
+
+def _arrow(before: float, after: float) -> str:
+    return f"{before:.3f} → {after:.3f}"

@@ -1,0 +1,6 @@
+"""Learning rates: fixed, cosine."""
+
+from incontrast.rates.base import RatePlan, Rates
+from incontrast.rates.schedules import Cosine, Fixed
+
+__all__ = ["Cosine", "Fixed", "RatePlan", "Rates"]

@@ -1,0 +1,101 @@
+"""Splitting data into what came first and what came later, to try updates on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from incontrast.randomness import generator
+
+__all__ = ["by_class", "by_growth", "in_batches"]
+
+
+def by_growth(items: Any, alpha: float, seed: int = 0) -> tuple[Any, Any]:
+    """Split items at random so that the new ones are a share α of all (the paper's protocol).
+
+    Args:
+        items: A collection, labelled data, an array, a tensor or a list.
+        alpha: α = new / (old + new), in (0, 1).
+        seed: Determines the split.
+
+    Returns:
+        The old and the new items, at least one of each, each in its original order.
+
+    >>> by_growth(list("abcdefghij"), alpha=0.3)
+    (['a', 'b', 'd', 'e', 'f', 'g', 'j'], ['c', 'h', 'i'])
+    """
+    count = len(items)
+    if not 0.0 < alpha < 1.0:
+        raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of new items")
+    if count < 2:
+        raise ValueError(f"a split needs at least 2 items, got {count}")
+    new = min(max(round(alpha * count), 1), count - 1)
+    order = torch.randperm(count, generator=generator(seed, "split"))
+    return pick(items, order[new:].sort().values), pick(items, order[:new].sort().values)
+
+
+def by_class(items: Any, new: Sequence[int], labels: Any = None) -> tuple[Any, Any]:
+    """Split items so that some classes are new: the noise distribution really changes.
+
+    Args:
+        items: As in :func:`by_growth`.
+        new: The classes that come later.
+        labels: (n,) class of each item; labelled data brings its own.
+
+    Returns:
+        The old and the new items, each in its original order.
+
+    >>> by_class(list("abcd"), new=[2], labels=[0, 1, 2, 0])
+    (['a', 'b', 'd'], ['c'])
+    """
+    labels = np.asarray(items.labels if labels is None else labels)
+    if labels.shape != (len(items),):
+        raise ValueError(f"labels must have shape ({len(items)},), got {labels.shape}")
+    missing = [label for label in new if label not in labels]
+    if missing:
+        raise ValueError(f"no items have the classes {missing}: there are {np.unique(labels)}")
+    later = np.isin(labels, list(new))
+    if later.all():
+        raise ValueError("all classes are new: leave at least one for the old data")
+    old, late = torch.from_numpy(np.flatnonzero(~later)), torch.from_numpy(np.flatnonzero(later))
+    return pick(items, old), pick(items, late)
+
+
+def in_batches(items: Any, batches: int, seed: int | None = 0) -> Iterator[Any]:
+    """Split items into batches of nearly equal size that arrive one after the other.
+
+    Args:
+        items: As in :func:`by_growth`.
+        batches: How many batches.
+        seed: Determines the order of arrival; None keeps the order as it is.
+
+    Yields:
+        The items of each batch.
+
+    >>> list(in_batches(list("abcde"), batches=2, seed=None))
+    [['a', 'b', 'c'], ['d', 'e']]
+    """
+    count = len(items)
+    if not 1 <= batches <= count:
+        raise ValueError(f"{count} items make 1 to {count} batches, got {batches}")
+    if seed is None:
+        order = torch.arange(count)
+    else:
+        order = torch.randperm(count, generator=generator(seed, "stream"))
+    for part in torch.tensor_split(order, batches):
+        yield pick(items, part)
+
+
+def pick(items: Any, indices: Tensor) -> Any:
+    """Some of the items, as the same kind of thing."""
+    if hasattr(items, "select"):
+        return items.select(indices)
+    if isinstance(items, Tensor):
+        return items[indices]
+    if isinstance(items, np.ndarray):
+        return items[indices.numpy()]
+    return [items[index] for index in indices.tolist()]

@@ -1,0 +1,175 @@
+"""The one training loop."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+
+from incontrast.randomness import seeded
+from incontrast.rates.base import RatePlan
+from incontrast.training.average import Average
+from incontrast.training.progress import (
+    Budget,
+    Epoch,
+    Progress,
+    ProgressCallback,
+    Run,
+    Stop,
+    Stopwatch,
+)
+from incontrast.training.sampling import joint_epoch
+from incontrast.training.task import Task
+
+__all__ = ["Recipe", "TrainingDiverged", "calibrate", "train"]
+
+CALIBRATION_BATCHES = 16  # batches of X′ whose views set BatchNorm's statistics
+CALIBRATION_SIZE = 64  # items in each of them
+DIVERGENCE = 4.0  # an epoch's loss this many times the first one's is training no longer
+
+
+class TrainingDiverged(RuntimeError):
+    """Training was stopped: its loss was not finite or had risen out of bounds."""
+
+
+class Recipe(Protocol):
+    """What the loop needs to know of a strategy."""
+
+    @property
+    def rates(self) -> RatePlan: ...
+    @property
+    def average(self) -> float: ...
+    @property
+    def max_epochs(self) -> int: ...
+    @property
+    def patience(self) -> int | None: ...
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer: ...
+    def run(self, task: Task) -> Iterator[Iterable[Tensor]]: ...
+
+
+def train(
+    task: Task,
+    recipe: Recipe,
+    *,
+    budget: Budget | None = None,
+    progress: ProgressCallback | None = None,
+) -> Run:
+    """Train ``task.encoder`` in place on the losses that ``recipe.run`` yields, epoch by epoch.
+
+    The encoder ends in evaluation mode, with averaged weights and BatchNorm statistics that fit
+    them. Time spent in ``progress`` does not count.
+
+    Raises:
+        TrainingDiverged: The loss was not finite or rose out of bounds. The encoder is then in no
+            useful state.
+    """
+    encoder, budget = task.encoder, budget or Budget()
+    parameters = [p for p in encoder.parameters() if p.requires_grad]
+    optimizer = recipe.optimizer(parameters)
+    average = Average(parameters, recipe.average)
+    rates = recipe.rates.begin(task.generator("rates"))
+    history: list[Epoch] = []
+    steps, best, waited = 0, math.inf, 0
+    stopped: Stop = "nothing to do"
+    watch = Stopwatch()
+
+    def tell(epoch: int, loss: float, rate: float, finished: Epoch | None = None) -> None:
+        if progress is not None:
+            seconds = watch.seconds()
+            with watch.paused():
+                progress(
+                    Progress(
+                        epoch=epoch,
+                        epochs=recipe.max_epochs,
+                        loss=loss,
+                        rate=rate,
+                        steps=steps,
+                        passes=task.passes,
+                        seconds=seconds,
+                        finished=finished,
+                        snapshot=lambda: _snapshot(task, average),
+                    )
+                )
+
+    with seeded(task.seed, "modules", device=task.engine.device):
+        encoder.train()
+        for number, losses in enumerate(recipe.run(task), start=1):
+            stopped, values, rate = "epochs", [], math.nan
+            for loss in losses:
+                values.append(_finite(loss))
+                rates.observe(values[-1])
+                rate = rates.propose()
+                _step(loss, optimizer, rate, task)
+                average.update()
+                steps += 1
+                tell(number, values[-1], rate)
+                if budget.spent(watch.seconds(), task.passes):
+                    stopped = "budget"
+                    break
+            if not values:
+                raise ValueError("the strategy gave an epoch without a loss: yield at least one")
+            mean = sum(values) / len(values)
+            history.append(Epoch(number, mean, rate, steps, task.passes, watch.seconds()))
+            tell(number, mean, rate, history[-1])
+            if mean > DIVERGENCE * max(history[0].loss, 1.0):
+                raise TrainingDiverged(
+                    f"the loss rose from {history[0].loss:.3g} in the first epoch to {mean:.3g} "
+                    f"in epoch {number}: lower the learning rate"
+                )
+            best, waited = (mean, 0) if mean < best else (best, waited + 1)
+            if stopped == "budget" or number >= recipe.max_epochs:
+                break
+            if recipe.patience is not None and waited >= recipe.patience:
+                stopped = "patience"
+                break
+        if steps:
+            average.apply(parameters)
+            calibrate(task, encoder)
+        encoder.eval()
+    return Run(tuple(history), steps, task.passes, watch.seconds(), stopped)
+
+
+def _finite(loss: Tensor) -> float:
+    value = loss.item()
+    if not math.isfinite(value):
+        raise TrainingDiverged(
+            f"the loss became {value}: look for extreme values in the data, "
+            "or lower the learning rate"
+        )
+    return value
+
+
+def _step(loss: Tensor, optimizer: torch.optim.Optimizer, rate: float, task: Task) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
+    task.engine.backward(loss)
+    optimizer.step()
+
+
+def _snapshot(task: Task, average: Average) -> nn.Module:
+    twin = copy.deepcopy(task.encoder)
+    average.apply([p for p in twin.parameters() if p.requires_grad])
+    with seeded(task.seed, "snapshot", device=task.engine.device):
+        calibrate(task, twin)
+    return twin.eval()
+
+
+@torch.no_grad()
+def calibrate(task: Task, encoder: nn.Module) -> None:
+    """Set BatchNorm's running statistics to those of views of X′ under the current weights.
+
+    The running mean of a training run lags behind the weights, and belongs to none of them once
+    they are averaged: the loss in evaluation mode can jump by half from one epoch to the next.
+    """
+    draws, views = task.generator("calibration draws"), task.generator("calibration views")
+    picks = islice(joint_epoch(task.increment, CALIBRATION_SIZE, draws), CALIBRATION_BATCHES)
+    loaded = task.load(picks)
+    with task.engine.autocast():
+        update_bn((task.domain.join(task.domain.views(b, views)) for b, _ in loaded), encoder)

@@ -1,0 +1,126 @@
+"""One update from a strategy's point of view: items in, embeddings of their views out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from incontrast.domains.base import Domain
+from incontrast.randomness import generator
+from incontrast.training.contrast import Objective
+from incontrast.training.engine import Engine
+from incontrast.training.increment import Increment
+from incontrast.training.reading import read_ahead
+from incontrast.training.sampling import Picks
+
+__all__ = ["Loaded", "Task"]
+
+
+class Loaded(NamedTuple):
+    """A batch on the device, old items first."""
+
+    batch: Any
+    old: int
+
+
+class Task:
+    """What a strategy works with.
+
+    Args:
+        encoder: The encoder to train, on the engine's device.
+        domain: The kind of data.
+        increment: Old and new items.
+        objective: Temperature and K.
+        engine: Where to compute.
+        seed: Determines every draw.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        domain: Domain,
+        increment: Increment,
+        *,
+        objective: Objective,
+        engine: Engine,
+        seed: int,
+    ) -> None:
+        self.encoder = encoder
+        self.domain = domain
+        self.increment = increment
+        self.objective = objective
+        self.engine = engine
+        self.seed = seed
+        self.passes = 0  # views that went through an encoder so far
+        self.draws = self.generator("draws")
+        self._views = self.generator("views")
+
+    @property
+    def growth_ratio(self) -> float:
+        """α."""
+        return self.increment.growth_ratio
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A random generator of the strategy's own, for a purpose of its own."""
+        return generator(self.seed, purpose)
+
+    def teacher(self) -> nn.Module:
+        """A frozen copy of the encoder as it is now."""
+        return copy.deepcopy(self.encoder).eval().requires_grad_(False)
+
+    def load(self, picks: Iterable[Picks]) -> Iterator[Loaded]:
+        """The batches of these items; collections that are slow to read are read ahead."""
+        sources = (self.increment.old, self.increment.new)
+        if any(source is not None and source.background for source in sources):
+            batches = read_ahead(self._take, picks)
+        else:
+            batches = map(self._take, picks)
+        for batch, old in batches:
+            yield Loaded(self.engine.place(batch), old)
+
+    def _take(self, picks: Picks) -> Loaded:
+        parts = []
+        if self.increment.old is not None and len(picks.old):
+            parts.append(self.increment.old.take(picks.old))
+        if len(picks.new):
+            parts.append(self.increment.new.take(picks.new))
+        batch = parts[0] if len(parts) == 1 else self.domain.join(parts)
+        return Loaded(batch, len(picks.old))
+
+    def views(self, batch: Any) -> Any:
+        """Two fresh views of every item as one batch of 2n: all first views, then all second."""
+        return self.domain.join(self.domain.views(batch, self._views))
+
+    def embed(
+        self,
+        views: Any,
+        *,
+        encoder: nn.Module | None = None,
+        parameters: dict[str, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """One forward pass over both views.
+
+        Args:
+            views: What :meth:`views` gave.
+            encoder: Another encoder than the one in training.
+            parameters: Weights and buffers to use instead of the encoder's own.
+
+        Returns:
+            (n, d) embeddings of the first views, (n, d) of the second.
+        """
+        self.passes += len(views)
+        encoder = encoder or self.encoder
+        with self.engine.autocast():
+            if parameters is None:
+                embeddings = encoder(views)
+            else:
+                embeddings = functional_call(encoder, parameters, (views,))
+        if embeddings.dtype == torch.bfloat16:
+            embeddings = embeddings.float()
+        first, second = embeddings.chunk(2)
+        return self.engine.gather(first), self.engine.gather(second)

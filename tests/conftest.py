@@ -1,0 +1,43 @@
+"""Shared fixtures: small data with structure, and the real sets where they are at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Generator, Tensor
+
+# Two tests run side by side on two cores; more threads would only wait for each other. One thread
+# also makes sums independent of the machine's number of cores.
+torch.set_num_threads(1)
+
+# Machines differ in speed, and no test is about time.
+settings.register_profile("incontrast", deadline=None)
+settings.load_profile("incontrast")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data sets: INCONTRAST_DATA, or ../shared/data beside the project."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("INCONTRAST_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"no real data in {folder}: set INCONTRAST_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def blobs() -> Callable[..., Tensor]:
+    """Makes (count, dim) rows around a few centres."""
+
+    def make(count: int, *, dim: int = 8, shift: float = 0.0, seed: int = 0) -> Tensor:
+        centres = torch.randn(4, dim, generator=Generator().manual_seed(99)) * 3
+        draws = Generator().manual_seed(seed)
+        which = torch.randint(len(centres), (count,), generator=draws)
+        return centres[which] + torch.randn(count, dim, generator=draws) + shift
+
+    return make

@@ -1,0 +1,230 @@
+"""The training loop, on strategies that do nothing but show what it does."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from incontrast import Budget, Fixed, Retrain, Strategy, TensorCollection, TrainingDiverged, Vectors
+from incontrast.randomness import seeded
+from incontrast.training.average import Average
+from incontrast.training.contrast import Objective
+from incontrast.training.engine import Engine
+from incontrast.training.increment import Increment
+from incontrast.training.loop import calibrate, train
+from incontrast.training.task import Task
+
+
+def task(rows: Tensor, encoder: nn.Module | None = None) -> Task:
+    domain = Vectors(rows.shape[1], hidden=16, out=8)
+    with seeded(0, "test"):
+        encoder = encoder or domain.encoder()
+    return Task(
+        encoder,
+        domain,
+        Increment(None, TensorCollection(rows), 0),
+        objective=Objective(),
+        engine=Engine("cpu"),
+        seed=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted(Strategy):
+    """Losses whose values are given, epoch by epoch; two steps each."""
+
+    values: tuple[float, ...] = (1.0,)
+    max_epochs: int = 100
+
+    def run(self, task: Task) -> Iterator[Iterator[Tensor]]:
+        def epoch(value: float) -> Iterator[Tensor]:
+            for _ in range(2):
+                total = sum(p.sum() for p in task.encoder.parameters())
+                task.passes += 10
+                yield total - total.detach() + value
+
+        for value in self.values:
+            yield epoch(value)
+
+
+def test_patience_ends_training_after_so_many_epochs_without_a_new_low(blobs) -> None:
+    strategy = Scripted(values=(3.0, 2.0, 2.5, 2.0, 1.5, 2.0, 2.0, 2.0, 1.0), patience=3)
+    run = train(task(blobs(8)), strategy)
+    assert run.stopped == "patience"
+    assert [epoch.loss for epoch in run.history] == [3.0, 2.0, 2.5, 2.0, 1.5, 2.0, 2.0, 2.0]
+    assert run.steps == 16
+
+
+def test_max_epochs_ends_training(blobs) -> None:
+    run = train(task(blobs(8)), Scripted(values=(1.0,) * 9, max_epochs=4))
+    assert (run.stopped, len(run.history), run.steps) == ("epochs", 4, 8)
+
+
+def test_a_budget_of_passes_ends_training_inside_an_epoch(blobs) -> None:
+    run = train(task(blobs(8)), Scripted(values=(1.0,) * 9), budget=Budget(passes=50))
+    assert (run.stopped, run.steps, run.passes) == ("budget", 5, 50)
+
+
+def test_a_budget_of_seconds_ends_training(blobs) -> None:
+    run = train(task(blobs(64)), Retrain(patience=None), budget=Budget(seconds=0.2))
+    assert run.stopped == "budget"
+    assert run.steps > 0
+
+
+def test_time_in_callbacks_does_not_count(blobs) -> None:
+    import time
+
+    run = train(
+        task(blobs(8)), Scripted(values=(1.0,) * 5), progress=lambda progress: time.sleep(0.05)
+    )
+    assert run.seconds < 0.05 * 15
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_training(blobs, value: float) -> None:
+    with pytest.raises(TrainingDiverged, match=f"the loss became {value}"):
+        train(task(blobs(8)), Scripted(values=(1.0, value)))
+
+
+def test_a_diverging_loss_stops_training(blobs) -> None:
+    with pytest.raises(TrainingDiverged, match="rose from 1 in the first epoch to 9 in epoch 2"):
+        train(task(blobs(8)), Scripted(values=(1.0, 9.0)))
+
+
+def test_an_epoch_without_losses_is_an_error(blobs) -> None:
+    class Empty(Scripted):
+        def run(self, task):
+            yield iter(())
+
+    with pytest.raises(ValueError, match="an epoch without a loss"):
+        train(task(blobs(8)), Empty())
+
+
+def test_progress_is_told_after_each_step_and_each_epoch(blobs) -> None:
+    told = []
+    train(task(blobs(8)), Scripted(values=(2.0, 1.0), rates=Fixed(0.25)), progress=told.append)
+    assert [(p.epoch, p.steps, p.finished is not None) for p in told] == [
+        (1, 1, False),
+        (1, 2, False),
+        (1, 2, True),
+        (2, 3, False),
+        (2, 4, False),
+        (2, 4, True),
+    ]
+    assert told[0].epochs == 100
+    assert told[0].rate == 0.25
+    assert told[-1].passes == 40
+
+
+def test_a_snapshot_is_what_training_would_give_and_disturbs_nothing(blobs) -> None:
+    strategy = Retrain(max_epochs=3)
+    undisturbed = task(blobs(64))
+    train(undisturbed, strategy)
+    watched, snapshots = task(blobs(64)), []
+
+    def look(progress) -> None:
+        if progress.finished is not None:
+            snapshots.append(progress.snapshot())
+
+    train(watched, strategy, progress=look)
+    for name, value in undisturbed.encoder.state_dict().items():
+        assert torch.equal(watched.encoder.state_dict()[name], value), name
+        assert torch.equal(snapshots[-1].state_dict()[name], value), name
+    assert not snapshots[-1].training
+    one_epoch = task(blobs(64))
+    train(one_epoch, dataclasses.replace(strategy, max_epochs=1))
+    for name, value in one_epoch.encoder.state_dict().items():
+        assert torch.equal(snapshots[0].state_dict()[name], value), name
+
+
+def test_weights_end_as_the_average_of_the_iterates() -> None:
+    weight = torch.zeros(2)
+    average = Average([weight], decay=0.5)
+    iterates = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), torch.tensor([5.0, 0.0])]
+    mean = weight.clone()
+    for step, iterate in enumerate(iterates, start=1):
+        weight.copy_(iterate)
+        average.update()
+        mean = mean + max(0.5, 1 / (step + 1)) * (iterate - mean)
+    result = torch.empty(2)
+    average.apply([result])
+    torch.testing.assert_close(result, mean)
+
+
+def test_without_averaging_the_last_weights_stay(blobs) -> None:
+    last = {}
+
+    def remember(progress) -> None:
+        last.update({n: p.detach().clone() for n, p in trained.encoder.named_parameters()})
+
+    trained = task(blobs(64))
+    train(trained, Retrain(max_epochs=2, average=0.0), progress=remember)
+    for name, parameter in trained.encoder.named_parameters():
+        assert torch.equal(parameter, last[name])
+
+
+def test_calibration_sets_batch_norm_to_the_statistics_of_views(blobs) -> None:
+    rows = blobs(512) * 10 + 5
+    calibrated = task(rows)
+    calibrate(calibrated, calibrated.encoder)
+    first = calibrated.encoder[0]
+    assert ((first.running_mean - rows.mean(0)) / rows.std(0)).abs().max() < 0.1
+    torch.testing.assert_close(first.running_var, rows.var(0), rtol=0.2, atol=0.0)
+
+
+def test_dropout_is_reproducible_and_the_global_generator_untouched(blobs) -> None:
+    def weights() -> Tensor:
+        with seeded(0, "encoder"):
+            encoder = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+        trained = task(blobs(32), encoder)
+        train(trained, Retrain(max_epochs=1))
+        return trained.encoder[0].weight.detach()
+
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first = weights()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert torch.equal(weights(), first)
+
+
+def test_bfloat16_trains(blobs) -> None:
+    domain = Vectors(8, hidden=16, out=8)
+    half = task(blobs(64), domain.encoder())
+    half.engine = Engine("cpu", "bfloat16")
+    run = train(half, Retrain(max_epochs=3))
+    assert math.isfinite(run.history[-1].loss)
+    assert next(half.encoder.parameters()).dtype == torch.float32
+
+
+def test_devices_and_precisions_that_do_not_exist_are_named() -> None:
+    with pytest.raises(ValueError, match="device 'cuda:99' cannot be used here"):
+        Engine("cuda:99")
+    with pytest.raises(ValueError, match="precision must be 'float32' or 'bfloat16', got 'half'"):
+        Engine("cpu", "half")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch": 3}, "batch must be at least 4"),
+        ({"max_epochs": 0}, "max_epochs must be at least 1"),
+        ({"patience": 0}, "None waits for ever"),
+        ({"average": 1.0}, r"average must be in \[0, 1\)"),
+    ],
+)
+def test_settings_are_checked(arguments, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Retrain(**arguments)
+
+
+@pytest.mark.parametrize("limit", [{"seconds": 0}, {"passes": -1}])
+def test_budgets_are_checked(limit) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        Budget(**limit)
