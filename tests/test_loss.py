@@ -22,7 +22,9 @@ from incontrast.loss import (
 K = 31.0
 
 
-def draw(seed: int, n: int, m: int, m_new: int, scale: float = 3.0) -> tuple[Tensor, Tensor, Tensor]:
+def draw(
+    seed: int, n: int, m: int, m_new: int, scale: float = 3.0
+) -> tuple[Tensor, Tensor, Tensor]:
     generator = Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -174,7 +176,10 @@ def test_extreme_logits_stay_finite(loss, dtype: torch.dtype, corner: list[float
 
 def test_bfloat16_is_summed_in_float32() -> None:
     # 300 terms of e⁰: bfloat16 cannot count beyond 256.
-    positive, negatives = torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1, 300, dtype=torch.bfloat16)
+    positive, negatives = (
+        torch.zeros(1, dtype=torch.bfloat16),
+        torch.zeros(1, 300, dtype=torch.bfloat16),
+    )
     assert info_nce(positive, negatives, k=300).item() == pytest.approx(math.log(301), rel=4e-3)
 
 

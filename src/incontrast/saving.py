@@ -195,9 +195,9 @@ def _read_memory(file: Path, domain: Domain, empty: Memory, settings: dict[str, 
 
 def _encode(value: Any) -> Any:
     """A dataclass of ours as JSON, with its name; anything else that JSON has not as its name."""
-    if dataclasses.is_dataclass(value) and KNOWN.get(type(value).__name__) is type(value):
-        fields = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"type": type(value).__name__, **fields}
+    if KNOWN.get(type(value).__name__) is type(value):
+        fields = value.arguments() if isinstance(value, Domain) else vars(value)
+        return {"type": type(value).__name__, **{k: _encode(v) for k, v in fields.items()}}
     if isinstance(value, tuple | list):
         return [_encode(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float | str):

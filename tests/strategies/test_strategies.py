@@ -70,7 +70,9 @@ def make_task(blobs, *, old: int = 40, new: int = 20, seen: int | None = None) -
         encoder,
         domain,
         Increment(
-            TensorCollection(blobs(old)), TensorCollection(blobs(new, shift=1.0, seed=1)), seen or old
+            TensorCollection(blobs(old)),
+            TensorCollection(blobs(new, shift=1.0, seed=1)),
+            seen or old,
         ),
         objective=Objective(),
         engine=Engine("cpu"),

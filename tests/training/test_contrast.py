@@ -148,7 +148,9 @@ def test_batch_losses_are_info_nce_in_both_directions() -> None:
         noise = mean_f(a[i], [b[j] for j in range(4) if j != i])
         return -torch.log(positive / (positive + k * noise))
 
-    expected = torch.stack([(one_way(first, second, i) + one_way(second, first, i)) / 2 for i in range(4)])
+    expected = torch.stack(
+        [(one_way(first, second, i) + one_way(second, first, i)) / 2 for i in range(4)]
+    )
     torch.testing.assert_close(batch_losses(first, second, OBJECTIVE), expected)
 
 
@@ -177,7 +179,10 @@ def test_similarities_are_cosines_over_the_temperature() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"temperature": 0.0}, "temperature must be positive"), ({"negatives": 0}, "negatives must be")],
+    [
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"negatives": 0}, "negatives must be"),
+    ],
 )
 def test_objective_is_checked(arguments, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
@@ -124,6 +124,10 @@ class Domain(ABC):
         """This domain with what only the first data can tell (a feature width, say) filled in."""
         return self
 
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments that make this domain, for saving it."""
+        return dict(vars(self))
+
     def prepare(self, batch: Any) -> Any:
         """The items themselves, without random changes, as the encoder takes them."""
         return batch
@@ -143,8 +147,3 @@ class Domain(ABC):
             f"{type(self).__name__} cannot read items back from bytes: "
             "write its unpack() to save a learner together with its memory"
         )
-
-
-def shapes_of(items: Iterable[Any]) -> list[tuple[int, ...]]:
-    """The distinct shapes among these arrays, in order of appearance."""
-    return list(dict.fromkeys(tuple(item.shape) for item in items))

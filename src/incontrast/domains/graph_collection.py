@@ -38,26 +38,18 @@ class GraphBatch:
         columns = (self.x, self.edge_index, self.graph, self.ptr)
         return GraphBatch(*(column.to(device) for column in columns))
 
-    def halves(self, edges: int) -> tuple[GraphBatch, GraphBatch]:
-        """The first and the second half of the graphs; the first ``edges`` edges are the first's.
+    def halves(self, nodes: int, edges: int) -> tuple[GraphBatch, GraphBatch]:
+        """The first half of the graphs, which has so many nodes and edges, and the second.
 
         Both remember this batch, so that :meth:`join` has nothing to do.
         """
         graphs = len(self) // 2
-        nodes = int(self.ptr[graphs])
+        x = self.x.tensor_split((nodes,))
+        edge_index = self.edge_index.tensor_split((edges,), dim=1)
+        graph = self.graph.tensor_split((nodes,))
         pair = (
-            GraphBatch(
-                self.x[:nodes],
-                self.edge_index[:, :edges],
-                self.graph[:nodes],
-                self.ptr[: graphs + 1],
-            ),
-            GraphBatch(
-                self.x[nodes:],
-                self.edge_index[:, edges:] - nodes,
-                self.graph[nodes:] - graphs,
-                self.ptr[graphs:] - nodes,
-            ),
+            GraphBatch(x[0], edge_index[0], graph[0], self.ptr[: graphs + 1]),
+            GraphBatch(x[1], edge_index[1] - nodes, graph[1] - graphs, self.ptr[graphs:] - nodes),
         )
         for half in pair:
             object.__setattr__(half, "_whole", self)
@@ -105,8 +97,8 @@ class GraphCollection:
     def __init__(self, x: Tensor, edge_index: Tensor, node_ptr: Tensor, edge_ptr: Tensor) -> None:
         self.x = x
         self.edge_index = edge_index
-        self.node_ptr = node_ptr
-        self.edge_ptr = edge_ptr
+        self._ptr = torch.stack([node_ptr, edge_ptr])
+        self.node_ptr, self.edge_ptr = self._ptr.unbind()
 
     @property
     def features(self) -> int:
@@ -115,7 +107,7 @@ class GraphCollection:
 
     @property
     def nbytes(self) -> int:
-        columns = (self.x, self.edge_index, self.node_ptr, self.edge_ptr)
+        columns = (self.x, self.edge_index, self._ptr)
         return sum(column.numel() * column.element_size() for column in columns)
 
     def sizes(self) -> Tensor:
@@ -131,16 +123,13 @@ class GraphCollection:
         )
 
     def take(self, indices: Tensor) -> GraphBatch:
-        nodes, graph, ptr = _rows(self.node_ptr, indices)
-        edges, edge_graph, _ = _rows(self.edge_ptr, indices)
-        edge_index = self._edges(edges)
+        ptr, graph, x, edge_graph, edge_index, _ = self._gather(indices)
         edge_index += ptr.int().index_select(0, edge_graph)
-        return GraphBatch(self.x.index_select(0, nodes), edge_index.long(), graph, ptr)
+        return GraphBatch(x, edge_index.long(), graph, ptr)
 
     def select(self, indices: Tensor) -> Self:
-        nodes, _, node_ptr = _rows(self.node_ptr, indices)
-        edges, _, edge_ptr = _rows(self.edge_ptr, indices)
-        return type(self)(self.x.index_select(0, nodes), self._edges(edges), node_ptr, edge_ptr)
+        node_ptr, _, x, _, edge_index, edge_ptr = self._gather(indices)
+        return type(self)(x, edge_index, node_ptr, edge_ptr)
 
     def extend(self, other: Self) -> Self:
         if other.features != self.features:
@@ -155,22 +144,26 @@ class GraphCollection:
             torch.cat([self.edge_ptr, other.edge_ptr[1:] + self.edge_index.shape[1]]),
         )
 
-    def _edges(self, edges: Tensor) -> Tensor:
-        edge_index = torch.empty(2, edges.shape[0], dtype=torch.int32)
+    def _gather(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The columns of these graphs, and the graph among them that each node and edge is of."""
+        first = self._ptr.index_select(1, indices)
+        sizes = self._ptr.index_select(1, indices + 1) - first
+        ptr = torch.zeros(2, indices.shape[0] + 1, dtype=torch.int64)
+        torch.cumsum(sizes, 1, out=ptr[:, 1:])
+        shift = first - ptr[:, :-1]
+        totals = ptr[:, -1].tolist()
+        (graph, nodes), (edge_graph, edges) = map(_rows, sizes, shift, totals)
+        edge_index = torch.empty(2, totals[1], dtype=torch.int32)
         # index_select is several times faster along the only dimension than along one of two.
-        for end in range(2):
-            torch.index_select(self.edge_index[end], 0, edges, out=edge_index[end])
-        return edge_index
+        for old, new in zip(self.edge_index, edge_index, strict=True):
+            torch.index_select(old, 0, edges, out=new)
+        x = self.x.index_select(0, nodes)
+        return ptr[0], graph, x, edge_graph, edge_index, ptr[1]
 
 
-def _rows(ptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows of some groups: where they lie, the group that each is of, and the new pointer."""
-    first = ptr.index_select(0, indices)
-    sizes = ptr.index_select(0, indices + 1) - first
-    new_ptr = torch.zeros(indices.shape[0] + 1, dtype=torch.int64)
-    torch.cumsum(sizes, 0, out=new_ptr[1:])
-    total = int(new_ptr[-1])
+def _rows(sizes: Tensor, shift: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """The rows of groups that lie ``shift`` from where they go: their groups and where they lie."""
     group = torch.repeat_interleave(sizes, output_size=total)
-    rows = (first - new_ptr[:-1]).index_select(0, group)
+    rows = shift.index_select(0, group)
     rows += torch.arange(total)
-    return rows, group, new_ptr
+    return group, rows

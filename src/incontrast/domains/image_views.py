@@ -76,28 +76,28 @@ class ImageViews:
         """
         # One draw for everything, used or not: changing one setting does not change the others.
         draws = torch.rand(13, len(pixels), generator=generator, device=generator.device)
-        area, ratio, top, left, flip, jitter, *factors, hue, gray, blurred, sigma = draws.to(
+        area, ratio, top, left, flip, jitter, *changes, gray, blurred, sigma = draws.to(
             pixels.device, pixels.dtype
         )
-        area = torch.lerp(*_ends(area, self.scale), area)
-        shape = torch.lerp(*_ends(ratio, (math.log(self.ratio[0]), math.log(self.ratio[1]))), ratio)
-        height = (area / shape.exp()).sqrt().clamp(max=1)
-        width = (area * shape.exp()).sqrt().clamp(max=1)
-        view = crop(pixels, top * (1 - height), left * (1 - width), height, width, flip < self.flip)
+        area = _between(area, *self.scale)
+        ratio = _between(ratio, *map(math.log, self.ratio)).exp()
+        height = (area / ratio).sqrt().clamp(max=1)
+        width = (area * ratio).sqrt().clamp(max=1)
+        top, left = top * (1 - height), left * (1 - width)
+        view = crop(pixels, top, left, height, width, flip < self.flip)
 
         jittered = (jitter < self.jitter_probability).to(pixels.dtype)
-        brightness, contrast, saturation = (
-            1 + jittered * most * (2 * factor - 1)
-            for factor, most in zip(factors, self.jitter[:3], strict=True)
+        brightness, contrast, saturation, hue = (
+            jittered * _between(draw, -most, most)
+            for draw, most in zip(changes, self.jitter, strict=True)
         )
-        saturation = saturation * (gray >= self.grayscale)
-        hue = jittered * self.jitter[3] * (2 * hue - 1)
-        view = recolour(view, brightness, contrast, saturation, hue)
+        saturation = (1 + saturation) * (gray >= self.grayscale)
+        view = recolour(view, 1 + brightness, 1 + contrast, saturation, hue)
 
         if self.blur > 0:
             chosen = blurred < self.blur
-            width = torch.lerp(*_ends(sigma, self.blur_sigma), sigma)
-            view[chosen] = blur(view[chosen], width[chosen])
+            sigma = _between(sigma, *self.blur_sigma)
+            view[chosen] = blur(view[chosen], sigma[chosen])
         return view
 
 
@@ -183,8 +183,8 @@ def _colour_basis(pixels: Tensor) -> tuple[Tensor, Tensor]:
     return yiq[0].to(pixels), turn.to(pixels)
 
 
-def _ends(like: Tensor, ends: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    return torch.full_like(like, ends[0]), torch.full_like(like, ends[1])
+def _between(draw: Tensor, low: float, high: float) -> Tensor:
+    return low + (high - low) * draw
 
 
 def _check_range(name: str, ends: tuple[float, float], highest: float = math.inf) -> None:

@@ -104,6 +104,16 @@ class Images(Domain):
             f"views={self.augmentation!r}, mean={self.mean}, std={self.std})"
         )
 
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "channels": self.channels,
+            "encoder": self.network,
+            "views": self.augmentation,
+            "mean": self.mean,
+            "std": self.std,
+        }
+
     def collect(self, items: Any) -> ImageCollection:
         """Check images and bring them into columns.
 

@@ -103,8 +103,8 @@ class Population:
 
     def change_ratio(self) -> Quartiles:
         """The quartiles of :meth:`change_ratios`."""
-        quartiles = self.change_ratios().quantile(torch.tensor([0.25, 0.5, 0.75]))
-        return Quartiles(*quartiles.tolist())
+        ratios = self.change_ratios()
+        return Quartiles(*(ratios.quantile(part).item() for part in (0.25, 0.5, 0.75)))
 
 
 def measure(

@@ -51,18 +51,27 @@ def svm_accuracy_held_out(
     return float(_searched_svm(folds, seed).fit(x, y).score(held_out_x, held_out_y))
 
 
-def knn_accuracy(embeddings: Any, labels: Any, *, neighbours: int = 10) -> float:
+def knn_accuracy(
+    embeddings: Any, labels: Any, *, neighbours: int = 10, queries: Any = None
+) -> float:
     """How often the nearest other items, by cosine and majority, have an item's own label.
 
     Ties go to the label of the nearer neighbours.
+
+    Args:
+        embeddings: (n, d).
+        labels: (n,).
+        neighbours: How many of the other items vote.
+        queries: (n,) which items are asked about, as booleans; all of them if None.
     """
     x, y = _checked(embeddings, labels, least=2)
     neighbours = min(neighbours, len(x) - 1)
     unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     classes, codes = np.unique(y, return_inverse=True)
+    asked = np.arange(len(x)) if queries is None else np.flatnonzero(np.asarray(queries))
     right = 0
-    for start in range(0, len(unit), 1024):
-        rows = np.arange(start, min(start + 1024, len(unit)))
+    for start in range(0, len(asked), 1024):
+        rows = asked[start : start + 1024]
         similarity = unit[rows] @ unit.T
         similarity[np.arange(len(rows)), rows] = -np.inf
         nearest = np.argpartition(-similarity, neighbours - 1, axis=1)[:, :neighbours]
@@ -73,7 +82,7 @@ def knn_accuracy(embeddings: Any, labels: Any, *, neighbours: int = 10) -> float
             votes, (np.arange(len(rows))[:, None], codes[nearest]), 1.0 + 1e-3 * (1 + closeness)
         )
         right += int((votes.argmax(axis=1) == codes[rows]).sum())
-    return right / len(unit)
+    return right / len(asked)
 
 
 def _searched_svm(folds: int, seed: int) -> Any:

@@ -63,6 +63,10 @@ def batch_losses(first: Tensor, second: Tensor, objective: Objective) -> Tensor:
     def one_way(logits: Tensor) -> Tensor:
         return info_nce(logits.diagonal(), others(logits), k=objective.negatives)
 
+    if len(first) < 2:
+        raise ValueError(
+            f"NCE-I compares the items of a batch: at least 2 items are needed, got {len(first)}"
+        )
     return _both_ways(one_way, similarities(first, second, objective))
 
 

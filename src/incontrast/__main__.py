@@ -1,0 +1,5 @@
+"""``python -m incontrast``."""
+
+from incontrast.cli import main
+
+main()

@@ -1,0 +1,53 @@
+"""The commands. What they need is imported inside them, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from incontrast._version import __version__
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="incontrast",
+    help="Keep a self-supervised encoder up to date.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def incontrast(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Keep a self-supervised encoder up to date."""
+
+
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
+    picture: Annotated[
+        Path, typer.Option(help="Where to draw the loss against time (.svg, .png or .pdf).")
+    ] = Path("demo.svg"),
+) -> None:
+    """Fit an encoder on seven kinds of digits, then update it with three new ones, six ways."""
+    from incontrast.cli.demo import run
+
+    run(seed=seed, picture=picture)
+
+
+def main() -> None:
+    """The entry point of the ``incontrast`` command."""
+    app()

@@ -1,0 +1,118 @@
+"""The demonstration: real digits, seven classes first, three new ones later."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from incontrast.bench import Trace, trace
+from incontrast.cli.picture import draw_traces
+from incontrast.cli.progress import training_bar
+from incontrast.data import Labelled, digits
+from incontrast.domains.image_views import ImageViews
+from incontrast.domains.images import Images
+from incontrast.evaluate import knn_accuracy
+from incontrast.learner import Learner
+from incontrast.strategies import ICL, FineTune, Inference, Retrain, Strategy, WarmStart
+from incontrast.streams import by_class
+from incontrast.training.progress import Budget
+
+__all__ = ["run"]
+
+NEW_CLASSES = (7, 8, 9)
+EPOCHS = 60  # of the first fit, and of retraining
+LIMIT = Budget(seconds=15)  # for each of the others
+
+STRATEGIES: dict[str, Strategy] = {
+    "inference": Inference(),
+    "fine-tuning": FineTune(max_epochs=20),
+    "warm start": WarmStart(max_epochs=20),
+    "ICL": ICL(),
+    "ICL of the paper": ICL.paper(order=1, max_epochs=20),
+    "retraining": Retrain(max_epochs=EPOCHS),
+}
+
+
+class Row(NamedTuple):
+    """A strategy's line of the table."""
+
+    name: str
+    trace: Trace
+    knn_old: float
+    knn_new: float
+
+
+def run(*, seed: int, picture: Path) -> None:
+    """Fit, update in six ways, print a table, draw a picture."""
+    console = Console()
+    begin = time.perf_counter()
+    data = digits()
+    old, new = by_class(data, NEW_CLASSES)
+    console.print(
+        f"{len(data):,} handwritten digits (8×8 pixels). First come {len(old):,} of the classes "
+        f"0–6; {len(new):,} of 7, 8 and 9 come later.\n"
+    )
+    domain = Images(8, 1, encoder="small", views=ImageViews(flip=0.0, scale=(0.4, 1.0)))
+    learner = Learner(domain, fitting=Retrain(max_epochs=EPOCHS), seed=seed)
+    with training_bar(console, "fit on 0–6") as progress:
+        fitted = learner.fit(old.items, progress=progress)
+    console.print(
+        f"Fitted in {fitted.seconds:.1f} s: loss {fitted.loss_new.before:.2f} → "
+        f"{fitted.loss_new.after:.2f}, kNN accuracy {_knn(learner, old, old):.3f}.\n"
+    )
+    rows = []
+    for name, strategy in STRATEGIES.items():
+        budget = None if strategy.from_scratch else LIMIT
+        with training_bar(console, name) as progress:
+            traced = trace(
+                learner,
+                old.items,
+                new.items,
+                strategy,
+                sample=512,
+                budget=budget,
+                progress=progress,
+            )
+        knn = (_knn(traced.learner, part, data) for part in (old, new))
+        rows.append(Row(name, traced, *knn))
+    console.print(_table(rows))
+    console.print(
+        "\nLosses are true losses over old and new items together (lower is better); the time to\n"
+        "get there is that of training alone. “level with retraining” is the time until the loss\n"
+        "over all items is at retraining's final one, on old and on new items within 2 %.\n"
+    )
+    console.print(draw_traces({row.name: row.trace for row in rows}, picture))
+    console.print(f"The whole demonstration took {time.perf_counter() - begin:.0f} s.")
+
+
+def _table(rows: list[Row]) -> Table:
+    ceiling = rows[-1].trace
+    table = Table(title="Three new classes, six ways to deal with them")
+    for heading in ("strategy", "time", "speed-up", "level with retraining"):
+        table.add_column(heading, justify="left" if heading == "strategy" else "right")
+    for heading in ("loss old", "loss new", "loss all", "kNN old", "kNN new"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        seconds, final = row.trace.outcome.seconds, row.trace.points[-1].loss
+        reached = row.trace.reaches(ceiling.points[-1].loss)
+        table.add_row(
+            row.name,
+            f"{seconds:.1f} s",
+            f"{ceiling.outcome.seconds / seconds:.1f}×" if row.trace.outcome.steps else "–",
+            f"{reached.seconds:.1f} s" if reached is not None else "never",
+            *(f"{value:.3f}" for value in (*final, row.knn_old, row.knn_new)),
+            style="bold" if row.name == "ICL" else None,
+        )
+    return table
+
+
+def _knn(learner: Learner, part: Labelled, among: Labelled) -> float:
+    """Accuracy of the items of a part, with neighbours from all of these."""
+    embeddings = learner.embed(among.items).numpy()
+    members = np.isin(among.labels, np.unique(part.labels))
+    return knn_accuracy(embeddings, among.labels, queries=members)

@@ -1,0 +1,176 @@
+"""The reader of TU Dortmund's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.datasets import TUDataset
+
+from incontrast.data.tu import tu
+from incontrast.domains.graphs import Graphs
+
+# Two graphs: a path of three nodes with a loop and a repeated edge, then an edge and a lone node.
+FILES = {
+    "A": "1, 2\n2, 1\n2,3\n3,2\n2, 1\n3, 3\n6, 4\n4, 6\n",
+    "graph_indicator": "1\n1\n1\n2\n2\n2",
+    "graph_labels": "1\n-1\n",
+    "node_labels": "5\n7\n5\n8\n5\n5\n",
+    "node_attributes": "0.5, 1\n1.5, 2\n2.5, 3\n-1e-1, 4\n0, 5\n.5, 6",
+}
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes the files above as the data set TOY; some may be other ones, or None to leave out."""
+
+    def to(folder: str = ".", **changes: str | None) -> Path:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for kind, text in {**FILES, **changes}.items():
+            if text is not None:
+                (tmp_path / folder / f"TOY_{kind}.txt").write_text(text)
+        return tmp_path
+
+    return to
+
+
+@pytest.mark.parametrize("folder", [".", "TOY", "TOY/raw"])
+def test_reads_graphs_and_labels(write: Write, folder: str) -> None:
+    data = tu(write(folder), "TOY")
+    assert data.labels is not None
+    assert data.labels.tolist() == [1, 0]
+    assert data.labels.dtype == np.int64
+    assert data.classes == ("-1", "1")
+    batch = data.items.take(torch.tensor([0, 1]))
+    assert batch.edge_index.tolist() == [[0, 1, 1, 2, 3, 5], [1, 0, 2, 1, 5, 3]]
+    assert batch.ptr.tolist() == [0, 3, 6]
+    assert (batch.x.argmax(dim=1) + 5).tolist() == [5, 7, 5, 8, 5, 5]
+    assert batch.x.shape == (6, 4)
+    assert torch.equal(batch.x.sum(dim=1), torch.ones(6))
+
+
+def test_attributes_come_before_labels(write: Write) -> None:
+    items = tu(write(), "TOY", attributes=True).items
+    assert items.x.shape == (6, 6)
+    assert items.x[3].tolist() == pytest.approx([-0.1, 4, 0, 0, 0, 1])
+
+
+def test_several_columns_of_labels(write: Write) -> None:
+    root = write(node_labels="1,0\n2,0\n1,3\n1,0\n1,0\n1,0")
+    assert tu(root, "TOY").items.x[2].tolist() == [1, 0, 0, 0, 0, 1]
+
+
+def test_degree_profiles_where_there_is_nothing_else(write: Write) -> None:
+    x = tu(write(node_labels=None), "TOY").items.x
+    assert x.tolist() == [
+        [1, 2, 2, 2, 0],
+        [2, 1, 1, 1, 0],
+        [1, 2, 2, 2, 0],
+        [1, 1, 1, 1, 0],
+        [0, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0],
+    ]
+
+
+def test_windows_line_ends(write: Write) -> None:
+    root = write(**{kind: text.replace("\n", "\r\n") for kind, text in FILES.items()})
+    assert tu(root, "TOY", attributes=True).items.edge_index.shape == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"A": "1,2\n2,7\n"}, r"TOY_A.txt, line 2: nodes .* from 1 to 6, got an edge from 2 to 7"),
+        ({"A": "0,1\n"}, "TOY_A.txt, line 1: nodes .* got an edge from 0 to 1"),
+        (
+            {"A": "1,2\n3,4\n"},
+            "TOY_A.txt, line 2: an edge must stay within one graph, got one from node 3 of graph 1 "
+            "to node 4 of graph 2",
+        ),
+        ({"A": "1,2\n2,1,3\n"}, "TOY_A.txt, line 2: there must be 2 columns, got 3"),
+        ({"A": "1\n2\n"}, "TOY_A.txt, line 1: there must be 2 columns, got 1"),
+        ({"A": "1,2\n\n2,1\n"}, "TOY_A.txt, line 2: integers must stand here, got ''"),
+        ({"A": "1,2\n2,x\n"}, "TOY_A.txt, line 2: integers must stand here, got '2,x'"),
+        ({"A": ""}, "TOY_A.txt is empty"),
+        ({"graph_indicator": "1\n1.5\n"}, "TOY_graph_indicator.txt, line 2: integers must stand"),
+        (
+            {"graph_indicator": "1\n1\n1\n2\n3\n3\n"},
+            "TOY_graph_indicator.txt, line 5: graph 3 is none of the 2 graphs in TOY_graph_labels",
+        ),
+        ({"graph_indicator": "0\n1\n"}, "line 1: graph 0 is none of the 2 graphs"),
+        ({"graph_indicator": "1\n2\n1\n"}, "line 3: graph 1 follows a higher one"),
+        ({"graph_indicator": "1\n1\n1\n1\n1\n1"}, "indicator.txt: graph 2 of 2 has no nodes"),
+        ({"node_labels": "1\n2\n"}, "TOY_node_labels.txt must have a line for each of 6 nodes, g"),
+        ({"node_attributes": "1\n2\n"}, "TOY_node_attributes.txt must have a line for each of 6"),
+        (
+            {"node_attributes": "1,2\n1,2\n1\n1,2\n1,2\n1,2"},
+            "TOY_node_attributes.txt, line 3: there must be 2 columns, got 1",
+        ),
+        (
+            {"node_attributes": "1\n2\nnan\n4\n5\n6"},
+            "TOY_node_attributes.txt, line 3: numbers must be finite",
+        ),
+        ({"node_attributes": "1\nabc"}, "TOY_node_attributes.txt, line 2: numbers must stand here"),
+    ],
+)
+def test_what_is_wrong_is_named(write: Write, changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tu(write(**changes), "TOY", attributes=True)
+
+
+def test_missing_files_are_named(write: Write) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no OTHER_A.txt in .*, nor in OTHER or OTHER/raw"):
+        tu(write(), "OTHER")
+    for kind in ("graph_labels", "graph_indicator"):
+        root = write(kind, **{kind: None})
+        with pytest.raises(FileNotFoundError, match=rf"there is no .*TOY_{kind}.txt"):
+            tu(root / kind, "TOY")
+    with pytest.raises(FileNotFoundError, match=r"there is no .*TOY_node_attributes.txt"):
+        tu(write("bare", node_attributes=None) / "bare", "TOY", attributes=True)
+
+
+def unpack(shared_data: Path, name: str, folder: Path) -> Path:
+    archive = shared_data / "TU" / f"{name}.zip"
+    if not archive.is_file():
+        pytest.skip(f"there is no {archive}")
+    (folder / name / "raw").mkdir(parents=True)
+    with ZipFile(archive) as content:
+        for file in content.namelist():
+            if file.endswith(".txt"):
+                (folder / name / "raw" / Path(file).name).write_bytes(content.read(file))
+    return folder
+
+
+def test_proteins(shared_data: Path, tmp_path: Path) -> None:
+    root = unpack(shared_data, "PROTEINS", tmp_path)
+    data = tu(root, "PROTEINS")
+    assert np.bincount(data.labels).tolist() == [663, 450]
+    assert data.items.x.shape == (43471, 3)
+    assert data.items.edge_index.shape == (2, 2 * 81044)
+    isolated = torch.bincount(data.items.take(torch.arange(1113)).edge_index[0], minlength=43471)
+    assert int((isolated == 0).sum()) == 5
+    # PyG's reader drops a last line that has no newline, so it is given one.
+    for file in (root / "PROTEINS" / "raw").glob("*.txt"):
+        file.write_text(file.read_text().rstrip() + "\n")
+    expected = TUDataset(str(root), "PROTEINS")
+    everything = torch.arange(1113)
+    ours, theirs = data.items.take(everything), Graphs().collect(expected).take(everything)
+    assert torch.equal(ours.x, theirs.x)
+    assert torch.equal(ours.edge_index, theirs.edge_index)
+    assert torch.equal(ours.ptr, theirs.ptr)
+    assert data.labels.tolist() == [int(graph.y) for graph in expected]
+    assert tu(root, "PROTEINS", attributes=True).items.features == 4
+
+
+def test_reddit_binary(shared_data: Path, tmp_path: Path) -> None:
+    data = tu(unpack(shared_data, "REDDIT-BINARY", tmp_path), "REDDIT-BINARY")
+    assert np.bincount(data.labels).tolist() == [1000, 1000]
+    assert data.items.x.shape == (859254, 5)
+    assert data.items.edge_index.shape == (2, 2 * 995508)
+    assert int((data.items.x[:, 0] == 0).sum()) == 21
+    assert data.items.x[:, 0].sum() == 2 * 995508

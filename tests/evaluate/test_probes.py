@@ -1,0 +1,77 @@
+"""Probes on embeddings whose answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Generator
+
+from incontrast.evaluate import (
+    alignment,
+    effective_rank,
+    knn_accuracy,
+    svm_accuracy,
+    svm_accuracy_held_out,
+    uniformity,
+)
+
+RANDOM = np.random.default_rng(0)
+
+
+def clusters(count: int, spread: float) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.arange(count) % 3
+    return 3 * np.eye(4)[labels] + spread * RANDOM.standard_normal((count, 4)), labels
+
+
+def test_separated_clusters_are_told_apart() -> None:
+    x, y = clusters(60, 0.05)
+    assert svm_accuracy(x, y).mean == 1.0
+    assert knn_accuracy(x, y) == 1.0
+    assert svm_accuracy_held_out(x[:40], y[:40], x[40:], y[40:]) == 1.0
+
+
+def test_noise_is_at_chance() -> None:
+    x, y = RANDOM.standard_normal((150, 4)), np.arange(150) % 3
+    assert svm_accuracy(x, y).mean < 0.5
+    assert knn_accuracy(x, y) < 0.5
+
+
+def test_knn_equals_scikit_learn_without_ties() -> None:
+    x, y = clusters(90, 2.0)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    right = 0
+    for i in range(len(x)):
+        rest = np.arange(len(x)) != i
+        # Distances as weights of a thousandth break ties exactly as ours does.
+        model = KNeighborsClassifier(
+            7, weights=lambda d: 1.0 + 1e-3 * (2 - d**2 / 2), algorithm="brute"
+        )
+        right += model.fit(unit[rest], y[rest]).predict(unit[i : i + 1])[0] == y[i]
+    assert knn_accuracy(x, y, neighbours=7) == pytest.approx(right / len(x))
+
+
+@pytest.mark.parametrize("probe", [svm_accuracy, knn_accuracy])
+def test_mismatched_labels_are_refused(probe) -> None:
+    with pytest.raises(ValueError, match=r"the same n, got \(4, 2\) and \(3,\)"):
+        probe(np.zeros((4, 2)), np.zeros(3))
+
+
+def test_collapse_shows() -> None:
+    generator = Generator().manual_seed(0)
+    spread = torch.randn(500, 16, generator=generator)
+    point = torch.ones(500, 16) + 1e-9 * spread
+    line = torch.randn(500, 1, generator=generator) * torch.ones(1, 16)
+    assert effective_rank(spread) > 15
+    assert effective_rank(point) == 1.0
+    assert effective_rank(line) == pytest.approx(1.0, abs=1e-6)
+    assert uniformity(spread) < -3
+    assert uniformity(point) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_alignment_is_the_squared_distance_between_views() -> None:
+    first = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    assert alignment(first, first) == 0.0
+    assert alignment(first, -first) == pytest.approx(4.0)
+    assert alignment(first, first.flip(1)) == pytest.approx(2.0)

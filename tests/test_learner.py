@@ -1,0 +1,392 @@
+"""The learner: fit, update, embed, save; and that nothing which fails changes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from incontrast import (
+    ICL,
+    Budget,
+    Domain,
+    FineTune,
+    Fixed,
+    Inference,
+    KeepAll,
+    Learner,
+    Meta,
+    Reservoir,
+    Retrain,
+    TensorCollection,
+    TrainingDiverged,
+    Vectors,
+    WarmStart,
+)
+
+QUICK = Retrain(max_epochs=3)
+
+
+def make(blobs=None, count: int = 60, **settings) -> Learner:
+    learner = Learner(
+        Vectors(8, hidden=16, out=8),
+        **{"fitting": QUICK, "strategy": ICL(max_epochs=2), "seed": 0, **settings},
+    )
+    if blobs is not None:
+        learner.fit(blobs(count))
+    return learner
+
+
+def state(learner: Learner) -> dict[str, Tensor]:
+    weights = {name: value.clone() for name, value in learner.encoder.state_dict().items()}
+    assert learner.memory.items is not None
+    counts = torch.tensor([learner.version, learner.memory.seen, learner.memory.arrivals])
+    return {
+        **weights,
+        "memory ids": learner.memory.ids,
+        "memory": learner.memory.items.data,
+        "counts": counts,
+    }
+
+
+def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def test_fitting_lowers_the_true_loss(blobs) -> None:
+    outcome = make().fit(blobs(300))
+    assert outcome.loss_new.after < outcome.loss_new.before
+    assert outcome.change_ratio is None
+    assert outcome.growth_ratio == 1.0
+
+
+@pytest.mark.parametrize("strategy", [ICL(), ICL.paper(max_epochs=2), FineTune(max_epochs=2)])
+def test_the_same_seed_gives_the_same_bits(strategy, blobs) -> None:
+    def trained() -> dict[str, Tensor]:
+        learner = make(blobs, strategy=strategy)
+        learner.update(blobs(20, shift=1.0, seed=1))
+        return state(learner)
+
+    assert_same(trained(), trained())
+    other = make(blobs, seed=1)
+    assert not torch.equal(next(other.encoder.parameters()), next(make(blobs).encoder.parameters()))
+
+
+def test_an_update_tells_what_it_did(blobs) -> None:
+    learner = make(blobs, count=60)
+    outcome = learner.update(blobs(20, seed=1))
+    assert outcome.growth_ratio == 0.25
+    assert outcome.strategy == ICL(max_epochs=2)
+    assert (outcome.epochs, outcome.steps, outcome.stopped) == (2, 2, "epochs")
+    assert outcome.passes == 2 * 2 * (32 + 20)
+    assert len(outcome.history) == 2
+    assert outcome.history[-1].rate == 1e-3
+    assert outcome.change_ratio is not None
+    lower, median, upper = outcome.change_ratio.after
+    assert 0 < lower <= median <= upper
+    assert "loss of old items" in str(outcome)
+    assert learner.version == 2
+    assert learner.memory.seen == len(learner.memory) == 80
+
+
+def test_updates_are_measured_against_the_encoder_of_before(blobs) -> None:
+    learner = make(blobs)
+    new = blobs(20, shift=2.0, seed=1)
+    before = learner.true_loss(blobs(60), new)
+    outcome = learner.update(new, strategy=Retrain(max_epochs=2))
+    assert outcome.loss.before == pytest.approx(before)
+    assert outcome.loss.after == pytest.approx(learner.true_loss(blobs(60), new))
+
+
+def test_inference_takes_items_in_and_leaves_the_encoder(blobs) -> None:
+    learner = make(blobs)
+    before = state(learner)
+    learner.update(blobs(20, seed=1), strategy=Inference())
+    after = state(learner)
+    for name in learner.encoder.state_dict():
+        assert torch.equal(before[name], after[name])
+    assert learner.memory.seen == 80
+
+
+def test_retraining_starts_from_fresh_weights(blobs) -> None:
+    """Its result does not depend on the encoder that was there."""
+    first, second = make(blobs), make(blobs, fitting=Retrain(max_epochs=1))
+    for learner in (first, second):
+        learner.update(blobs(20, seed=1), strategy=QUICK)
+    assert_same(first.encoder.state_dict(), second.encoder.state_dict())
+    first.update(blobs(20, seed=2), strategy=WarmStart(max_epochs=1))
+    second.update(blobs(20, seed=2), strategy=WarmStart(max_epochs=2))
+    assert not torch.equal(next(first.encoder.parameters()), next(second.encoder.parameters()))
+
+
+def test_embeddings_do_not_depend_on_their_batch(blobs) -> None:
+    learner = make(blobs)
+    rows = blobs(600, seed=3)
+    done: list[int] = []
+    whole = learner.embed(rows, progress=done.append)
+    assert whole.shape == (600, 8)
+    assert done == [256, 512, 600]
+    torch.testing.assert_close(whole[:7], learner.embed(rows[:7]))
+    assert torch.equal(whole, learner.embed(rows))
+
+
+# Nothing that fails changes the learner ----------------------------------------------------------
+
+
+class Boom(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [Boom, KeyboardInterrupt])
+@pytest.mark.parametrize("strategy", [ICL(), ICL(meta=Meta(steps=1)), Retrain(max_epochs=5)])
+def test_an_interrupted_update_leaves_the_learner_as_it_was(blobs, error, strategy) -> None:
+    learner = make(blobs)
+    before = state(learner)
+
+    def interrupt(progress) -> None:
+        if progress.steps == 2:
+            raise error
+
+    with pytest.raises(error):
+        learner.update(blobs(64, seed=1), strategy=strategy, progress=interrupt)
+    assert_same(before, state(learner))
+    learner.update(blobs(64, seed=1))
+    undisturbed = make(blobs)
+    undisturbed.update(blobs(64, seed=1))
+    assert_same(state(undisturbed), state(learner))
+
+
+def test_a_failed_fit_leaves_the_learner_as_it_was(blobs) -> None:
+    learner = make()
+
+    def interrupt(progress) -> None:
+        raise Boom
+
+    with pytest.raises(Boom):
+        learner.fit(blobs(60), progress=interrupt)
+    assert not learner.fitted
+    learner = make(blobs)
+    before = state(learner)
+    with pytest.raises(Boom):
+        learner.fit(blobs(30), progress=interrupt)
+    assert_same(before, state(learner))
+
+
+def test_a_diverging_update_leaves_the_learner_as_it_was(blobs) -> None:
+    learner = make(blobs)
+    before = state(learner)
+    with pytest.raises(TrainingDiverged):
+        learner.update(blobs(64, seed=1), strategy=ICL(rates=Fixed(1e30)))
+    assert_same(before, state(learner))
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+def test_an_update_before_fit() -> None:
+    with pytest.raises(RuntimeError, match=r"call fit\(\) first"):
+        make().update(torch.zeros(4, 8))
+    with pytest.raises(RuntimeError, match=r"call fit\(\) first"):
+        make().embed(torch.zeros(4, 8))
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (torch.zeros(0, 8), "there are no items"),
+        (torch.zeros(5, 7), r"vectors must have shape \(n, 8\), got \(5, 7\)"),
+        (torch.zeros(8), r"got \(8,\)"),
+        ([[1.0] * 8, [2.0] * 7], "table of numbers"),
+        (torch.full((5, 8), torch.nan), "NaN or infinity in item 0"),
+        (torch.tensor([[0.0] * 8, [torch.inf] * 8]), "NaN or infinity in item 1"),
+        ("nonsense", "table of numbers, got str"),
+    ],
+)
+def test_bad_items_are_refused_before_training(items, message: str, blobs) -> None:
+    learner = make(blobs)
+    before = state(learner)
+    for action in (learner.fit, learner.update, learner.embed):
+        with pytest.raises(ValueError, match=message):
+            action(items)
+    assert_same(before, state(learner))
+
+
+def test_one_item_is_too_few_to_fit(blobs) -> None:
+    with pytest.raises(ValueError, match="at least 2 items, got 1"):
+        make().fit(blobs(1))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_tiny_increment_does_no_harm(count: int, blobs) -> None:
+    learner = make(blobs, count=200, fitting=Retrain(max_epochs=40))
+    outcome = learner.update(blobs(count, shift=3.0, seed=1), strategy=ICL(max_epochs=20))
+    assert outcome.loss.after.all < outcome.loss.before.all
+
+
+def test_fine_tuning_on_one_item_says_what_is_missing(blobs) -> None:
+    learner = make(blobs)
+    before = state(learner)
+    with pytest.raises(ValueError, match="at least 2 items"):
+        learner.update(blobs(1), strategy=FineTune())
+    assert_same(before, state(learner))
+
+
+def test_a_huge_increment(blobs) -> None:
+    learner = make(blobs, count=4)
+    outcome = learner.update(blobs(2000, seed=1))
+    assert outcome.growth_ratio > 0.99
+    assert outcome.loss_new.after < outcome.loss_new.before
+
+
+def test_an_increment_that_repeats_old_items_counts_them_again(blobs) -> None:
+    learner = make(blobs)
+    outcome = learner.update(blobs(60))
+    assert outcome.growth_ratio == 0.5
+    assert outcome.change_ratio is not None
+    assert outcome.change_ratio.before.median == pytest.approx(1.0, abs=0.3)
+    assert learner.memory.seen == 120
+
+
+@dataclass(frozen=True)
+class Wrong(Domain):
+    """A domain whose views lose an item."""
+
+    def collect(self, items):
+        return TensorCollection(items)
+
+    def views(self, batch, generator):
+        return batch[:-1], batch
+
+    def encoder(self):
+        return nn.Linear(8, 4)
+
+
+def test_views_of_the_wrong_shape_are_found_before_training(blobs) -> None:
+    with pytest.raises(ValueError, match="4 went in, 3 are in the first view"):
+        Learner(Wrong()).fit(blobs(20))
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+def test_a_reservoir_keeps_a_sample_and_counts_everything(blobs) -> None:
+    learner = make(blobs, count=100, memory=Reservoir(items=30))
+    outcome = learner.update(blobs(100, seed=1))
+    assert outcome.growth_ratio == 0.5
+    assert len(learner.memory) == 30
+    assert learner.memory.seen == 200
+
+
+def test_forgotten_items_are_gone(blobs) -> None:
+    learner = make(blobs)
+    learner.forget([0, 5])
+    assert learner.memory.seen == 58
+    outcome = learner.update(blobs(58, seed=1))
+    assert outcome.growth_ratio == 0.5
+
+
+def test_a_budget_caps_an_update(blobs) -> None:
+    outcome = make(blobs).update(blobs(200, seed=1), budget=Budget(passes=300))
+    assert outcome.stopped == "budget"
+    assert 300 <= outcome.passes < 450
+
+
+# Saving ------------------------------------------------------------------------------------------
+
+
+def test_a_loaded_learner_is_the_same(blobs, tmp_path) -> None:
+    learner = make(blobs, memory=Reservoir(items=20), strategy=ICL(retention=0.5, max_epochs=3))
+    learner.forget([1])
+    learner.save(tmp_path / "model")
+    loaded = Learner.load(tmp_path / "model")
+    rows = blobs(30, seed=2)
+    assert torch.equal(loaded.embed(rows), learner.embed(rows))
+    assert_same(state(learner), state(loaded))
+    for setting in ("domain", "strategy", "fitting", "objective", "seed"):
+        assert getattr(loaded, setting) == getattr(learner, setting)
+    assert loaded.memory.policy == Reservoir(items=20)
+    assert loaded.memory.threshold == learner.memory.threshold
+    for each in (learner, loaded):
+        each.update(blobs(20, seed=3))
+    assert_same(state(learner), state(loaded))
+
+
+def test_saving_replaces_a_learner_but_nothing_else(blobs, tmp_path) -> None:
+    learner = make(blobs)
+    learner.save(tmp_path / "model")
+    learner.update(blobs(20, seed=1))
+    learner.save(tmp_path / "model")
+    assert Learner.load(tmp_path / "model").version == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+    with pytest.raises(FileExistsError, match="something else than a learner"):
+        learner.save(tmp_path / "photos")
+    assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
+
+
+def test_a_learner_without_an_encoder_cannot_be_saved(tmp_path) -> None:
+    with pytest.raises(RuntimeError, match=r"call fit\(\) first"):
+        make().save(tmp_path / "model")
+
+
+def test_damaged_folders_are_named(blobs, tmp_path) -> None:
+    folder = tmp_path / "model"
+    with pytest.raises(FileNotFoundError, match="holds no saved learner"):
+        Learner.load(folder)
+    make(blobs).save(folder)
+    settings, weights = folder / "learner.json", folder / "encoder.safetensors"
+    good = settings.read_text()
+
+    settings.write_text(good[: len(good) // 2])
+    with pytest.raises(ValueError, match=r"learner.json is damaged"):
+        Learner.load(folder)
+    settings.write_text(json.dumps({**json.loads(good), "format": 99}))
+    with pytest.raises(ValueError, match="has format 99"):
+        Learner.load(folder)
+    settings.write_text(good.replace('"Vectors"', '"os.system"'))
+    with pytest.raises(ValueError, match="unknown domain, 'os.system'"):
+        Learner.load(folder)
+    settings.write_text(good)
+
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="encoder.safetensors is damaged"):
+        Learner.load(folder)
+    weights.write_bytes(whole)
+    tensors = load_file(weights)
+    tensors.pop("1.weight")
+    save_file(tensors, weights)
+    with pytest.raises(ValueError, match="does not fit the domain's encoder"):
+        Learner.load(folder)
+    weights.unlink()
+    with pytest.raises(FileNotFoundError, match="encoder.safetensors is missing"):
+        Learner.load(folder)
+
+
+@dataclass(frozen=True)
+class Mine(Vectors):
+    """A domain of a user's own."""
+
+
+def test_a_domain_of_ones_own_is_passed_again(blobs, tmp_path) -> None:
+    learner = Learner(Mine(8), fitting=QUICK)
+    learner.fit(blobs(20))
+    learner.save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"a Mine of your own.*Learner.load\(folder, domain=...\)"):
+        Learner.load(tmp_path / "model")
+    loaded = Learner.load(tmp_path / "model", domain=Mine(8))
+    assert torch.equal(loaded.embed(blobs(5)), learner.embed(blobs(5)))
+
+
+def test_defaults() -> None:
+    learner = Learner(Vectors(3))
+    assert learner.strategy == ICL()
+    assert learner.fitting == Retrain()
+    assert learner.memory.policy == KeepAll()
