@@ -351,13 +351,13 @@ def test_damaged_folders_are_named(blobs, tmp_path) -> None:
     with pytest.raises(ValueError, match="has format 99"):
         Learner.load(folder)
     settings.write_text(good.replace('"Vectors"', '"os.system"'))
-    with pytest.raises(ValueError, match="unknown domain, 'os.system'"):
+    with pytest.raises(ValueError, match=r"unknown domain, 'os\.system'"):
         Learner.load(folder)
     settings.write_text(good)
 
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="encoder.safetensors is damaged"):
+    with pytest.raises(ValueError, match=r"encoder\.safetensors is damaged"):
         Learner.load(folder)
     weights.write_bytes(whole)
     tensors = load_file(weights)
@@ -366,7 +366,7 @@ def test_damaged_folders_are_named(blobs, tmp_path) -> None:
     with pytest.raises(ValueError, match="does not fit the domain's encoder"):
         Learner.load(folder)
     weights.unlink()
-    with pytest.raises(FileNotFoundError, match="encoder.safetensors is missing"):
+    with pytest.raises(FileNotFoundError, match=r"encoder\.safetensors is missing"):
         Learner.load(folder)
 
 

@@ -46,7 +46,7 @@ def info_nce(positive: Tensor, negatives: Tensor, *, k: float) -> Tensor:
 
     >>> positive, negatives = torch.tensor([2.0]), torch.tensor([[0.0, 0.0]])
     >>> info_nce(positive, negatives, k=31)  # log(1 + 31·e⁻²)
-    tensor([1.6479])
+    tensor([1.6478])
     """
     _check(positive, negatives, k=k)
     wide = _wide(positive)
@@ -144,6 +144,8 @@ def _partition(positive: Tensor, log_noise: Tensor, k: float) -> Tensor:
 
 
 def _log_mean_exp(logits: Tensor) -> Tensor:
+    if logits.shape[1] == 1:
+        return _wide(logits)[:, 0]
     return torch.logsumexp(_wide(logits), dim=1) - math.log(logits.shape[1])
 
 

@@ -26,7 +26,7 @@ def by_growth(items: Any, alpha: float, seed: int = 0) -> tuple[Any, Any]:
         The old and the new items, at least one of each, each in its original order.
 
     >>> by_growth(list("abcdefghij"), alpha=0.3)
-    (['a', 'b', 'd', 'e', 'f', 'g', 'j'], ['c', 'h', 'i'])
+    (['b', 'c', 'd', 'e', 'g', 'h', 'i'], ['a', 'f', 'j'])
     """
     count = len(items)
     if not 0.0 < alpha < 1.0:

@@ -36,6 +36,7 @@ from incontrast.training.contrast import Objective, batch_losses, increment_loss
 from incontrast.training.engine import Engine
 from incontrast.training.increment import Increment
 from incontrast.training.loop import train
+from incontrast.training.sampling import new_epoch
 from incontrast.training.task import Task
 
 TRAINED = [
@@ -323,9 +324,8 @@ class Mine(Strategy):
     def _epoch(self, task: Task) -> Iterator[Tensor]:
         if self.fault == "empty":
             return
-        rows = task.increment.new.take(torch.arange(8))
-        embeddings = task.embed(task.views(rows))
-        losses = batch_losses(*embeddings, task.objective)
+        loaded = next(task.load(new_epoch(task.increment, 8, task.draws)))
+        losses = batch_losses(*task.embed(loaded.views), task.objective)
         if self.fault == "stateful":
             losses = losses * next(COUNTER)
         if self.fault == "vector":

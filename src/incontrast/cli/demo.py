@@ -113,6 +113,8 @@ def _table(rows: list[Row]) -> Table:
 
 def _knn(learner: Learner, part: Labelled, among: Labelled) -> float:
     """Accuracy of the items of a part, with neighbours from all of these."""
+    assert part.labels is not None
+    assert among.labels is not None
     embeddings = learner.embed(among.items).numpy()
     members = np.isin(among.labels, np.unique(part.labels))
     return knn_accuracy(embeddings, among.labels, queries=members)

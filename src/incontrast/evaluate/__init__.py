@@ -1,5 +1,6 @@
-"""How good is an encoder: the true loss over X′, what labels say, signs of collapse."""
+"""How good is an encoder: the true loss over X′, what labels say, signs of collapse, bias."""
 
+from incontrast.evaluate.bias import Bias, Biases, OldNew, RiskBound, bias, risk_bound
 from incontrast.evaluate.collapse import alignment, effective_rank, uniformity
 from incontrast.evaluate.population import Population, Quartiles, TrueLoss, measure, true_loss
 from incontrast.evaluate.probes import (
@@ -11,13 +12,19 @@ from incontrast.evaluate.probes import (
 
 __all__ = [
     "Accuracy",
+    "Bias",
+    "Biases",
+    "OldNew",
     "Population",
     "Quartiles",
+    "RiskBound",
     "TrueLoss",
     "alignment",
+    "bias",
     "effective_rank",
     "knn_accuracy",
     "measure",
+    "risk_bound",
     "svm_accuracy",
     "svm_accuracy_held_out",
     "true_loss",

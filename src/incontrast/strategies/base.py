@@ -76,5 +76,5 @@ class Strategy(ABC):
 def contrast(task: Task, picks: Iterable[Picks]) -> Iterator[Tensor]:
     """NCE-I within each of these batches (Eq. 1): the loss of everything but ICL."""
     for loaded in task.load(picks):
-        first, second = task.embed(task.views(loaded.batch))
+        first, second = task.embed(loaded.views)
         yield batch_losses(first, second, task.objective).mean()

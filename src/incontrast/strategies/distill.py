@@ -41,10 +41,9 @@ class Distill(Strategy):
 
     def _epoch(self, task: Task, teacher: nn.Module) -> Iterator[Tensor]:
         for loaded in task.load(new_epoch(task.increment, self.batch, task.draws)):
-            views = task.views(loaded.batch)
             with torch.no_grad():
-                taught = task.embed(views, encoder=teacher)
-            learned = task.embed(views)
+                taught = task.embed(loaded.views, encoder=teacher)
+            learned = task.embed(loaded.views)
             contrast = batch_losses(*learned, task.objective)
             relation = relation_loss(learned, taught, task.objective)
             yield (contrast + self.weight * relation).mean()

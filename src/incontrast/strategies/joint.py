@@ -14,7 +14,7 @@ def joint_losses(
     task: Task, loaded: Loaded, retention: float, parameters: dict[str, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """(old,) and (new,) losses from one forward pass over both views of all items."""
-    first, second = task.embed(task.views(loaded.batch), parameters=parameters)
+    first, second = task.embed(loaded.views, parameters=parameters)
     return increment_losses(
         first,
         second,

@@ -170,6 +170,5 @@ def calibrate(task: Task, encoder: nn.Module) -> None:
     """
     draws, views = task.generator("calibration draws"), task.generator("calibration views")
     picks = islice(joint_epoch(task.increment, CALIBRATION_SIZE, draws), CALIBRATION_BATCHES)
-    loaded = task.load(picks)
     with task.engine.autocast():
-        update_bn((task.domain.join(task.domain.views(b, views)) for b, _ in loaded), encoder)
+        update_bn((loaded.views for loaded in task.load(picks, views)), encoder)

@@ -22,10 +22,10 @@ __all__ = ["Loaded", "Task"]
 
 
 class Loaded(NamedTuple):
-    """A batch on the device, old items first."""
+    """Two views of n items on the device: first views of old, of new items, then second views."""
 
-    batch: Any
-    old: int
+    views: Any  # a batch of 2n
+    old: int  # old items among the n
 
 
 class Task:
@@ -73,28 +73,30 @@ class Task:
         """A frozen copy of the encoder as it is now."""
         return copy.deepcopy(self.encoder).eval().requires_grad_(False)
 
-    def load(self, picks: Iterable[Picks]) -> Iterator[Loaded]:
-        """The batches of these items; collections that are slow to read are read ahead."""
-        sources = (self.increment.old, self.increment.new)
-        if any(source is not None and source.background for source in sources):
-            batches = read_ahead(self._take, picks)
-        else:
-            batches = map(self._take, picks)
-        for batch, old in batches:
-            yield Loaded(self.engine.place(batch), old)
+    def load(
+        self, picks: Iterable[Picks], views: torch.Generator | None = None
+    ) -> Iterator[Loaded]:
+        """Two fresh views of these items, batch by batch, made ahead of time in a thread.
 
-    def _take(self, picks: Picks) -> Loaded:
+        Args:
+            picks: The items of each batch.
+            views: Draws the views; the task's own generator for it by default.
+        """
+        views = views or self._views
+
+        def fetch(pick: Picks) -> Loaded:
+            batch = self.engine.place(self._take(pick))
+            return Loaded(self.domain.join(self.domain.views(batch, views)), len(pick.old))
+
+        return read_ahead(fetch, picks)
+
+    def _take(self, picks: Picks) -> Any:
         parts = []
         if self.increment.old is not None and len(picks.old):
             parts.append(self.increment.old.take(picks.old))
         if len(picks.new):
             parts.append(self.increment.new.take(picks.new))
-        batch = parts[0] if len(parts) == 1 else self.domain.join(parts)
-        return Loaded(batch, len(picks.old))
-
-    def views(self, batch: Any) -> Any:
-        """Two fresh views of every item as one batch of 2n: all first views, then all second."""
-        return self.domain.join(self.domain.views(batch, self._views))
+        return parts[0] if len(parts) == 1 else self.domain.join(parts)
 
     def embed(
         self,
@@ -106,7 +108,7 @@ class Task:
         """One forward pass over both views.
 
         Args:
-            views: What :meth:`views` gave.
+            views: A batch of 2n that :meth:`load` gave.
             encoder: Another encoder than the one in training.
             parameters: Weights and buffers to use instead of the encoder's own.
 
