@@ -1,6 +1,6 @@
 """PROTEINS, fitted until the loss no longer falls, is as good as the literature's.
 
-GraphCL reports an SVM accuracy of 74.39 ± 0.45 (You et al. 2020, table 5), others 72 to 76.
+GraphCL reports an SVM accuracy of 74.39 ± 0.45 (You et al. 2020), others 72 to 76.
 """
 
 from __future__ import annotations

@@ -82,13 +82,21 @@ class Task:
             picks: The items of each batch.
             views: Draws the views; the task's own generator for it by default.
         """
-        views = views or self._views
+        seeds = views or self._views
 
-        def fetch(pick: Picks) -> Loaded:
+        def orders() -> Iterator[tuple[Picks, int]]:
+            # A batch's views have a seed of their own, drawn here and not in the thread: what the
+            # thread has under way when nobody reads on must not shift later draws.
+            for pick in picks:
+                yield pick, int(torch.randint(2**62, (), generator=seeds))
+
+        def fetch(order: tuple[Picks, int]) -> Loaded:
+            pick, seed = order
             batch = self.engine.place(self._take(pick))
-            return Loaded(self.domain.join(self.domain.views(batch, views)), len(pick.old))
+            draws = torch.Generator().manual_seed(seed)
+            return Loaded(self.domain.join(self.domain.views(batch, draws)), len(pick.old))
 
-        return read_ahead(fetch, picks)
+        return read_ahead(fetch, orders())
 
     def _take(self, picks: Picks) -> Any:
         parts = []

@@ -1,0 +1,239 @@
+"""What check_domain accepts, and what it says about each rule that is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from incontrast import (
+    Domain,
+    DomainError,
+    Graphs,
+    Images,
+    Learner,
+    Retrain,
+    TensorCollection,
+    Vectors,
+    check_domain,
+)
+
+ITEMS = torch.randn(6, 4, generator=Generator().manual_seed(0))
+
+
+class Noisy(Domain):
+    """The least that a domain is: rows of four numbers, and noise for a view."""
+
+    def collect(self, items: Any) -> TensorCollection:
+        return TensorCollection(torch.as_tensor(items))
+
+    def views(self, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        first, second = torch.randn(2, *batch.shape, generator=generator)
+        return batch + first, batch + second
+
+    def encoder(self) -> nn.Module:
+        return nn.Linear(4, 3)
+
+
+class Whole(Noisy):
+    """With the way back from bytes, which saving a memory needs."""
+
+    def unpack(self, blobs: Sequence[bytes]) -> TensorCollection:
+        rows = np.frombuffer(b"".join(blobs), dtype=np.float32).reshape(-1, 4)
+        return TensorCollection(torch.from_numpy(rows.copy()))
+
+
+class Returns(nn.Module):
+    """An encoder that makes something of the right embeddings."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.change = change
+
+    def forward(self, batch: Tensor) -> Any:
+        return self.change(self.linear(batch))
+
+
+def broken(**methods: Any) -> Domain:
+    """A whole domain but for these methods."""
+    domain: Domain = type("Broken", (Whole,), methods)()
+    return domain
+
+
+def collecting(**methods: Any) -> Domain:
+    """A whole domain but for these methods of its collection."""
+    collection = type("BrokenCollection", (TensorCollection,), methods)
+    return broken(collect=lambda self, items: collection(items))
+
+
+def noisy(batch: Tensor, generator: Generator | None) -> Tensor:
+    return batch + torch.randn(batch.shape, generator=generator)
+
+
+TRIANGLE = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("domain", "items"),
+    [
+        (Vectors(4), ITEMS),
+        (Vectors(4, noise=0.0), ITEMS.tolist()),
+        (Images(8, 1, encoder="small"), np.arange(5 * 64, dtype=np.uint8).reshape(5, 8, 8)),
+        (Images(16), torch.rand(4, 3, 16, 16, generator=Generator().manual_seed(0))),
+        (Graphs(), [(TRIANGLE, torch.eye(3) * number) for number in range(1, 6)]),
+    ],
+)
+def test_the_domains_of_the_library_pass(domain: Domain, items: Any) -> None:
+    check_domain(domain, items)
+
+
+def test_a_domain_of_one_s_own_passes_once_it_reads_bytes() -> None:
+    with pytest.raises((DomainError, TypeError), match=r"Noisy cannot .* bytes: write its unpack"):
+        check_domain(Noisy(), ITEMS)
+    check_domain(Whole(), ITEMS)
+
+
+def test_the_least_domain_can_be_learned_from() -> None:
+    learner = Learner(Noisy(), fitting=Retrain(max_epochs=1))
+    learner.fit(ITEMS)
+    assert learner.embed(ITEMS).shape == (6, 3)
+
+
+def test_the_check_leaves_the_global_generator_alone() -> None:
+    state = torch.get_rng_state()
+    check_domain(Whole(), ITEMS)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("views", "message"),
+    [
+        (
+            lambda self, batch, generator: [noisy(batch, generator)] * 2,
+            r"views\(\) must return two batches as a tuple, got a list of 2",
+        ),
+        (lambda self, batch, generator: batch, r"as a tuple, got a tensor of shape \(4, 4\)"),
+        (lambda self, batch, generator: None, "as a tuple, got a NoneType"),
+        (
+            lambda self, batch, generator: (batch, noisy(batch, generator)[1:]),
+            r"views\(\) must keep the number of items: 4 went in, 3 are in the second view",
+        ),
+        (
+            lambda self, batch, generator: (noisy(batch, None), noisy(batch, None)),
+            r"views\(\) must draw from its generator alone: the same seed gave other views",
+        ),
+        (
+            lambda self, batch, generator: (batch, batch + 1),
+            r"views\(\) must be random: two seeds gave the same views",
+        ),
+        (
+            lambda self, batch, generator: (noisy(batch, generator),) * 2,
+            r"views\(\) must draw two different views: both are the same",
+        ),
+        (
+            lambda self, batch, generator: (batch.clamp_(min=0), noisy(batch, generator)),
+            r"views\(\) must not change its input: the batch was another one after it",
+        ),
+    ],
+    ids=[
+        *("list", "one batch", "nothing", "loses an item", "global generator"),
+        *("not random", "the same twice", "in place"),
+    ],
+)
+def test_broken_views(views: Any, message: str) -> None:
+    with pytest.raises(DomainError, match=message):
+        check_domain(broken(views=views), ITEMS)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda embeddings: embeddings[:, 0],
+            r"the encoder must give \(8, d\) embeddings of views, got a tensor of shape \(8,\)",
+        ),
+        (lambda embeddings: embeddings.mean(dim=0)[None], r"got a tensor of shape \(1, 3\)"),
+        (lambda embeddings: (embeddings, embeddings), "of views, got a tuple of 2"),
+        (lambda embeddings: embeddings.log(), "the encoder gave NaN or infinite embeddings of v"),
+        (lambda embeddings: embeddings / 0, "the encoder gave NaN or infinite embeddings of v"),
+        (lambda embeddings: embeddings @ torch.ones(4, 1), "cannot take a batch of views: mat1"),
+    ],
+    ids=["one number", "one row", "two results", "NaN", "infinity", "another width"],
+)
+def test_broken_encoders(change: Any, message: str) -> None:
+    with pytest.raises(DomainError, match=message):
+        check_domain(broken(encoder=lambda self: Returns(change)), ITEMS)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (
+            {"join": lambda self, batches: batches[0]},
+            r"join\(\) must hold the items of all batches: 2·4 went in, 4 came out",
+        ),
+        (
+            {"prepare": lambda self, batch: batch[1:]},
+            r"the encoder must give \(4, d\) embeddings of prepared items, got .* \(3, 3\)",
+        ),
+        (
+            {"pack": lambda self, collection, indices: [b"everything"]},
+            r"pack\(\) must give the bytes of each item",
+        ),
+        (
+            {"pack": lambda self, collection, indices: collection.take(indices).tolist()},
+            r"pack\(\) must give the bytes of each item",
+        ),
+        (
+            {"unpack": lambda self, blobs: Whole().unpack(blobs[::-1])},
+            r"unpack\(\) must give back the items that pack\(\) took",
+        ),
+    ],
+    ids=["join", "prepare", "pack too few", "pack no bytes", "unpack in another order"],
+)
+def test_other_broken_methods(methods: dict[str, Any], message: str) -> None:
+    with pytest.raises(DomainError, match=message):
+        check_domain(broken(**methods), ITEMS)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (
+            {"take": lambda self, indices: self.data[indices.unique()]},
+            r"take\(\) must give one item per index: 3 asked for, 2 given",
+        ),
+        ({"select": lambda self, indices: self}, r"select\(\) must give a collection of the items"),
+        ({"extend": lambda self, other: self}, r"extend\(\) must give a new collection with the"),
+        ({"sizes": lambda self: torch.tensor([4])}, r"sizes\(\) must give the bytes of each item"),
+    ],
+    ids=["take", "select", "extend", "sizes"],
+)
+def test_broken_collections(methods: dict[str, Any], message: str) -> None:
+    with pytest.raises(DomainError, match=message):
+        check_domain(collecting(**methods), ITEMS)
+
+
+def test_a_collection_that_extends_itself_in_place() -> None:
+    def extend(self: TensorCollection, other: TensorCollection) -> TensorCollection:
+        self.data = torch.cat([self.data, other.data])
+        return self
+
+    with pytest.raises(DomainError, match=r"extend\(\) must give a new collection"):
+        check_domain(collecting(extend=extend), ITEMS)
+
+
+def test_too_few_items_to_tell() -> None:
+    with pytest.raises(DomainError, match="give check_domain at least 4 items, got 3"):
+        check_domain(Whole(), ITEMS[:3])
+
+
+def test_a_learner_finds_broken_views_before_it_trains() -> None:
+    domain = broken(views=lambda self, batch, generator: batch)
+    with pytest.raises(DomainError, match="must return two batches as a tuple"):
+        Learner(domain).fit(ITEMS)
