@@ -1,4 +1,4 @@
-"""The paper's data sets, from their files to a lower loss, in the paper's settings where time allows.
+"""The paper's data sets, from their files to a lower loss, in its settings where time allows.
 
 What the readers' own tests already count is not counted here again.
 """
@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from incontrast import Budget, Domain, Fixed, Graphs, Images, ImageViews, Learner, Retrain
+from incontrast import Domain, Fixed, Graphs, Images, ImageViews, Learner, Retrain
 from incontrast.data import image_folder, mnist, tu
 
 
@@ -42,17 +42,15 @@ def graphs(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_learns(domain: Domain, items: Any, fitting: Retrain) -> Learner:
-    """A short fit takes a tenth off the true loss, at the least; returns the learner.
+def assert_learns(domain: Domain, items: Any, fitting: Retrain, *, to: float) -> Learner:
+    """A short fit brings the true loss down to a share of what it was; returns the learner.
 
-    The loss it begins with is the lower of two: that of a fresh encoder, and that of a fresh one
-    whose BatchNorm has seen the data, which one step at no rate to speak of gives.
+    The loss before is that of an encoder whose BatchNorm has not seen the data. Seeing them alone
+    takes up to 6 % off the loss of images and up to 20 % off that of graphs, so ask for more.
     """
-    still = Learner(domain, fitting=Retrain(rates=Fixed(1e-12), max_epochs=1))
-    start = still.fit(items, budget=Budget(passes=1)).loss_new
     learner = Learner(domain, fitting=fitting)
-    after = learner.fit(items).loss_new.after
-    assert after < 0.9 * min(start), f"{start} became {after}"
+    before, after = learner.fit(items).loss_new
+    assert after < to * before, f"{before} became {after}"
     return learner
 
 
@@ -66,14 +64,14 @@ def test_mnist_is_learned(shared_data: Path) -> None:
         *(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
     ]
     domain = Images(28, 1, encoder="small", views=ImageViews(flip=0.0))
-    assert_learns(domain, data.items[:600], Retrain(max_epochs=3, batch=16))
+    assert_learns(domain, data.items[:600], Retrain(max_epochs=3, batch=16), to=0.9)
 
 
 def test_files_are_learned_and_a_learner_of_files_survives_saving(
     pictures: Path, tmp_path: Path
 ) -> None:
     files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 64)
-    learner = assert_learns(Images(32), files, Retrain(max_epochs=3, batch=16))
+    learner = assert_learns(Images(32), files, Retrain(max_epochs=3, batch=16), to=0.9)
     assert learner.memory.items is not None
     assert learner.memory.items.background
     held_out = of_both_classes(image_folder(pictures / "ImageNet-2" / "val").items, 8)
@@ -88,9 +86,9 @@ def test_files_are_learned_and_a_learner_of_files_survives_saving(
 
 
 def test_the_paper_s_setting_for_images(pictures: Path) -> None:
-    """ResNet-18 on 224×224 pixels: one step on a handful of pictures."""
-    files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 6)
-    learner = assert_learns(Images(224), files, Retrain(max_epochs=1))
+    """ResNet-18 on 224×224 pixels: a few steps on a handful of pictures."""
+    files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 8)
+    learner = assert_learns(Images(224), files, Retrain(max_epochs=2, batch=4), to=0.9)
     assert sum(weights.numel() for weights in learner.encoder.parameters()) == 11_176_512
 
 
@@ -113,7 +111,8 @@ def test_small_pictures_and_grey_ones(pictures: Path) -> None:
 def test_graphs_are_learned(graphs: Path, name: str) -> None:
     data = tu(graphs, name)
     items = data.select(np.arange(0, len(data), len(data) // 200)).items
-    assert_learns(Graphs(), items, Retrain(max_epochs=30, batch=8, rates=Fixed(3e-3)))
+    fitting = Retrain(max_epochs=15, batch=8, rates=Fixed(3e-3))
+    assert_learns(Graphs(), items, fitting, to=0.75)
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,8 @@ class Learner:
 
         Args:
             folder: What :meth:`save` wrote.
-            domain: The domain, where it is one of your own or has an encoder of your own.
+            domain: The domain, where it is one of your own or has an encoder of your own; as
+                ``learner.domain`` was after fit().
             strategy: The strategy, where it is one of your own.
             fitting: The fitting strategy, where it is one of your own.
             device: As in the constructor.

@@ -92,10 +92,10 @@ def in_batches(items: Any, batches: int, seed: int | None = 0) -> Iterator[Any]:
 
 def pick(items: Any, indices: Tensor) -> Any:
     """Some of the items, as the same kind of thing."""
+    if isinstance(items, Tensor):  # a tensor has a select() of another kind
+        return items[indices]
     if hasattr(items, "select"):
         return items.select(indices)
-    if isinstance(items, Tensor):
-        return items[indices]
     if isinstance(items, np.ndarray):
         return items[indices.numpy()]
     return [items[index] for index in indices.tolist()]

@@ -14,7 +14,7 @@ from incontrast import ICL, Learner, Retrain, Vectors
 from incontrast.data import digits
 from incontrast.evaluate import Population, RiskBound, bias, measure, risk_bound
 from incontrast.evaluate.population import population
-from incontrast.loss import incremental_info_nce, info_nce
+from incontrast.loss import change_ratio, incremental_info_nce, info_nce
 from incontrast.streams import by_class
 from incontrast.training.contrast import Objective
 from incontrast.training.increment import Increment
@@ -153,22 +153,21 @@ def test_risks_under_two_objectives_do_not_compare() -> None:
         risk_bound(measured, before=other)
 
 
-@pytest.mark.parametrize("ratio", [0.2, 1.0, 5.0])
+@pytest.mark.parametrize("new_logit", [-5.0, 1.0, 4.0])
 @pytest.mark.parametrize("margin", [-0.01, 0.01])
-def test_old_items_repel_each_other_from_a_certain_retention(ratio: float, margin: float) -> None:
+def test_old_items_repel_each_other_from_a_certain_retention(
+    new_logit: float, margin: float
+) -> None:
     """The force on E_X turns at ρ = α·r / (1 − α + α·r), as docs/theory.md derives it."""
-    positive = torch.tensor([4.0], dtype=torch.float64)
-    old = torch.tensor([[1.0]], dtype=torch.float64, requires_grad=True)
-    partition = positive.exp() + K * old.detach().exp()
-    new = torch.tensor([[((ratio * partition - positive.exp()) / K).clamp(min=1e-300).log()]])
-    actual = ((positive.exp() + K * new.double().exp()) / partition).item()
-    turn = ALPHA * actual / (1 - ALPHA + ALPHA * actual)
-    loss = incremental_info_nce(positive, old, new.double(), k=K, growth_ratio=ALPHA) + (
-        turn + margin
-    ) * info_nce(positive, old, k=K)
-    loss.sum().backward()
-    assert old.grad is not None
-    assert math.copysign(1.0, old.grad.item()) == math.copysign(1.0, margin)
+    positive, old, new = (
+        torch.tensor(logit, dtype=torch.float64) for logit in ([4.0], [[1.0]], [[new_logit]])
+    )
+    ratio = change_ratio(positive, old, new, k=K).item()
+    retention = ALPHA * ratio / (1 - ALPHA + ALPHA * ratio) + margin
+    old.requires_grad_()
+    loss = incremental_info_nce(positive, old, new, k=K, growth_ratio=ALPHA)
+    (force,) = torch.autograd.grad(loss + retention * info_nce(positive, old, k=K), old)
+    assert math.copysign(1.0, force.item()) == math.copysign(1.0, margin)
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,7 @@ def test_one_new_item_has_only_old_noise() -> None:
 
 
 def test_views_are_fixed_and_samples_too(blobs) -> None:
-    domain = Vectors(8)
+    domain = Vectors(8).bind(TensorCollection(blobs(50)))
     encoder = domain.encoder().eval()
     increment = Increment(TensorCollection(blobs(50)), TensorCollection(blobs(30, seed=1)), 50)
     whole = true_loss(encoder, domain, increment)
@@ -89,7 +89,7 @@ def test_views_are_fixed_and_samples_too(blobs) -> None:
 
 
 def test_measuring_does_not_touch_the_encoder(blobs) -> None:
-    domain = Vectors(8)
+    domain = Vectors(8).bind(TensorCollection(blobs(50)))
     encoder = domain.encoder().eval()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     measure(encoder, domain, Increment(None, TensorCollection(blobs(20)), 0))

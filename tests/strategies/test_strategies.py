@@ -64,7 +64,7 @@ def name(strategy: Strategy) -> str:
 
 
 def make_task(blobs, *, old: int = 40, new: int = 20, seen: int | None = None) -> Task:
-    domain = Vectors(8, hidden=16, out=8)
+    domain = Vectors(8, hidden=16, out=8).bind(TensorCollection(blobs(old)))
     with seeded(0, "test"):
         encoder = domain.encoder()
     return Task(

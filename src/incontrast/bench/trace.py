@@ -41,12 +41,12 @@ class Trace:
     learner: Learner  # as it is after the update
 
     def reaches(self, target: TrueLoss, tolerance: float = 0.02) -> Point | None:
-        """The first point as good as ``target``; None if there is none.
+        """The first point after the start that is as good as ``target``; None if there is none.
 
         As good means: at or below it over X′, and on old and on new items apart within
         ``tolerance`` of it.
         """
-        for point in self.points:
+        for point in self.points[1:]:
             loss = point.loss
             apart = loss.old <= target.old * (1 + tolerance) and loss.new <= target.new * (
                 1 + tolerance

@@ -126,7 +126,7 @@ class Domain(ABC):
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments that make this domain, for saving it."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "_"}
 
     def prepare(self, batch: Any) -> Any:
         """The items themselves, without random changes, as the encoder takes them."""

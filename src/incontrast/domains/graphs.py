@@ -54,7 +54,7 @@ class Graphs(Domain):
     drop: float = 0.2
     mask: float = 0.2
     walkers: float = 0.2
-    steps: int = 5
+    steps: int = 20
     per: Literal["graph", "batch"] = "graph"
 
     def __post_init__(self) -> None:

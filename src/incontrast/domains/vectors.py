@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,38 +15,60 @@ from incontrast.domains.base import Domain, TensorCollection
 __all__ = ["Vectors"]
 
 
+LIMIT = 5.0  # standard deviations at which a feature is cut: one that hardly ever varies has a
+# tiny deviation, and the rare item in which it does vary would otherwise be off by thousands
+
+
 @dataclass(frozen=True)
 class Vectors(Domain):
     """Rows of ``dim`` numbers.
 
-    A view replaces each feature, with probability ``corruption``, by the same feature of another
-    item of the batch (SCARF, Bahri et al. 2022), and adds Gaussian noise of ``noise`` standard
-    deviations of that feature within the batch. Both keep the scale of every feature, so the rows
-    need not be standardised first.
+    Features are standardised by the mean and deviation of the first data. A view of an item drops
+    each feature with probability ``drop`` (it becomes the mean) and adds Gaussian noise. What a
+    view is depends on the item alone, never on the rest of its batch.
 
     Args:
         dim: Features per item.
         hidden: Units in each of the MLP's two hidden layers.
         out: Dimensions of an embedding.
-        corruption: Probability that a feature is replaced.
-        noise: Relative size of the Gaussian noise.
+        drop: Probability that a feature is dropped.
+        noise: Size of the noise, in standard deviations of the feature.
+        mean: Mean of each feature; None until the first data tells.
+        std: Standard deviation of each feature; None until the first data tells.
     """
 
     dim: int
     _: KW_ONLY
     hidden: int = 128
     out: int = 64
-    corruption: float = 0.2
+    drop: float = 0.4
     noise: float = 0.1
+    mean: tuple[float, ...] | None = field(default=None, repr=False)
+    std: tuple[float, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("dim", "hidden", "out"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.corruption < 1.0:
-            raise ValueError(f"corruption must be a probability below 1, got {self.corruption}")
+        if not 0.0 <= self.drop < 1.0:
+            raise ValueError(f"drop must be a probability below 1, got {self.drop}")
         if self.noise < 0.0:
             raise ValueError(f"noise must not be negative, got {self.noise}")
+        for name in ("mean", "std"):
+            numbers = getattr(self, name)
+            if numbers is not None and len(numbers) != self.dim:
+                raise ValueError(f"{name} must have {self.dim} numbers, got {len(numbers)}")
+
+    def bind(self, collection: Any) -> Vectors:
+        if self.mean is not None and self.std is not None:
+            return self
+        deviation, mean = torch.std_mean(collection.data, dim=0, correction=0)
+        deviation = torch.where(deviation > 0, deviation, 1.0)
+        return replace(
+            self,
+            mean=tuple(mean.tolist()) if self.mean is None else self.mean,
+            std=tuple(deviation.tolist()) if self.std is None else self.std,
+        )
 
     def collect(self, items: Any) -> TensorCollection:
         """Take a (n, dim) array or tensor, or a list of rows; all numbers must be finite."""
@@ -76,29 +98,27 @@ class Vectors(Domain):
             )
         return TensorCollection(rows)
 
+    def prepare(self, batch: Tensor) -> Tensor:
+        """Standardised features."""
+        if self.mean is None or self.std is None:
+            raise RuntimeError("mean and std are not known yet: bind() the domain to data first")
+        mean, std = (
+            torch.tensor(numbers, dtype=batch.dtype, device=batch.device)
+            for numbers in (self.mean, self.std)
+        )
+        return ((batch - mean) / std).clamp(-LIMIT, LIMIT)
+
     def views(self, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Two corrupted copies of every row."""
-        first, second = self._corrupt(batch.repeat(2, 1), generator).chunk(2)
+        rows = self.prepare(batch).repeat(2, 1)
+        where = {"generator": generator, "device": generator.device, "dtype": rows.dtype}
+        kept = torch.rand(rows.shape, **where).to(rows.device) >= self.drop
+        noise = torch.randn(rows.shape, **where).to(rows.device)
+        first, second = (rows * kept + self.noise * noise).chunk(2)
         return first, second
 
-    def _corrupt(self, rows: Tensor, generator: Generator) -> Tensor:
-        def draw(kind: Any) -> Tensor:
-            drawn: Tensor = kind(rows.shape, generator=generator, device=generator.device)
-            return drawn.to(rows.device)
-
-        count = rows.shape[0]
-        # The feature of a random other row: an offset of 1..count-1, so never the row itself.
-        offset = 1 + (draw(torch.rand) * max(count - 1, 1)).long()
-        donor = (torch.arange(count, device=rows.device)[:, None] + offset) % count
-        mixed = torch.where(draw(torch.rand) < self.corruption, rows.gather(0, donor), rows)
-        if self.noise and count > 1:
-            mixed = mixed + draw(torch.randn) * (self.noise * rows.std(dim=0))
-        return mixed
-
     def encoder(self) -> nn.Module:
-        """Two hidden layers with BatchNorm; the first BatchNorm standardises the input."""
+        """An MLP with two hidden layers and BatchNorm."""
         return nn.Sequential(
-            nn.BatchNorm1d(self.dim),
             nn.Linear(self.dim, self.hidden, bias=False),
             nn.BatchNorm1d(self.hidden),
             nn.ReLU(),
