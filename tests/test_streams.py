@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
@@ -38,7 +40,7 @@ def test_every_item_is_in_one_part(items) -> None:
     assert values(new) == [i for i in range(20) if i % 4 in (1, 2)]
     assert values(old) == [i for i in range(20) if i % 4 in (0, 3)]
     parts = list(in_batches(items, 6))
-    assert sorted(sum(map(values, parts), [])) == list(range(20))
+    assert sorted(chain.from_iterable(map(values, parts))) == list(range(20))
     assert {len(part) for part in parts} == {3, 4}
 
 
@@ -46,7 +48,7 @@ def test_the_seed_decides() -> None:
     items = list(range(50))
     assert by_growth(items, 0.5, seed=1) == by_growth(items, 0.5, seed=1)
     assert by_growth(items, 0.5, seed=1) != by_growth(items, 0.5, seed=2)
-    assert sum(in_batches(items, 3, seed=None), []) == items
+    assert list(chain.from_iterable(in_batches(items, 3, seed=None))) == items
 
 
 def test_labelled_data_brings_its_labels() -> None:

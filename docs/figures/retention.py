@@ -41,6 +41,7 @@ STRATEGIES: dict[str, Strategy] = {
     "ρ = 0.1": ICL(retention=0.1, max_epochs=PASSES),
     "ρ = 0.5": ICL(retention=0.5, max_epochs=PASSES),
     "ρ = 1": ICL(retention=1.0, max_epochs=PASSES),
+    "ρ = 1, longer": ICL(retention=1.0, max_epochs=5 * PASSES),
     "ICL.paper()": ICL.paper(max_epochs=PASSES),
     "ICL.paper(learned_rates=False)": ICL.paper(learned_rates=False, max_epochs=PASSES),
     "ICL.paper(meta=False, learned_rates=False)": ICL.paper(
@@ -68,10 +69,7 @@ class Case:
     """An encoder fitted on old items, and the new items that have come."""
 
     def __init__(self, old: Labelled, new: Labelled, seed: int) -> None:
-        # Pixels from 0 to 1: a few are nearly always dark, and BatchNorm divides by their spread.
-        old_rows, new_rows = (
-            torch.from_numpy(part.items.reshape(len(part), -1) / 255) for part in (old, new)
-        )
+        old_rows, new_rows = (part.items.reshape(len(part), -1) for part in (old, new))
         self.learner = Learner(Vectors(64), fitting=FITTING, seed=seed)
         self.learner.fit(old_rows)
         domain = self.learner.domain

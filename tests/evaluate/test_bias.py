@@ -174,7 +174,7 @@ def test_old_items_repel_each_other_from_a_certain_retention(
 def trained() -> tuple[Learner, Increment]:
     old, new = by_class(digits(), new=[7, 8, 9])
     learner = Learner(Vectors(64), fitting=Retrain(max_epochs=15), seed=0)
-    rows = [torch.from_numpy(part.items.reshape(len(part), 64) / 255) for part in (old, new)]
+    rows = [part.items.reshape(len(part), 64) for part in (old, new)]
     learner.fit(rows[0])
     collected = [learner.domain.collect(part) for part in rows]
     return learner, Increment(*collected, len(rows[0]))

@@ -118,9 +118,9 @@ def test_every_strategy_keeps_its_contract(strategy: Strategy) -> None:
         (Retrain(), 2 * 60),
         (Replay(share=0.5), 2 * (20 + 20)),
         (Distill(), 2 * 2 * 20),  # student and teacher
-        (ICL(), 2 * (20 + 32)),
+        (ICL(old_batch=32), 2 * (20 + 32)),
         (ICL(old_batch=8), 2 * (20 + 8)),
-        (ICL(meta=Meta(steps=3)), 2 * 4 * (20 + 32)),
+        (ICL.paper(learned_rates=False), 2 * 3 * (20 + 32)),  # S = 2,
     ],
     ids=name,
 )
@@ -130,7 +130,7 @@ def test_encoder_passes_of_an_epoch(strategy: Strategy, passes: int, blobs) -> N
 
 
 def test_an_update_costs_what_the_new_items_cost(blobs) -> None:
-    small = train(make_task(blobs, old=40), ICL(max_epochs=1))
+    small = train(make_task(blobs, old=200), ICL(max_epochs=1))
     large = train(make_task(blobs, old=4000), ICL(max_epochs=1))
     assert small.passes == large.passes
 
@@ -197,7 +197,7 @@ def test_replay_mixes_in_the_same_old_items_all_the_time(blobs) -> None:
 # Meta-optimisation -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("alpha", "steps"), [(0.5, 1), (0.3, 3), (0.1, 9), (0.9, 1), (0.25, 3)])
+@pytest.mark.parametrize(("alpha", "steps"), [(0.5, 1), (0.3, 3), (0.1, 9), (0.9, 1), (0.25, 3), (1 / 3, 2)])
 def test_support_steps_follow_the_growth_ratio(alpha: float, steps: int) -> None:
     assert Meta().support_steps(alpha) == steps
 
@@ -274,6 +274,7 @@ def test_the_meta_step_through_the_encoder_equals_finite_differences(blobs) -> N
 def test_paper_is_the_paper() -> None:
     paper = ICL.paper()
     assert (paper.retention, paper.average, paper.patience) == (0.0, 0.0, 50)
+    assert (paper.batch, paper.old_batch) == (32, 32)
     assert paper.meta == Meta(order=2, query="new", steps=None, rates=DDPG())
     assert paper.rates == DDPG()
     assert ICL.paper(meta=False).meta is None

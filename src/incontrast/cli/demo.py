@@ -30,7 +30,7 @@ LIMIT = Budget(seconds=15)  # for each of the others
 
 STRATEGIES: dict[str, Strategy] = {
     "inference": Inference(),
-    "fine-tuning": FineTune(max_epochs=20),
+    "fine-tuning": FineTune(max_epochs=40),
     "warm start": WarmStart(max_epochs=20),
     "ICL": ICL(),
     "ICL of the paper": ICL.paper(order=1, max_epochs=20),

@@ -48,7 +48,8 @@ class Meta:
         """S: as many support items per query item as there are old items per new one."""
         if self.steps is not None:
             return self.steps
-        return max(math.ceil((1.0 - growth_ratio) / growth_ratio), 1)
+        # Rounded first: (1−α)/α of α = 1/3 is 2.0000000000000004, which is not 3 steps.
+        return max(math.ceil(round((1.0 - growth_ratio) / growth_ratio, 9)), 1)
 
 
 def meta_losses(
