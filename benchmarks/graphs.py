@@ -1,8 +1,6 @@
 """Time of graph batches, views and the encoder; medians and ratios within one run, one thread.
 
-    python benchmarks/graphs.py [--data DIR] [--repeats N]
-
-DIR holds the TU data sets PROTEINS and REDDIT-BINARY, each in ``<name>/raw``.
+python benchmarks/graphs.py [--repeats N]
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +20,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, global_add_pool
 from torch_geometric.utils import subgraph
 
-from incontrast.data.tu import tu
+import real_data
 from incontrast.domains.graph_collection import GraphBatch, GraphCollection
 from incontrast.domains.graphs import Graphs
 
@@ -96,8 +93,8 @@ def as_data(graphs: GraphCollection) -> list[Data]:
     ]
 
 
-def measure(name: str, root: Path, repeats: int) -> None:
-    graphs: GraphCollection = tu(root, name).items
+def measure(name: str, repeats: int) -> None:
+    graphs: GraphCollection = real_data.graphs(name).items
     domain = Graphs().bind(graphs)
     generator = Generator().manual_seed(0)
     draws = Generator().manual_seed(1)
@@ -168,14 +165,12 @@ def show(what: str, value: float, other: float | None = None, than: str = "") ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    beside = Path(__file__).parents[1] / "data"
-    parser.add_argument("--data", type=Path, default=beside, help="folder of the TU data sets")
     parser.add_argument("--repeats", type=int, default=60)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     random.seed(0)
     for name in ("PROTEINS", "REDDIT-BINARY"):
-        measure(name, arguments.data, arguments.repeats)
+        measure(name, arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
     python benchmarks/updates.py show
 
 "As good" means: the true loss over X′ is at or below the one that retraining from scratch has when
-its own stop rule ends it (200 epochs, or 50 without a new lowest loss), on old and on new items apart
-within 2 %. The true loss is measured along the way, which costs no time on the clock. One row per
+its own stop rule ends it (200 epochs, or 50 without a new lowest loss), and on old and on new items
+apart within 2 % of it. The true loss is measured along the way, which costs no time on the clock. One row per
 finished cell is appended to benchmarks/results/updates.jsonl; a rerun skips what is there.
 One thread, so that two runs side by side do not disturb each other.
 """

@@ -54,7 +54,7 @@ DRAWN = {  # Okabe & Ito's colours, which colour-blind readers tell apart
     "ρ = 0.1": {"color": "#E69F00", "linestyle": "-", "marker": "s"},
     "ρ = 0.5": {"color": "#56B4E9", "linestyle": "-", "marker": "^"},
     "ρ = 1": {"color": "#0072B2", "linestyle": "-", "marker": "D"},
-    "ICL.paper()": {"color": "#000000", "linestyle": "--", "marker": "x"},
+    "ICL.paper()": {"color": "#555555", "linestyle": "--", "marker": "x"},
 }
 PANELS = {
     "old": "loss of old items",
