@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from incontrast import ICL, Collection, FineTune, Learner, Retrain, Strategy, Vectors
+from incontrast import ICL, Collection, FineTune, Fixed, Learner, Retrain, Strategy, Vectors
 from incontrast.data import Labelled, digits
 from incontrast.embedding import embed_views
 from incontrast.evaluate import Population, bias, measure, risk_bound
@@ -32,22 +33,26 @@ from incontrast.training.progress import Progress
 
 SEEDS = (0, 1, 2)
 PASSES = 20  # over ΔX
-FITTING = Retrain(max_epochs=100)
 BATCH = 32
 DRAWS = 2000  # batches on which the bias of batches is measured
 
+# The paper's batch and rate for all, so that neither tells the updates apart.
+SMALL: dict[str, Any] = {"rates": Fixed(1e-3), "batch": BATCH}
+FITTING = Retrain(average=0.99, max_epochs=100, patience=None, **SMALL)
+JOINT = ICL(old_batch=BATCH, average=0.99, max_epochs=PASSES, **SMALL)
+
 STRATEGIES: dict[str, Strategy] = {
-    "ρ = 0": ICL(retention=0.0, max_epochs=PASSES),
-    "ρ = 0.1": ICL(retention=0.1, max_epochs=PASSES),
-    "ρ = 0.5": ICL(retention=0.5, max_epochs=PASSES),
-    "ρ = 1": ICL(retention=1.0, max_epochs=PASSES),
-    "ρ = 1, longer": ICL(retention=1.0, max_epochs=5 * PASSES),
+    "ρ = 0": replace(JOINT, retention=0.0),
+    "ρ = 0.1": replace(JOINT, retention=0.1),
+    "ρ = 0.5": replace(JOINT, retention=0.5),
+    "ρ = 1": replace(JOINT, retention=1.0),
+    "ρ = 1, longer": replace(JOINT, retention=1.0, max_epochs=5 * PASSES),
     "ICL.paper()": ICL.paper(max_epochs=PASSES),
     "ICL.paper(learned_rates=False)": ICL.paper(learned_rates=False, max_epochs=PASSES),
     "ICL.paper(meta=False, learned_rates=False)": ICL.paper(
         meta=False, learned_rates=False, max_epochs=PASSES
     ),
-    "FineTune()": FineTune(max_epochs=PASSES),
+    "FineTune()": FineTune(average=0.99, max_epochs=PASSES, **SMALL),
 }
 DRAWN = {  # Okabe & Ito's colours, which colour-blind readers tell apart
     "ρ = 0": {"color": "#D55E00", "linestyle": "-", "marker": "o"},

@@ -18,7 +18,7 @@ from incontrast.training.progress import Budget, Progress
 
 __all__ = ["Point", "Trace", "trace"]
 
-SPACING = 1.15  # a curve has a point whenever this many times more steps have been taken
+SPACING = 1.08  # a curve has a point whenever this many times more steps have been taken
 
 
 @dataclass(frozen=True)

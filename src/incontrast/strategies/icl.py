@@ -40,7 +40,7 @@ class ICL(Strategy):
         meta: Meta-optimisation (Eq. 11–12) instead of the joint step.
     """
 
-    rates: RatePlan = Fixed(4e-3)
+    rates: RatePlan = Fixed(6e-3)
     batch: int = 64
     max_epochs: int = 40
     patience: int | None = None

@@ -100,6 +100,16 @@ def increment_losses(
     k, new = objective.negatives, len(first) - old
     logits = similarities(first, second, objective)
     masked = _without_diagonal(logits)
+    if retention == 1.0 and new > 1:
+        # Old and new items have the same loss then: one pass over all, a third of the operations.
+        from_old = _noise(masked[:, :old], masked[:old], others=[old - 1] * old + [old] * new)
+        from_new = _noise(masked[:, old:], masked[old:], others=[new] * old + [new - 1] * new)
+        losses = _mean_of_ways(
+            retraining_info_nce(
+                _positive(logits), from_old, from_new, k=k, growth_ratio=growth_ratio
+            )
+        )
+        return losses[:old], losses[old:]
 
     positive = _positive(logits[:old, :old])
     from_old = _noise(masked[:old, :old], masked[:old, :old], others=old - 1)
@@ -131,16 +141,18 @@ def _positive(logits: Tensor) -> Tensor:
     return logits.diagonal().repeat(2)
 
 
-def _noise(rows: Tensor, columns: Tensor, *, others: int) -> Tensor:
+def _noise(rows: Tensor, columns: Tensor, *, others: int | list[int]) -> Tensor:
     """The (2n, 1) log mean of f over the items that anchors are compared with.
 
     Args:
         rows: (n, m) logits of first views with second ones, −∞ where an anchor meets itself.
         columns: (m, n) logits of the same pairs the other way round.
-        others: Items other than the anchor among the m.
+        others: Items other than the anchor among the m, for all or for each of the n anchors.
     """
-    both = torch.cat([torch.logsumexp(rows, dim=1), torch.logsumexp(columns, dim=0)])
-    return both[:, None] - math.log(others)
+    both = torch.cat([torch.logsumexp(rows, dim=1), torch.logsumexp(columns, dim=0)])[:, None]
+    if isinstance(others, int):
+        return both - math.log(others)
+    return both - both.new_tensor(others * 2).log()[:, None]
 
 
 def _without_diagonal(logits: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from incontrast.training.task import Task
 
 __all__ = ["Recipe", "TrainingDiverged", "calibrate", "train"]
 
-CALIBRATION_BATCHES = 16  # batches of X′ whose views set BatchNorm's statistics
+CALIBRATION_BATCHES = 8  # batches of X′ whose views set BatchNorm's statistics
 CALIBRATION_SIZE = 64  # items in each of them
 DIVERGENCE = 4.0  # an epoch's loss this many times the first one's is training no longer
 

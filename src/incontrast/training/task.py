@@ -76,7 +76,7 @@ class Task:
     def load(
         self, picks: Iterable[Picks], views: torch.Generator | None = None
     ) -> Iterator[Loaded]:
-        """Two fresh views of these items, batch by batch, made ahead of time in a thread.
+        """Two fresh views of these items, batch by batch; files are read ahead in a thread.
 
         Args:
             picks: The items of each batch.
@@ -96,7 +96,11 @@ class Task:
             draws = torch.Generator().manual_seed(seed)
             return Loaded(self.domain.join(self.domain.views(batch, draws)), len(pick.old))
 
-        return read_ahead(fetch, orders())
+        sources = (self.increment.old, self.increment.new)
+        slow = any(source is not None and source.background for source in sources)
+        # A thread only pays where there are files to decode: views of what is in memory are many
+        # small operations, which contend with the encoder's for the interpreter.
+        return read_ahead(fetch, orders()) if slow else map(fetch, orders())
 
     def _take(self, picks: Picks) -> Any:
         parts = []
