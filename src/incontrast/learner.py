@@ -23,7 +23,7 @@ from incontrast.strategies import ICL, Retrain, Strategy
 from incontrast.training.contrast import Objective
 from incontrast.training.engine import Engine, Precision
 from incontrast.training.increment import Increment
-from incontrast.training.loop import train
+from incontrast.training.loop import calibrate, train
 from incontrast.training.progress import Budget, ProgressCallback, Run
 from incontrast.training.task import Task
 
@@ -37,7 +37,7 @@ EVALUATED = 512  # old and new items, each, on which an outcome's figures are me
 class Learner:
     """An encoder of unlabelled data that can be kept up to date.
 
-    Whatever goes wrong inside :meth:`fit` or :meth:`update`, an interrupt included, leaves the
+    Whatever goes wrong inside ``fit`` or ``update``, an interrupt included, leaves the
     learner exactly as it was.
 
     Args:
@@ -172,7 +172,6 @@ class Learner:
             encoder = copy.deepcopy(current)
         encoder = self.engine.place(encoder)
         check_views(domain, increment.new, encoder)
-        before, before_seconds = self._measure(current or encoder, domain, increment)
         task = Task(
             encoder,
             domain,
@@ -181,6 +180,11 @@ class Learner:
             engine=self.engine,
             seed=generator(self.seed, "task", version).initial_seed(),
         )
+        if current is None:
+            # BatchNorm that has seen no data would make the start look better or worse than it is.
+            with seeded(task.seed, "calibration", device=self.engine.device):
+                calibrate(task, encoder)
+        before, before_seconds = self._measure(current or encoder, domain, increment)
         run = train(task, strategy, budget=budget, progress=progress)
         after, after_seconds = self._measure(encoder, domain, increment)
         remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
@@ -265,9 +269,8 @@ class Learner:
         """Read a learner back. Nothing in the folder is executed.
 
         Args:
-            folder: What :meth:`save` wrote.
-            domain: The domain, where it is one of your own or has an encoder of your own; as
-                ``learner.domain`` was after fit().
+            folder: What ``save`` wrote.
+            domain: The domain, where it is one of your own or has an encoder of your own.
             strategy: The strategy, where it is one of your own.
             fitting: The fitting strategy, where it is one of your own.
             device: As in the constructor.

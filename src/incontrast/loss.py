@@ -104,7 +104,7 @@ def retraining_info_nce(
 ) -> Tensor:
     """NCE-I over all data, L^{I,X′} (Eq. 2), with E_X′ = (1−α)·E_X + α·E_ΔX as a stratified mean.
 
-    Right for old and for new anchors alike; arguments as in :func:`incremental_info_nce`.
+    Right for old and for new anchors alike; arguments as in ``incremental_info_nce``.
     """
     check_growth_ratio(growth_ratio)
     _check(positive, old_negatives, new_negatives, k=k)

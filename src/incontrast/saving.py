@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
+from dataclasses import is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -115,7 +115,10 @@ def load(
     """Read a learner of this class; the arguments replace what only the caller can make."""
     settings = _read_settings(folder / SETTINGS)
     file = folder / SETTINGS
-    domain = domain or _decode(settings["domain"], "domain", file)
+    if domain is None:
+        domain = _decode(settings["domain"], "domain", file)
+    else:
+        domain = _bound(domain, settings["domain"])
     learner = kind(
         domain,
         strategy=strategy or _decode(settings["strategy"], "strategy", file),
@@ -182,7 +185,7 @@ def _read_memory(file: Path, domain: Domain, empty: Memory, settings: dict[str, 
     ends = tensors["sizes"].cumsum(0).tolist()
     blobs = [raw[start:end] for start, end in pairwise([0, *ends])]
     threshold = settings["threshold"]
-    return dataclasses.replace(
+    return replace(
         empty,
         items=domain.unpack(blobs) if blobs else None,
         ids=tensors["ids"],
@@ -202,7 +205,20 @@ def _encode(value: Any) -> Any:
         return [_encode(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return {"type": "yours", "name": type(value).__name__}
+    yours: dict[str, Any] = {"type": "yours", "name": type(value).__name__}
+    if isinstance(value, Domain):
+        yours["arguments"] = {
+            k: v for k, v in value.arguments().items() if isinstance(v, int | float | str | tuple)
+        }
+    return yours
+
+
+def _bound(domain: Domain, saved: dict[str, Any]) -> Domain:
+    """A caller's domain with what the first data had told it, where the caller left it open."""
+    known = saved.get("arguments", {})
+    gaps = {k: known[k] for k, v in domain.arguments().items() if v is None and k in known}
+    filled = {k: tuple(v) if isinstance(v, list) else v for k, v in gaps.items()}
+    return replace(domain, **filled) if filled and is_dataclass(domain) else domain
 
 
 def _decode(value: Any, role: str, file: Path) -> Any:

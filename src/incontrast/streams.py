@@ -42,7 +42,7 @@ def by_class(items: Any, new: Sequence[int], labels: Any = None) -> tuple[Any, A
     """Split items so that some classes are new: the noise distribution really changes.
 
     Args:
-        items: As in :func:`by_growth`.
+        items: As in ``by_growth``.
         new: The classes that come later.
         labels: (n,) class of each item; labelled data brings its own.
 
@@ -69,7 +69,7 @@ def in_batches(items: Any, batches: int, seed: int | None = 0) -> Iterator[Any]:
     """Split items into batches of nearly equal size that arrive one after the other.
 
     Args:
-        items: As in :func:`by_growth`.
+        items: As in ``by_growth``.
         batches: How many batches.
         seed: Determines the order of arrival; None keeps the order as it is.
 

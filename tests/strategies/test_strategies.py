@@ -197,7 +197,9 @@ def test_replay_mixes_in_the_same_old_items_all_the_time(blobs) -> None:
 # Meta-optimisation -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("alpha", "steps"), [(0.5, 1), (0.3, 3), (0.1, 9), (0.9, 1), (0.25, 3), (1 / 3, 2)])
+@pytest.mark.parametrize(
+    ("alpha", "steps"), [(0.5, 1), (0.3, 3), (0.1, 9), (0.9, 1), (0.25, 3), (1 / 3, 2)]
+)
 def test_support_steps_follow_the_growth_ratio(alpha: float, steps: int) -> None:
     assert Meta().support_steps(alpha) == steps
 

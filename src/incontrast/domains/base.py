@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
@@ -28,7 +29,7 @@ class Collection(Protocol):
 
     @property
     def background(self) -> bool:
-        """Whether :meth:`take` is slow (files to decode) and wants to be read ahead."""
+        """Whether ``take`` is slow (files to decode) and wants to be read ahead."""
         ...
 
     @property
@@ -97,9 +98,9 @@ class TensorCollection:
 class Domain(ABC):
     """One kind of data: how items become batches, what a view is, which encoder fits.
 
-    A domain of your own needs three methods: :meth:`collect`, :meth:`views` and :meth:`encoder`.
-    Where a batch is not one tensor with an item per row, it also needs :meth:`join`, and where its
-    collection is not a :class:`TensorCollection`, :meth:`pack` and :meth:`unpack`.
+    A domain of your own needs three methods: ``collect``, ``views`` and ``encoder``.
+    Where a batch is not one tensor with an item per row, it also needs ``join``, and where its
+    collection is not a ``TensorCollection``, ``pack`` and ``unpack``.
     ``check_domain`` tells what is missing or wrong.
 
     Domains hold configuration only and are never changed by what they see.
@@ -138,12 +139,20 @@ class Domain(ABC):
 
     def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
         """Each of these items as bytes, for a memory on disk. Equal items give equal bytes."""
-        rows = collection.take(indices).contiguous()
-        return [row.tobytes() for row in rows.numpy()]
+        rows = collection.take(indices).numpy()
+        header = f"{rows.dtype.str} {' '.join(map(str, rows.shape[1:]))}\n".encode()
+        return [header + row.tobytes() for row in rows]
 
     def unpack(self, blobs: Sequence[bytes]) -> Collection:
-        """The collection of items that :meth:`pack` turned into these bytes."""
-        raise TypeError(
-            f"{type(self).__name__} cannot read items back from bytes: "
-            "write its unpack() to save a learner together with its memory"
-        )
+        """The collection of items that ``pack`` turned into these bytes."""
+        header, _, _ = blobs[0].partition(b"\n")
+        start = len(header) + 1
+        try:
+            kind, *shape = header.decode().split(" ")
+            rows = [np.frombuffer(blob[start:], dtype=kind) for blob in blobs]
+            data = np.stack(rows).reshape(len(blobs), *(int(side) for side in shape if side))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"packed items are damaged or of another kind: {error}") from error
+        if any(not blob.startswith(header + b"\n") for blob in blobs):
+            raise ValueError("packed items are damaged or of different kinds")
+        return TensorCollection(torch.from_numpy(data))

@@ -52,6 +52,8 @@ def check_views(domain: Domain, collection: Collection, encoder: nn.Module) -> N
     if not isinstance(views, tuple) or len(views) != 2:
         raise DomainError(f"views() must return two batches as a tuple, got {_kind(views)}")
     for name, view in zip(("first", "second"), views, strict=True):
+        if not hasattr(view, "__len__"):
+            raise DomainError(f"a batch must have a length, the {name} view is {_kind(view)}")
         if len(view) != count:
             raise DomainError(
                 f"views() must keep the number of items: {count} went in, "
@@ -90,7 +92,11 @@ def _check_randomness(domain: Domain, collection: Collection, encoder: nn.Module
         pair = domain.join(domain.views(batch, Generator().manual_seed(seed)))
         return _embeddings(encoder, pair, 2 * len(batch), "of views")
 
-    first, again, other = views(0), views(0), views(1)
+    first = views(0)
+    after = _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items")
+    if not torch.equal(before, after):
+        raise DomainError("views() must not change its input: the batch was another one after it")
+    again, other = views(0), views(1)
     if not torch.equal(first, again):
         raise DomainError(
             "views() must draw from its generator alone: the same seed gave other views"
@@ -99,9 +105,6 @@ def _check_randomness(domain: Domain, collection: Collection, encoder: nn.Module
         raise DomainError("views() must be random: two seeds gave the same views")
     if torch.equal(*first.chunk(2)):
         raise DomainError("views() must draw two different views: both are the same")
-    after = _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items")
-    if not torch.equal(before, after):
-        raise DomainError("views() must not change its input: the batch was another one after it")
 
 
 def _check_bytes(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
@@ -110,6 +113,10 @@ def _check_bytes(domain: Domain, collection: Collection, encoder: nn.Module) -> 
     if len(blobs) != len(indices) or not all(isinstance(blob, bytes) for blob in blobs):
         raise DomainError("pack() must give the bytes of each item")
     again = domain.unpack(blobs)
+    if len(again) != len(indices):
+        raise DomainError(
+            f"unpack() must give back every item: {len(indices)} packed, {len(again)} read"
+        )
     kept, read = (
         _embeddings(encoder, domain.prepare(c.take(indices)), len(indices), "of prepared items")
         for c in (collection, again)
@@ -125,7 +132,7 @@ def _embeddings(encoder: nn.Module, batch: Any, count: int, what: str) -> Tensor
     encoder.eval()
     try:
         result: Any = encoder(batch.to(device))
-    except (RuntimeError, TypeError, IndexError) as error:
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
         raise DomainError(f"the encoder cannot take a batch {what}: {error}") from error
     finally:
         encoder.train(training)

@@ -39,7 +39,7 @@ def pack_graphs(graphs: GraphCollection) -> list[bytes]:
 
 
 def unpack_graphs(blobs: Sequence[bytes]) -> GraphCollection:
-    """The graphs that :func:`pack_graphs` turned into these bytes."""
+    """The graphs that ``pack_graphs`` turned into these bytes."""
     if not blobs:
         raise ValueError("there are no packed graphs: give at least one")
     xs, edges = zip(*(_unpack(blob, number) for number, blob in enumerate(blobs)), strict=True)

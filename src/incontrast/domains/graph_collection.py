@@ -41,7 +41,7 @@ class GraphBatch:
     def halves(self, nodes: int, edges: int) -> tuple[GraphBatch, GraphBatch]:
         """The first half of the graphs, which has so many nodes and edges, and the second.
 
-        Both remember this batch, so that :meth:`join` has nothing to do.
+        Both remember this batch, so that ``join`` has nothing to do.
         """
         graphs = len(self) // 2
         x = self.x.tensor_split((nodes,))

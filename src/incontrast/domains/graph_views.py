@@ -25,7 +25,7 @@ def two_views(
     steps: int,
     per: Literal["graph", "batch"],
 ) -> tuple[GraphBatch, GraphBatch]:
-    """Two views of every graph; :class:`Graphs` says what they are.
+    """Two views of every graph; ``Graphs`` says what they are.
 
     Both are made in one pass over 2n graphs: all first views, then all second ones.
     """

@@ -71,7 +71,7 @@ class Graphs(Domain):
 
     def collect(self, items: Any) -> GraphCollection:
         """Take a list of ``torch_geometric`` ``Data`` or one of its data sets, a list of pairs
-        (edge_index, x) where x may be None, or a :class:`GraphCollection`.
+        (edge_index, x) where x may be None, or a ``GraphCollection``.
 
         An undirected edge is two edges, one in each direction.
         """

@@ -102,7 +102,7 @@ def _with_channels(images: Tensor, channels: int) -> Tensor:
 
 
 def _resized(images: Tensor, size: int) -> Tensor:
-    """The centred square of each image, resized, as :func:`image_collection.fit` does it."""
+    """The centred square of each image, resized, as ``image_collection.fit`` does it."""
     height, width = images.shape[2:]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2

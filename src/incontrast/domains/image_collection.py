@@ -25,7 +25,7 @@ class ImageCollection:
 
     Args:
         pixels: (rows, C, S, S) uint8; without rows it still tells channels and size.
-        files: Paths of images, decoded by :meth:`take`.
+        files: Paths of images, decoded by ``take``.
         source: (n,) int64, where each item is: r for row r of ``pixels``, -1 - f for file f.
             All rows and then all files, unless given.
 
@@ -109,7 +109,7 @@ class ImageCollection:
 
 
 def decode(path: str, size: int, channels: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """(C, S, S) pixels of a file: turned upright as its EXIF tells, then as :func:`fit` does it.
+    """(C, S, S) pixels of a file: turned upright as its EXIF tells, then as ``fit`` does it.
 
     Raises:
         ValueError: The file is missing, damaged, no image, or too large to be one.

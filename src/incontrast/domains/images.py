@@ -34,7 +34,7 @@ class Images(Domain):
     """Images, seen as squares of one size.
 
     ``Images(224)`` is the setting of the paper. Up to 64 px, ResNet-18 begins with a 3×3
-    convolution that loses nothing (see :class:`ResNet18`).
+    convolution that loses nothing (see ``ResNet18``).
 
     Args:
         size: Side in pixels; larger and smaller images are resized and cropped at the centre.
@@ -124,7 +124,7 @@ class Images(Domain):
             items: An array or tensor (n, H, W), (n, H, W, C) or (n, C, H, W), uint8 or floating
                 point in [0, 1]; a folder, searched with all below it; a torch Dataset of images
                 or of tuples that begin with one; a list of paths, PIL images or arrays; or an
-                :class:`ImageCollection`.
+                ``ImageCollection``.
         """
         return read_images(items, self.size, self.channels)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -110,10 +109,10 @@ class Vectors(Domain):
 
     def views(self, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         rows = self.prepare(batch).repeat(2, 1)
-        where = {"generator": generator, "device": generator.device, "dtype": rows.dtype}
-        kept = torch.rand(rows.shape, **where).to(rows.device) >= self.drop
-        noise = torch.randn(rows.shape, **where).to(rows.device)
-        first, second = (rows * kept + self.noise * noise).chunk(2)
+        where = generator.device
+        chance = torch.rand(rows.shape, generator=generator, device=where).to(rows)
+        noise = torch.randn(rows.shape, generator=generator, device=where).to(rows)
+        first, second = (rows * (chance >= self.drop) + self.noise * noise).chunk(2)
         return first, second
 
     def encoder(self) -> nn.Module:
@@ -127,13 +126,3 @@ class Vectors(Domain):
             nn.ReLU(),
             nn.Linear(self.hidden, self.out),
         )
-
-    def unpack(self, blobs: Sequence[bytes]) -> TensorCollection:
-        for blob in blobs:
-            if len(blob) != 4 * self.dim:
-                raise ValueError(
-                    f"a packed vector must have {4 * self.dim} bytes, got {len(blob)}: "
-                    "it is damaged or has another dim"
-                )
-        rows = np.frombuffer(b"".join(blobs), dtype=np.float32).reshape(-1, self.dim)
-        return TensorCollection(torch.from_numpy(rows.copy()))

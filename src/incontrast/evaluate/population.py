@@ -102,7 +102,7 @@ class Population:
         )
 
     def change_ratio(self) -> Quartiles:
-        """The quartiles of :meth:`change_ratios`."""
+        """The quartiles of ``change_ratios``."""
         ratios = self.change_ratios()
         return Quartiles(*(ratios.quantile(part).item() for part in (0.25, 0.5, 0.75)))
 
@@ -200,7 +200,7 @@ def true_loss(
     sample: int | None = None,
     seed: int = 0,
 ) -> TrueLoss:
-    """The true loss of an encoder; arguments as in :func:`measure`."""
+    """The true loss of an encoder; arguments as in ``measure``."""
     return measure(
         encoder,
         domain,

@@ -22,7 +22,7 @@ __all__ = ["Strategy", "contrast"]
 class Strategy(ABC):
     """How to train on an increment.
 
-    A strategy of your own is a frozen dataclass with :meth:`run`; ``check_strategy`` tells what is
+    A strategy of your own is a frozen dataclass with ``run``; ``check_strategy`` tells what is
     wrong with it.
 
     Args:

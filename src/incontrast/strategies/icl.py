@@ -29,9 +29,9 @@ class ICL(Strategy):
     of retraining's mean loss over X′. An epoch is one pass over ΔX, so an update's cost follows
     ΔN, not N.
 
-    The defaults are what converged fastest on a CPU (docs/architecture.md): 128 old and 64 new
-    items a step, at a rate that only averaged weights can stand. A step embeds 384 views; lower
-    both numbers for large images.
+    The defaults go for little time on a CPU and small encoders: 128 old and 64 new items a step,
+    at a rate that only averaged weights can stand. A step embeds 384 views: take fewer items for
+    large images, and a lower rate for encoders that were trained at one far below 1e-3.
 
     Args:
         old_batch: Old items per step; ``batch`` is the number of new ones.

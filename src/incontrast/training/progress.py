@@ -81,7 +81,7 @@ class Run:
 
 
 class Stopwatch:
-    """Time since it was made, less what was spent inside :meth:`paused`."""
+    """Time since it was made, less what was spent inside ``paused``."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()

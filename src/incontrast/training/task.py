@@ -120,7 +120,7 @@ class Task:
         """One forward pass over both views.
 
         Args:
-            views: A batch of 2n that :meth:`load` gave.
+            views: A batch of 2n that ``load`` gave.
             encoder: Another encoder than the one in training.
             parameters: Weights and buffers to use instead of the encoder's own.
 
