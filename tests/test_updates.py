@@ -1,0 +1,72 @@
+"""What updates do to real digits: seven classes first, three new ones later."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from incontrast import ICL, FineTune, Learner, Reservoir, Retrain, Vectors, data, evaluate
+from incontrast.streams import by_class, in_batches
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    images = data.digits()
+    rows = torch.from_numpy(images.items.reshape(len(images), -1)).float()
+    return by_class(rows, [7, 8, 9], labels=images.labels)
+
+
+@pytest.fixture(scope="module")
+def learner(digits) -> Learner:
+    fitted = Learner(Vectors(64), fitting=Retrain(max_epochs=60), seed=0)
+    fitted.fit(digits[0])
+    return fitted
+
+
+def updated(learner: Learner, new: torch.Tensor, strategy):
+    twin = copy.deepcopy(learner)
+    return twin, twin.update(new, strategy=strategy)
+
+
+def test_icl_learns_the_new_and_keeps_the_old(learner, digits) -> None:
+    _, outcome = updated(learner, digits[1], ICL())
+    assert outcome.loss_old.after <= 1.02 * outcome.loss_old.before
+    assert outcome.loss_new.after < 0.5 * outcome.loss_new.before
+
+
+def test_the_papers_objective_collapses_old_items_and_retention_repairs_it(learner, digits) -> None:
+    without, outcome = updated(learner, digits[1], ICL(retention=0.0))
+    assert outcome.loss_old.after > 2 * outcome.loss_old.before
+    assert outcome.change_ratio.after.median < 0.5 * outcome.change_ratio.before.median
+    collapsed = evaluate.uniformity(without.embed(digits[0]))
+    repaired, _ = updated(learner, digits[1], ICL())
+    assert collapsed > evaluate.uniformity(repaired.embed(digits[0])) + 0.5
+
+
+def test_fine_tuning_forgets(learner, digits) -> None:
+    _, outcome = updated(learner, digits[1], FineTune(max_epochs=40))
+    assert outcome.loss_old.after > 1.2 * outcome.loss_old.before
+    assert outcome.loss_new.after < 0.6 * outcome.loss_new.before
+
+
+def test_twenty_updates_in_a_row_with_a_small_memory(digits) -> None:
+    """After a stream, what came first is known as well as what came last."""
+    parts = list(in_batches(torch.cat(digits), 20, seed=0))
+    learner = Learner(
+        Vectors(64), fitting=Retrain(max_epochs=60), memory=Reservoir(items=180), seed=0
+    )
+    learner.fit(parts[0])
+    for part in parts[1:]:
+        outcome = learner.update(part, strategy=ICL(max_epochs=20))
+    assert outcome.growth_ratio == pytest.approx(len(parts[-1]) / 1797)
+    assert learner.version == 20
+    assert learner.memory.seen == 1797
+    assert len(learner.memory) == 180
+    before_stream = Learner(Vectors(64), fitting=Retrain(max_epochs=60), seed=0)
+    before_stream.fit(parts[0])
+    start = before_stream.true_loss(torch.cat(parts)).all
+    loss = learner.true_loss(torch.cat(parts[:-1]), parts[-1])
+    assert loss.all < 0.5 * start
+    assert loss.old < 1.5 * loss.new
