@@ -48,10 +48,7 @@ def compare(arguments: argparse.Namespace, seed: int) -> None:
         seconds += outcome.seconds
         if number % 5 == 0:
             loss = learner.true_loss(everything, sample=2048).all
-            print(
-                f"{time.strftime('%H:%M:%S')}  part {number}: loss over everything {loss:.3f}",
-                flush=True,
-            )
+            print(f"part {number}: loss over everything {loss:.3f}", flush=True)
     stream = learner.true_loss(everything, sample=2048).all
 
     retrained = ic.Learner(domain, fitting=fitting, seed=seed)
@@ -60,8 +57,8 @@ def compare(arguments: argparse.Namespace, seed: int) -> None:
     print(
         f"seed {seed}: {arguments.items:,} digits, memory {len(learner.memory):,}\n"
         f"  after the first part     {first_loss:.3f}\n"
-        f"  after {PARTS} parts           {stream:.3f}   fit and {PARTS - 1} updates {seconds:.0f} s, "
-        f"the last update {outcome.seconds:.1f} s\n"
+        f"  after {PARTS} parts           {stream:.3f}   {seconds:.0f} s in all, "
+        f"{outcome.seconds:.1f} s for the last update\n"
         f"  retraining on everything {ceiling:.3f}   {retraining.seconds:.0f} s\n"
         f"  stream / retraining      {stream / ceiling:.3f}",
         flush=True,

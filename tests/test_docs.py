@@ -15,7 +15,13 @@ import incontrast
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference.md"
-PAGES = ("docs/tutorial.md", "docs/own-data.md", "README.md")
+PAGES = (
+    "docs/tutorial.md",
+    "docs/updates.md",
+    "docs/own-data.md",
+    "docs/theory.md",
+    "README.md",
+)
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE
 )
