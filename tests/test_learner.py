@@ -86,7 +86,7 @@ def test_an_update_tells_what_it_did(blobs) -> None:
     assert (outcome.epochs, outcome.steps, outcome.stopped) == (2, 2, "epochs")
     assert outcome.passes == 2 * 2 * (60 + 20)
     assert len(outcome.history) == 2
-    assert outcome.history[-1].rate == 6e-3
+    assert outcome.history[-1].rate == 2e-3
     assert outcome.change_ratio is not None
     lower, median, upper = outcome.change_ratio.after
     assert 0 < lower <= median <= upper

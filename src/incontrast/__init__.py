@@ -5,7 +5,7 @@
 >>> outcome = learner.fit(torch.randn(100, 8))
 >>> outcome = learner.update(torch.randn(20, 8) + 1.0)
 >>> outcome.passes
-9600
+6720
 
 Names are imported when they are first used, so that ``incontrast --help`` need not wait for torch.
 """

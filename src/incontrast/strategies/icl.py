@@ -29,9 +29,8 @@ class ICL(Strategy):
     of retraining's mean loss over X′. An epoch is one pass over ΔX, so an update's cost follows
     ΔN, not N.
 
-    The defaults go for little time on a CPU and small encoders: 128 old and 64 new items a step,
-    at a rate that only averaged weights can stand. A step embeds 384 views: take fewer items for
-    large images, and a lower rate for encoders that were trained at one far below 1e-3.
+    The defaults are a compromise: larger steps at a higher rate are faster where new classes have
+    to be learned, smaller ones where the data hardly changes (docs/updates.md).
 
     Args:
         old_batch: Old items per step; ``batch`` is the number of new ones.
@@ -40,11 +39,11 @@ class ICL(Strategy):
         meta: Meta-optimisation (Eq. 11–12) instead of the joint step.
     """
 
-    rates: RatePlan = Fixed(6e-3)
-    batch: int = 64
+    rates: RatePlan = Fixed(2e-3)
+    batch: int = 32
     max_epochs: int = 40
     patience: int | None = None
-    old_batch: int = 128
+    old_batch: int = 64
     retention: float = 1.0
     meta: Meta | None = None
 
@@ -88,7 +87,6 @@ class ICL(Strategy):
             meta=Meta(order=order, rates=rates) if meta else None,
             rates=rates,
             average=0.0,
-            batch=32,
             old_batch=32,
             max_epochs=max_epochs,
             patience=patience,
