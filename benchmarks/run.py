@@ -19,6 +19,7 @@ QUICK = ("startup", "image_views", "graphs", "step", "growth")
 
 
 def main() -> None:
+    (HERE / "results").mkdir(exist_ok=True)
     for name in QUICK:
         print(f"\n## {name}", flush=True)
         command = [sys.executable, str(HERE / f"{name}.py")]

@@ -186,6 +186,39 @@ def test_a_diverging_update_leaves_the_learner_as_it_was(blobs) -> None:
     assert_same(before, state(learner))
 
 
+def test_fitting_again_starts_anew(blobs) -> None:
+    learner = make(blobs)
+    learner.fit(blobs(60) * 10 + 500)
+    assert learner.domain.mean == pytest.approx((blobs(60) * 10 + 500).mean(0).tolist(), rel=1e-4)
+    assert learner.embed(blobs(60) * 10 + 500).std(0).max() > 0.01
+
+
+def test_data_far_away_can_still_be_told_apart(blobs) -> None:
+    learner = make(blobs)
+    learner.update(blobs(40, seed=1) + 100.0)
+    assert learner.embed(blobs(40, seed=1) + 100.0).std(0).max() > 0.01
+
+
+def test_next_to_no_old_items_at_hand(blobs) -> None:
+    learner = make(blobs, memory=Reservoir(items=1))
+    outcome = learner.update(blobs(20, seed=1), strategy=FineTune(max_epochs=2))
+    assert outcome.change_ratio is None
+    learner.update(blobs(20, seed=2), strategy=WarmStart(max_epochs=2))
+    learner.forget(learner.memory.ids.tolist())
+    learner.update(blobs(20, seed=3), strategy=FineTune(max_epochs=2))
+    with pytest.raises(ValueError, match="at least 2 old items in memory"):
+        learner.update(blobs(20, seed=4), strategy=ICL())
+
+
+def test_an_array_that_is_filled_again_changes_nothing(blobs) -> None:
+    rows = blobs(60)
+    learner = make()
+    learner.fit(rows)
+    kept = learner.memory.items.data.clone()
+    rows.fill_(7.0)
+    assert torch.equal(learner.memory.items.data, kept)
+
+
 # Bad input ---------------------------------------------------------------------------------------
 
 
@@ -325,6 +358,11 @@ def test_saving_replaces_a_learner_but_nothing_else(blobs, tmp_path) -> None:
     learner.save(tmp_path / "model")
     assert Learner.load(tmp_path / "model").version == 2
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    for neighbour in ("model.old", "model.new"):
+        learner.save(tmp_path / neighbour)
+    learner.save(tmp_path / "model")
+    assert Learner.load(tmp_path / "model.old").version == 2
+    assert Learner.load(tmp_path / "model.new").version == 2
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
     with pytest.raises(FileExistsError, match="something else than a learner"):
@@ -350,6 +388,9 @@ def test_damaged_folders_are_named(blobs, tmp_path) -> None:
         Learner.load(folder)
     settings.write_text(json.dumps({**json.loads(good), "format": 99}))
     with pytest.raises(ValueError, match="has format 99"):
+        Learner.load(folder)
+    settings.write_text(json.dumps({k: v for k, v in json.loads(good).items() if k != "seed"}))
+    with pytest.raises(ValueError, match=r"learner\.json is damaged \(KeyError\('seed'\)\)"):
         Learner.load(folder)
     settings.write_text(good.replace('"Vectors"', '"os.system"'))
     with pytest.raises(ValueError, match=r"unknown domain, 'os\.system'"):
@@ -383,6 +424,7 @@ def test_a_domain_of_ones_own_is_passed_again(blobs, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"a Mine of your own.*Learner.load\(folder, domain=...\)"):
         Learner.load(tmp_path / "model")
     loaded = Learner.load(tmp_path / "model", domain=Mine(8))
+    assert loaded.domain == learner.domain
     assert torch.equal(loaded.embed(blobs(5)), learner.embed(blobs(5)))
 
 

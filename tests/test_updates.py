@@ -7,7 +7,19 @@ import copy
 import pytest
 import torch
 
-from incontrast import ICL, FineTune, Learner, Reservoir, Retrain, Vectors, data, evaluate
+from incontrast import (
+    ICL,
+    Budget,
+    FineTune,
+    Fixed,
+    Learner,
+    Reservoir,
+    Retrain,
+    TrainingDiverged,
+    Vectors,
+    data,
+    evaluate,
+)
 from incontrast.streams import by_class, in_batches
 
 
@@ -43,6 +55,22 @@ def test_the_papers_objective_collapses_old_items_and_retention_repairs_it(learn
     collapsed = evaluate.uniformity(without.embed(digits[0]))
     repaired, _ = updated(learner, digits[1], ICL())
     assert collapsed > evaluate.uniformity(repaired.embed(digits[0])) + 0.5
+
+
+def test_a_rate_that_wrecks_the_encoder_is_refused(learner, digits) -> None:
+    twin = copy.deepcopy(learner)
+    with pytest.raises(TrainingDiverged, match=r"rose to|NaN or infinite"):
+        twin.update(digits[1], strategy=ICL(rates=Fixed(1e3)))
+    assert twin.version == 1
+    assert torch.equal(twin.embed(digits[1]), learner.embed(digits[1]))
+
+
+def test_an_update_that_its_budget_ends_is_a_good_one(learner, digits) -> None:
+    twin = copy.deepcopy(learner)
+    outcome = twin.update(digits[1], budget=Budget(passes=15_000))
+    assert outcome.stopped == "budget"
+    assert outcome.loss_old.after <= 1.05 * outcome.loss_old.before
+    assert outcome.loss.after.all < 0.8 * outcome.loss.before.all
 
 
 def test_fine_tuning_forgets(learner, digits) -> None:

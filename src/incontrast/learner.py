@@ -74,6 +74,8 @@ class Learner:
         precision: Precision = "float32",
     ) -> None:
         self.domain = domain
+        self.unbound_domain = domain
+        """As it was given: every fit starts from it."""
         self.strategy = strategy or ICL()
         self.fitting = fitting or Retrain()
         self.objective = objective or Objective()
@@ -107,8 +109,8 @@ class Learner:
 
         Fitting again starts anew: encoder and memory of before are gone once it has succeeded.
         """
-        collection = self.domain.collect(items)
-        domain = self.domain.bind(collection)
+        collection = self.unbound_domain.collect(items)
+        domain = self.unbound_domain.bind(collection)
         return self._train(
             None,
             domain,
@@ -171,7 +173,8 @@ class Learner:
         else:
             encoder = copy.deepcopy(current)
         encoder = self.engine.place(encoder)
-        check_views(domain, increment.new, encoder)
+        check_views(domain, increment.new, encoder, place=self.engine.place)
+        remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
         task = Task(
             encoder,
             domain,
@@ -184,10 +187,11 @@ class Learner:
             # BatchNorm that has seen no data would make the start look better or worse than it is.
             with seeded(task.seed, "calibration", device=self.engine.device):
                 calibrate(task, encoder)
-        before, before_seconds = self._measure(current or encoder, domain, increment)
+        before, before_seconds = self._measure(
+            encoder if current is None else current, domain, increment
+        )
         run = train(task, strategy, budget=budget, progress=progress)
         after, after_seconds = self._measure(encoder, domain, increment)
-        remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
         outcome = _outcome(strategy, increment, run, before, after, before_seconds + after_seconds)
         self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
         log.info("version %d: %s", version, outcome)
@@ -264,6 +268,7 @@ class Learner:
         domain: Domain | None = None,
         strategy: Strategy | None = None,
         fitting: Strategy | None = None,
+        memory: Policy | None = None,
         device: torch.device | str | None = None,
     ) -> Learner:
         """Read a learner back. Nothing in the folder is executed.
@@ -273,12 +278,19 @@ class Learner:
             domain: The domain, where it is one of your own or has an encoder of your own.
             strategy: The strategy, where it is one of your own.
             fitting: The fitting strategy, where it is one of your own.
+            memory: The policy of the memory, where it is one of your own.
             device: As in the constructor.
         """
         from incontrast.saving import load
 
         return load(
-            Path(folder), domain=domain, strategy=strategy, fitting=fitting, device=device, kind=cls
+            Path(folder),
+            kind=cls,
+            domain=domain,
+            strategy=strategy,
+            fitting=fitting,
+            memory=memory,
+            device=device,
         )
 
 
@@ -295,7 +307,7 @@ def _outcome(
         growth_ratio=increment.growth_ratio,
         loss=Change(before.true_loss(), after.true_loss()),
         change_ratio=(
-            None if increment.old is None else Change(before.change_ratio(), after.change_ratio())
+            Change(before.change_ratio(), after.change_ratio()) if increment.kept > 1 else None
         ),
         seconds=run.seconds,
         evaluation_seconds=evaluation_seconds,

@@ -29,7 +29,8 @@ class Outcome:
         strategy: How it was done.
         growth_ratio: α; 1 for a fit.
         loss: The true loss over X′, of old items, of new items and of all, before and after.
-        change_ratio: The quartiles of r over old items, before and after; None for a fit.
+        change_ratio: The quartiles of r over old items, before and after; None where there are
+            fewer than two old items at hand.
         seconds: Training time; what callbacks and evaluation took does not count.
         evaluation_seconds: Time spent on the figures of this outcome.
         epochs: Epochs begun.

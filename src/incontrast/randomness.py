@@ -29,13 +29,23 @@ def seeded(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -
 
     For what draws from them without asking: the initialisation of modules, dropout.
     """
-    device = torch.device(device)
-    accelerators = [] if device.type == "cpu" else [device.index or 0]
-    with torch.random.fork_rng(
-        accelerators, device_type="cuda" if device.type == "cpu" else device.type
-    ):
-        torch.manual_seed(_derive(seed, purpose))
-        yield
+    device, number = torch.device(device), _derive(seed, purpose)
+    devices = []
+    if device.type == "cuda":
+        devices = [torch.cuda.current_device() if device.index is None else device.index]
+    mps = torch.mps.get_rng_state() if device.type == "mps" else None
+    with torch.random.fork_rng(devices):
+        # Not torch.manual_seed, which would seed every accelerator there is.
+        torch.default_generator.manual_seed(number)
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(number)
+        if mps is not None:
+            torch.mps.manual_seed(number)
+        try:
+            yield
+        finally:
+            if mps is not None:
+                torch.mps.set_rng_state(mps)
 
 
 def _derive(seed: int, purpose: tuple[str | int, ...]) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from dataclasses import is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from incontrast.domains.graphs import Graphs
 from incontrast.domains.image_views import ImageViews
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
-from incontrast.memory import KeepAll, Memory, Queue, Reservoir
+from incontrast.memory import KeepAll, Memory, Policy, Queue, Reservoir
 from incontrast.randomness import seeded
 from incontrast.rates import Cosine, Fixed
 from incontrast.rates.ddpg import DDPG
@@ -70,6 +71,7 @@ def save(learner: Learner, folder: Path) -> None:
         "seed": learner.seed,
         "precision": learner.engine.precision,
         "domain": _encode(learner.domain),
+        "unbound_domain": _encode(learner.unbound_domain),
         "strategy": _encode(learner.strategy),
         "fitting": _encode(learner.fitting),
         "objective": _encode(learner.objective),
@@ -77,10 +79,10 @@ def save(learner: Learner, folder: Path) -> None:
         "arrivals": memory.arrivals,
         "threshold": None if memory.threshold == float("inf") else memory.threshold,
     }
-    fresh = folder.with_name(folder.name + ".new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    # Cloned, because safetensors refuses weights that share memory.
+    weights = {name: value.clone().contiguous() for name, value in encoder.state_dict().items()}
     save_file(weights, fresh / WEIGHTS)
     save_file(_memory_tensors(learner.domain, memory), fresh / MEMORY)
     (fresh / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
@@ -96,9 +98,8 @@ def _swap(fresh: Path, folder: Path) -> None:
         raise FileExistsError(
             f"{folder} holds something else than a learner: choose an empty or a new folder"
         )
-    stale = folder.with_name(folder.name + ".old")
-    shutil.rmtree(stale, ignore_errors=True)
-    folder.rename(stale)
+    stale = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    folder.rename(stale / "old")
     fresh.rename(folder)
     shutil.rmtree(stale)
 
@@ -110,13 +111,32 @@ def load(
     domain: Domain | None,
     strategy: Strategy | None,
     fitting: Strategy | None,
+    memory: Policy | None,
     device: torch.device | str | None,
 ) -> L:
     """Read a learner of this class; the arguments replace what only the caller can make."""
-    settings = _read_settings(folder / SETTINGS)
     file = folder / SETTINGS
+    try:
+        return _load(_read_settings(file), folder, kind, domain, strategy, fitting, memory, device)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file} is damaged ({error!r}): restore it from a copy") from error
+
+
+def _load(
+    settings: dict[str, Any],
+    folder: Path,
+    kind: type[L],
+    domain: Domain | None,
+    strategy: Strategy | None,
+    fitting: Strategy | None,
+    memory: Policy | None,
+    device: torch.device | str | None,
+) -> L:
+    file = folder / SETTINGS
+    unbound = domain
     if domain is None:
         domain = _decode(settings["domain"], "domain", file)
+        unbound = _decode(settings["unbound_domain"], "domain", file)
     else:
         domain = _bound(domain, settings["domain"])
     learner = kind(
@@ -124,7 +144,7 @@ def load(
         strategy=strategy or _decode(settings["strategy"], "strategy", file),
         fitting=fitting or _decode(settings["fitting"], "fitting", file),
         objective=_decode(settings["objective"], "objective", file),
-        memory=_decode(settings["policy"], "policy", file),
+        memory=memory or _decode(settings["policy"], "memory", file),
         seed=settings["seed"],
         device=device,
         precision=settings["precision"],
@@ -137,6 +157,7 @@ def load(
         message = f"{folder / WEIGHTS} does not fit the domain's encoder: {error}"
         raise ValueError(message) from error
     learner._encoder = learner.engine.place(encoder).eval()
+    learner.unbound_domain = unbound or domain
     learner.version = settings["version"]
     learner.memory = _read_memory(folder / MEMORY, domain, learner.memory, settings)
     return learner
@@ -215,10 +236,18 @@ def _encode(value: Any) -> Any:
 
 def _bound(domain: Domain, saved: dict[str, Any]) -> Domain:
     """A caller's domain with what the first data had told it, where the caller left it open."""
-    known = saved.get("arguments", {})
+    known = saved.get("arguments", saved)
     gaps = {k: known[k] for k, v in domain.arguments().items() if v is None and k in known}
     filled = {k: tuple(v) if isinstance(v, list) else v for k, v in gaps.items()}
-    return replace(domain, **filled) if filled and is_dataclass(domain) else domain
+    if not filled:
+        return domain
+    if not is_dataclass(type(domain)):
+        raise ValueError(
+            f"{type(domain).__name__} was told {sorted(filled)} by the first data, which only a "
+            "dataclass can be told again: make it one"
+        )
+    bound: Domain = replace(cast(Any, domain), **filled)
+    return bound
 
 
 def _decode(value: Any, role: str, file: Path) -> Any:

@@ -53,6 +53,22 @@ def test_a_memory_too_small_for_one_item_says_so() -> None:
         filled(Queue(bytes=3), [2])
 
 
+def test_a_memory_may_be_empty_after_forgetting() -> None:
+    memory = filled(Reservoir(items=2), [100])
+    memory = memory.forget(memory.ids.tolist())
+    for start in (100, 110):
+        memory = memory.admit(numbered(start, 10), Generator().manual_seed(start))
+    assert memory.seen == 118
+    assert len(memory) <= 2
+
+
+def test_what_is_remembered_does_not_change_with_its_owners_array() -> None:
+    rows = numbered(0, 4)
+    memory = Memory(KeepAll()).admit(rows, Generator())
+    rows.data.fill_(9.0)
+    assert contents(memory) == [0, 1, 2, 3]
+
+
 def test_a_reservoir_is_uniform_over_everything_seen() -> None:
     counts = torch.zeros(30)
     for seed in range(2000):

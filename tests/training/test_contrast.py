@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
+from incontrast.strategies.joint import weigh
 from incontrast.training.contrast import (
     Objective,
     batch_losses,
@@ -93,7 +94,7 @@ def test_anchors_are_drawn_without_bias(old_anchors: int, new_anchors: int) -> N
         first, second, OBJECTIVE, old=old, growth_ratio=alpha, retention=1.0
     )
     draws = [
-        (1 - alpha) * of_old[list(a)].mean() + alpha * of_new[list(b)].mean()
+        weigh(of_old[list(a)], of_new[list(b)], alpha)
         for a in itertools.combinations(range(old), old_anchors)
         for b in itertools.combinations(range(new), new_anchors)
     ]

@@ -93,8 +93,28 @@ def test_a_loss_that_is_not_finite_stops_training(blobs, value: float) -> None:
 
 
 def test_a_diverging_loss_stops_training(blobs) -> None:
-    with pytest.raises(TrainingDiverged, match="rose from 1 in the first epoch to 9 in epoch 2"):
+    with pytest.raises(TrainingDiverged, match="rose to 9 in epoch 2, beyond 2: lower"):
         train(task(blobs(8)), Scripted(values=(1.0, 9.0)))
+
+
+def test_weights_that_the_last_step_made_infinite_are_refused(blobs) -> None:
+    with pytest.raises(TrainingDiverged, match=r"the last step made .* NaN or infinite"):
+        train(task(blobs(16)), Retrain(max_epochs=1, rates=Fixed(1e38)))
+
+
+def test_without_averaging_the_best_epoch_counts(blobs) -> None:
+    weights: list[dict[str, Tensor]] = []
+
+    def remember(progress) -> None:
+        if progress.finished is not None:
+            copy = {n: p.detach().clone() for n, p in trained.encoder.named_parameters()}
+            weights.append(copy)
+
+    trained = task(blobs(8))
+    train(trained, Scripted(values=(2.0, 1.0, 1.5), average=0.0), progress=remember)
+    for name, parameter in trained.encoder.named_parameters():
+        assert torch.equal(parameter, weights[1][name])
+        assert not torch.equal(parameter, weights[2][name])
 
 
 def test_an_epoch_without_losses_is_an_error(blobs) -> None:
@@ -155,18 +175,6 @@ def test_weights_end_as_the_average_of_the_iterates() -> None:
     result = torch.empty(2)
     average.apply([result])
     torch.testing.assert_close(result, mean)
-
-
-def test_without_averaging_the_last_weights_stay(blobs) -> None:
-    last = {}
-
-    def remember(progress) -> None:
-        last.update({n: p.detach().clone() for n, p in trained.encoder.named_parameters()})
-
-    trained = task(blobs(64))
-    train(trained, Retrain(max_epochs=2, average=0.0), progress=remember)
-    for name, parameter in trained.encoder.named_parameters():
-        assert torch.equal(parameter, last[name])
 
 
 def test_calibration_sets_batch_norm_to_the_statistics_of_views(blobs) -> None:

@@ -67,6 +67,25 @@ def test_joint_epoch_weighs_a_sample_by_what_it_stands_for() -> None:
     assert new / (new + old) == pytest.approx(0.25, abs=0.02)
 
 
+@pytest.mark.parametrize(("kept", "new", "seen"), [(10, 100, 1000), (30, 50, 1000), (5, 1, 40)])
+def test_a_small_memory_keeps_its_weight(kept: int, new: int, seen: int) -> None:
+    increment = Increment(rows(kept), rows(new), seen)
+    generator = Generator().manual_seed(0)
+    picks = [pick for _ in range(300) for pick in joint_epoch(increment, 64, generator)]
+    drawn_new = sum(len(pick.new) for pick in picks)
+    drawn_old = sum(len(pick.old) for pick in picks)
+    share = drawn_new / (drawn_new + drawn_old)
+    assert share == pytest.approx(increment.growth_ratio, rel=0.15)
+    assert all(len(pick.new) + len(pick.old) >= 2 for pick in picks)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_next_to_no_memory(kept: int) -> None:
+    increment = Increment(rows(kept) if kept else None, rows(9), 50)
+    picks = list(joint_epoch(increment, 4, Generator().manual_seed(0)))
+    assert sorted(torch.cat([pick.new for pick in picks]).tolist()) == list(range(9))
+
+
 def test_an_increment_cannot_hold_more_than_was_seen() -> None:
     with pytest.raises(ValueError, match="got 3 seen but 5 at hand"):
         Increment(rows(5), rows(1), 3)

@@ -33,7 +33,7 @@ STRATEGIES: dict[str, Strategy] = {
     "fine-tuning": FineTune(max_epochs=40),
     "warm start": WarmStart(max_epochs=20),
     "ICL": ICL(),
-    "ICL of the paper": ICL.paper(order=1, max_epochs=20),
+    "ICL of the paper (first order)": ICL.paper(order=1, max_epochs=20),
     "retraining": Retrain(max_epochs=EPOCHS),
 }
 

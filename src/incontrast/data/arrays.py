@@ -79,7 +79,10 @@ def _read_numpy(path: Path, label: str | None) -> tuple[NDArray[Any], NDArray[An
 
 def _read_text(path: Path, label: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
     first, delimiter = _first_line(path)
-    has_header = label in first or not any(_is_number(text) for text in first)
+    counted = [text for text in first if text != ""] == [str(i) for i in range(len(first))]
+    named = not any(_is_number(text) for text in first)
+    # A line 0, 1, 2, … is what pandas writes above columns without names.
+    has_header = label in first or named or (counted and len(first) > 1)
     if label is not None and label not in first:
         found = first if has_header else "no line of column names"
         raise ValueError(f"{path} has no column {label!r}: it has {found}")

@@ -114,7 +114,8 @@ class Domain(ABC):
     def views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
         """Two random views of every item, for the whole batch at once, as the encoder takes them.
 
-        All randomness comes from ``generator``; ``batch`` stays as it is.
+        All randomness comes from ``generator``; ``batch`` stays as it is. The batch is on the
+        device of the encoder and the generator on the CPU: draw there, then move what was drawn.
         """
 
     @abstractmethod
@@ -127,7 +128,7 @@ class Domain(ABC):
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments that make this domain, for saving it."""
-        return {name: value for name, value in vars(self).items() if name != "_"}
+        return dict(vars(self))
 
     def prepare(self, batch: Any) -> Any:
         """The items themselves, without random changes, as the encoder takes them."""

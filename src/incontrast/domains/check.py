@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,14 +41,25 @@ def check_domain(domain: Domain, items: Any) -> None:
     _check_bytes(domain, collection, encoder)
 
 
-def check_views(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
+def check_views(
+    domain: Domain,
+    collection: Collection,
+    encoder: nn.Module,
+    place: Callable[[Any], Any] = lambda batch: batch,
+) -> None:
     """Make views of a few items and embed them: what training does at every step.
+
+    Args:
+        domain: The domain to check.
+        collection: Where the items come from.
+        encoder: The encoder to embed them with.
+        place: Puts a batch on the encoder's device.
 
     Raises:
         DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings.
     """
     count = min(len(collection), 4)
-    batch = collection.take(torch.arange(count))
+    batch = place(collection.take(torch.arange(count)))
     views = domain.views(batch, Generator().manual_seed(0))
     if not isinstance(views, tuple) or len(views) != 2:
         raise DomainError(f"views() must return two batches as a tuple, got {_kind(views)}")

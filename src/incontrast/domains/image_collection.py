@@ -16,6 +16,9 @@ from torch import Tensor
 
 __all__ = ["ImageCollection", "check_files", "decode", "fit"]
 
+# By content, whatever the name says: some of Pillow's other formats start programs to decode them.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+
 _A = TypeVar("_A")
 _R = TypeVar("_R")
 
@@ -171,7 +174,7 @@ def _check_headers(paths: Sequence[str]) -> None:
 def _reading(path: str, use: Callable[[Image.Image], _R]) -> _R:
     """Open a file and use it; whatever is wrong with it becomes a ValueError that names it."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             limit = Image.MAX_IMAGE_PIXELS
             if limit is not None and image.width * image.height > limit:
                 raise Image.DecompressionBombError(f"{image.width}×{image.height} pixels")

@@ -14,8 +14,8 @@ from incontrast.domains.base import Domain, TensorCollection
 __all__ = ["Vectors"]
 
 
-LIMIT = 5.0  # standard deviations at which a feature is cut: one that hardly ever varies has a
-# tiny deviation, and the rare item in which it does vary would otherwise be off by thousands
+LIMIT = 5.0  # standard deviations from which on a feature counts by its logarithm: one that hardly
+# ever varies has a tiny deviation, and the rare item in which it does would be off by thousands
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class Vectors(Domain):
                 f"vectors must have shape (n, {self.dim}), got {tuple(rows.shape)}: "
                 "give one row of features per item"
             )
-        rows = rows.to(torch.float32)
+        # A copy: a buffer that its owner fills again next week must not change what is remembered.
+        rows = rows.detach().to("cpu", torch.float32, copy=True)
         if not torch.isfinite(rows).all():
             bad = int((~torch.isfinite(rows)).any(dim=1).nonzero()[0])
             raise ValueError(
@@ -105,7 +106,9 @@ class Vectors(Domain):
             torch.tensor(numbers, dtype=batch.dtype, device=batch.device)
             for numbers in (self.mean, self.std)
         )
-        return ((batch - mean) / std).clamp(-LIMIT, LIMIT)
+        scaled = (batch - mean) / std
+        beyond = (scaled.abs() - LIMIT).clamp(min=0.0)
+        return scaled.clamp(-LIMIT, LIMIT) + scaled.sign() * beyond.log1p()
 
     def views(self, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         rows = self.prepare(batch).repeat(2, 1)

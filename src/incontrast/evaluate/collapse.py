@@ -38,9 +38,10 @@ def alignment(first: Tensor, second: Tensor) -> float:
 def uniformity(embeddings: Tensor, *, rows: int = 2048) -> float:
     """log of the mean of e^{−2‖a−b‖²} over pairs on the unit sphere; 0 is collapse, −4 uniform.
 
-    Wang & Isola 2020. From the first ``rows`` items at most.
+    Wang & Isola 2020. From ``rows`` items at most, evenly spaced.
     """
-    unit = normalize(embeddings[:rows].double())
+    stride = -(-len(embeddings) // rows) if len(embeddings) else 1
+    unit = normalize(embeddings[::stride].double())
     if len(unit) < 2:
         raise ValueError(f"uniformity needs at least 2 items, got {len(unit)}")
     return float(torch.pdist(unit).square().mul(-2).exp().mean().log())

@@ -59,14 +59,14 @@ class Memory:
         ids = torch.cat([self.ids, ids])
         sizes = new.sizes() if self.items is None else torch.cat([self.items.sizes(), new.sizes()])
 
-        order = keys.argsort(stable=True)
-        order = order[keys[order] < self.threshold]
-        count = self.policy.fits(sizes[order])
-        if count == 0:
+        if not self.policy.can_hold(sizes).any():
             raise ValueError(
                 f"the memory is too small for a single item: {self.policy}, "
                 f"an item has {int(sizes.min())} bytes or more"
             )
+        order = keys.argsort(stable=True)
+        order = order[(keys[order] < self.threshold) & self.policy.can_hold(sizes)[order]]
+        count = self.policy.fits(sizes[order])
         threshold = float(keys[order[count]]) if count < len(order) else self.threshold
         kept = order[:count].sort().values
         return replace(
@@ -78,9 +78,10 @@ class Memory:
             threshold=threshold,
         )
 
-    def _merge(self, new: Collection, kept: Tensor) -> Collection:
+    def _merge(self, new: Collection, kept: Tensor) -> Collection | None:
         if self.items is None:
-            return _only(new, kept)
+            # A copy, even of everything: what is remembered must not change with its owner's array.
+            return new.select(kept) if len(kept) else None
         mine, theirs = kept[kept < len(self)], kept[kept >= len(self)] - len(self)
         if len(theirs) == 0:
             return _only(self.items, mine)

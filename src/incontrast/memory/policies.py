@@ -38,6 +38,12 @@ class Policy(ABC):
     def keys(self, ids: Tensor, generator: Generator) -> Tensor:
         """(n,) float64 keys for items with these ids, which count arrivals."""
 
+    def can_hold(self, sizes: Tensor) -> Tensor:
+        """(n,) whether each item of these sizes in bytes would fit by itself."""
+        if self.bytes is None:
+            return torch.ones(len(sizes), dtype=torch.bool)
+        return sizes <= self.bytes
+
     def fits(self, sizes: Tensor) -> int:
         """How many of the items with these (n,) sizes in bytes fit, taken from the front."""
         count = len(sizes)

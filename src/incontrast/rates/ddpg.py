@@ -5,8 +5,8 @@ is rewarded by the fall of the loss (Eq. 15: r_t = L_t − L_{t+1}). The actor �
 20 units over the losses, the critic Q a 3-layer network of 10 units; both have target twins that
 follow with momentum m = 10⁻³ (Lillicrap et al. 2016).
 
-This is the paper's agent to the letter. It explores two decades of learning rate in a run of a few
-hundred steps, and what that does to an encoder is told in docs/rates.md.
+This is the paper's agent to the letter: it explores two decades of learning rate in a run of a few
+hundred steps. What comes of that differs from seed to seed (docs/theory.md).
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ class ICL(Strategy):
             meta=Meta(order=order, rates=rates) if meta else None,
             rates=rates,
             average=0.0,
+            batch=32,
             old_batch=32,
             max_epochs=max_epochs,
             patience=patience,

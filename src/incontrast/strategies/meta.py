@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Literal
 
 import torch
@@ -68,28 +69,32 @@ def meta_losses(
     def epoch() -> Iterator[Tensor]:
         batches = task.load(picks())
         for first in batches:
-            steps = [first, *(next(batches) for _ in range(support))]
-            yield _query_loss(task, meta, rates, steps, retention)
+            supports = chain([first], islice(batches, support - 1))
+            yield _query_loss(task, meta, rates, supports, batches, retention)
 
     while True:
         yield epoch()
 
 
 def _query_loss(
-    task: Task, meta: Meta, rates: Rates, batches: list[Loaded], retention: float
+    task: Task,
+    meta: Meta,
+    rates: Rates,
+    supports: Iterator[Loaded],
+    queries: Iterator[Loaded],
+    retention: float,
 ) -> Tensor:
     # Buffers are cloned, or BatchNorm would write the statistics of θ′ into the encoder.
     buffers = {name: buffer.clone() for name, buffer in task.encoder.named_buffers()}
     weights: dict[str, Tensor] = {
         name: p for name, p in task.encoder.named_parameters() if p.requires_grad
     }
-    *supports, query = batches
     for batch in supports:
         of_old, _ = joint_losses(task, batch, retention, {**weights, **buffers})
         loss = of_old.mean()
         rates.observe(loss.item())
         weights = adapt(weights, loss, rates.propose(), order=meta.order)
-    of_old, of_new = joint_losses(task, query, retention, {**weights, **buffers})
+    of_old, of_new = joint_losses(task, next(queries), retention, {**weights, **buffers})
     if meta.query == "new":
         return of_new.mean()
     return weigh(of_old, of_new, task.growth_ratio)

@@ -31,7 +31,6 @@ __all__ = ["Recipe", "TrainingDiverged", "calibrate", "train"]
 
 CALIBRATION_BATCHES = 8  # batches of X′ whose views set BatchNorm's statistics
 CALIBRATION_SIZE = 64  # items in each of them
-DIVERGENCE = 4.0  # an epoch's loss this many times the first one's is training no longer
 
 
 class TrainingDiverged(RuntimeError):
@@ -62,8 +61,9 @@ def train(
 ) -> Run:
     """Train ``task.encoder`` in place on the losses that ``recipe.run`` yields, epoch by epoch.
 
-    The encoder ends in evaluation mode, with averaged weights and BatchNorm statistics that fit
-    them. Time spent in ``progress`` does not count.
+    The encoder ends in evaluation mode, with averaged weights (with those of the epoch of lowest
+    loss, if there is no averaging) and BatchNorm statistics that fit them. Time spent in
+    ``progress`` does not count.
 
     Raises:
         TrainingDiverged: The loss was not finite or rose out of bounds. The encoder is then in no
@@ -75,7 +75,8 @@ def train(
     average = Average(parameters, recipe.average)
     rates = recipe.rates.begin(task.generator("rates"))
     history: list[Epoch] = []
-    steps, best, waited = 0, math.inf, 0
+    steps, best, waited, bound = 0, math.inf, 0, math.inf
+    kept: list[Tensor] | None = None  # the weights of the best epoch, where none are averaged
     stopped: Stop = "nothing to do"
     watch = Stopwatch()
 
@@ -103,6 +104,10 @@ def train(
             stopped, values, rate = "epochs", [], math.nan
             for loss in losses:
                 values.append(_finite(loss))
+                if steps == 0:
+                    # From here on a loss is no longer that of training. A collapsed encoder has
+                    # log(1 + K), far above this where training began from good weights.
+                    bound = values[0] + max(1.0, abs(values[0]))
                 rates.observe(values[-1])
                 rate = rates.propose()
                 _step(loss, optimizer, rate, task)
@@ -117,12 +122,14 @@ def train(
             mean = sum(values) / len(values)
             history.append(Epoch(number, mean, rate, steps, task.passes, watch.seconds()))
             tell(number, mean, rate, history[-1])
-            if mean > DIVERGENCE * max(history[0].loss, 1.0):
+            if mean > bound:
                 raise TrainingDiverged(
-                    f"the loss rose from {history[0].loss:.3g} in the first epoch to {mean:.3g} "
-                    f"in epoch {number}: lower the learning rate"
+                    f"the loss rose to {mean:.3g} in epoch {number}, beyond {bound:.3g}: "
+                    "lower the learning rate"
                 )
             best, waited = (mean, 0) if mean < best else (best, waited + 1)
+            if waited == 0 and recipe.average == 0.0:
+                kept = [parameter.detach().clone() for parameter in parameters]
             if stopped == "budget" or number >= recipe.max_epochs:
                 break
             if recipe.patience is not None and waited >= recipe.patience:
@@ -130,7 +137,10 @@ def train(
                 break
         if steps:
             average.apply(parameters)
+            if kept is not None:
+                torch._foreach_copy_([parameter.data for parameter in parameters], kept)
             calibrate(task, encoder)
+            _check_weights(encoder)
         encoder.eval()
     return Run(tuple(history), steps, task.passes, watch.seconds(), stopped)
 
@@ -143,6 +153,14 @@ def _finite(loss: Tensor) -> float:
             "or lower the learning rate"
         )
     return value
+
+
+def _check_weights(encoder: nn.Module) -> None:
+    for name, values in encoder.state_dict().items():
+        if values.is_floating_point() and not torch.isfinite(values).all():
+            raise TrainingDiverged(
+                f"the last step made {name} NaN or infinite: lower the learning rate"
+            )
 
 
 def _step(loss: Tensor, optimizer: torch.optim.Optimizer, rate: float, task: Task) -> None:

@@ -60,8 +60,8 @@ def new_epoch(increment: Increment, size: int, generator: Generator) -> Iterator
 def joint_epoch(increment: Increment, size: int, generator: Generator) -> Iterator[Picks]:
     """As many draws from X′ as there are items at hand, as retraining makes them.
 
-    With all of X at hand, every item comes once. When memory holds a sample of X, each place in a
-    batch goes to a new item with probability α, so that X keeps its weight.
+    With all of X at hand, every item comes once. When memory holds a sample of X, a share α of
+    each batch is new on average, so that X keeps its weight.
     """
     new_count = len(increment.new)
     total = increment.kept + new_count
@@ -70,8 +70,13 @@ def joint_epoch(increment: Increment, size: int, generator: Generator) -> Iterat
             yield Picks(mixed[mixed >= new_count] - new_count, mixed[mixed < new_count])
         return
     old_rounds, new_rounds = Rounds(increment.kept, generator), Rounds(new_count, generator)
-    size = min(size, total)
+    if increment.kept < 2:  # too few to weigh: they go along with the new ones
+        yield from (
+            Picks(old_rounds.draw(1), pick) for pick in shuffled(new_count, size, generator)
+        )
+        return
+    size = min(size, increment.kept)  # an item must not come twice in a batch
     for _ in range(-(-total // size)):
-        places = torch.rand(size, generator=generator)
-        new = int((places < increment.growth_ratio).sum())
+        # Rounded up or down at random, so that the mean is exact.
+        new = int(size * increment.growth_ratio + torch.rand((), generator=generator).item())
         yield Picks(old_rounds.draw(size - new), new_rounds.draw(new))

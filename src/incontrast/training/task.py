@@ -82,7 +82,7 @@ class Task:
             picks: The items of each batch.
             views: Draws the views; the task's own generator for it by default.
         """
-        seeds = views or self._views
+        seeds = self._views if views is None else views
 
         def orders() -> Iterator[tuple[Picks, int]]:
             # A batch's views have a seed of their own, drawn here and not in the thread: what the
@@ -128,7 +128,7 @@ class Task:
             (n, d) embeddings of the first views, (n, d) of the second.
         """
         self.passes += len(views)
-        encoder = encoder or self.encoder
+        encoder = self.encoder if encoder is None else encoder
         with self.engine.autocast():
             if parameters is None:
                 embeddings = encoder(views)
