@@ -103,3 +103,8 @@ def test_the_order_of_imports_is_the_one_that_is_checked() -> None:
     layers = contracts["contracts"][0]["layers"]
     names = [layer.replace("incontrast.", "").replace(" |", ",") for layer in layers]
     assert [part.strip() for part in shown[1].split("→")] == names
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
+def test_no_figure_is_left_to_be_filled_in(page: Path) -> None:
+    assert not re.search(r"@[A-Z]+@", page.read_text())

@@ -86,9 +86,9 @@ def run(*, seed: int, picture: Path) -> None:
         rows.append(Row(name, traced, *knn))
     console.print(_table(rows))
     console.print(
-        "\nLosses are true losses with noise from all items; lower is better. An encoder is level\n"
-        "with retraining once its loss over all items is at retraining's final one, and on old and\n"
-        "on new items within 2 % of it. The paper's ICL is its first-order variant here.\n"
+        "\nLosses are true losses with noise from all items; lower is better. An encoder is\n"
+        "level with retraining once its loss over all items is at retraining's final one, and\n"
+        "on old and new items within 2 % of it. The paper's ICL is the first-order one.\n"
     )
     console.print(draw_traces({row.name: row.trace for row in rows}, picture))
     console.print(f"The whole demonstration took {time.perf_counter() - begin:.0f} s.")

@@ -23,14 +23,19 @@ def draw_traces(traces: dict[str, Trace], path: Path) -> str:
     axes = figure.subplots(1, 2, sharey=True)
     for part, title, axis in zip(("old", "new"), ("old items", "new items"), axes, strict=True):
         for (name, trace), colour in zip(traces.items(), COLOURS, strict=False):
-            seconds = [max(point.seconds, 0.05) for point in trace.points]
-            losses = [getattr(point.loss, part) for point in trace.points]
+            # Retraining does not begin with the encoder of before.
+            points = trace.points[1:] if trace.strategy.from_scratch else trace.points
+            seconds = [max(point.seconds, 0.05) for point in points]
+            losses = [getattr(point.loss, part) for point in points]
             if trace.outcome.steps == 0:
                 axis.axhline(losses[-1], color=colour, linestyle=":", label=name)
             else:
                 axis.plot(seconds, losses, color=colour, label=name, marker=".", markersize=4)
         axis.set_xscale("log")
         axis.set_yscale("log")
+        for ticks in (axis.xaxis, axis.yaxis):
+            ticks.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
         axis.set_xlabel("seconds of training")
         axis.set_title(title)
         axis.grid(alpha=0.25, which="both")
