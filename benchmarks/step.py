@@ -129,7 +129,7 @@ def main() -> None:
     ):
         compare(f"{name}: NCE-I, 32 items", task, ic.WarmStart(), steps, rounds)
         compare(f"{name}: joint step, 32 + 32 items", task, joint, steps, rounds)
-    compare("GCN, PROTEINS: ICL(), 128 + 64 items", proteins, ic.ICL(), 10, ROUNDS)
+    compare("GCN, PROTEINS: ICL(), 64 + 32 items", proteins, ic.ICL(), 10, ROUNDS)
 
     print(f"\n{'':<46}{'plain':>10}{'meta':>10}{'ratio':>9}   (ms, same encoder passes)")
     for name, task, steps in (

@@ -1,0 +1,30 @@
+"""The demonstration from end to end, with less patience."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from incontrast import ICL, Budget, Inference, Retrain
+from incontrast.cli import demo
+from incontrast.cli.app import app
+
+
+def test_the_demonstration_prints_a_table_and_draws_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "EPOCHS", 1)
+    monkeypatch.setattr(demo, "LIMIT", Budget(passes=400))
+    quick = {"inference": Inference(), "ICL": ICL(), "retraining": Retrain(max_epochs=1)}
+    monkeypatch.setattr(demo, "STRATEGIES", quick)
+    picture = tmp_path / "picture.svg"
+    threads = torch.get_num_threads()
+    result = CliRunner().invoke(app, ["demo", "--picture", str(picture)])
+    torch.set_num_threads(threads)
+    assert result.exit_code == 0, result.output
+    for word in ("1,797 handwritten digits", "level after", "kNN new", "inference", "retraining"):
+        assert word in result.output
+    assert picture.read_text().startswith("<?xml")
