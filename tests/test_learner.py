@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -27,6 +28,7 @@ from incontrast import (
     Vectors,
     WarmStart,
 )
+from incontrast.data import Labelled
 
 QUICK = Retrain(max_epochs=3)
 
@@ -248,6 +250,22 @@ def test_bad_items_are_refused_before_training(items, message: str, blobs) -> No
         with pytest.raises(ValueError, match=message):
             action(items)
     assert_same(before, state(learner))
+
+
+@pytest.mark.parametrize("strategy", [FineTune, "finetune"])
+def test_what_is_no_strategy_is_refused(strategy, blobs) -> None:
+    learner = make(blobs)
+    with pytest.raises(TypeError, match=r"a strategy must be an object such as ic\.ICL\(\), got"):
+        learner.update(blobs(20), strategy=strategy)
+    with pytest.raises(TypeError, match="a strategy must be"):
+        Learner(Vectors(8), strategy=strategy)
+
+
+def test_labels_are_never_looked_at(blobs) -> None:
+    plain, labelled = make(), make()
+    plain.fit(blobs(60))
+    labelled.fit(Labelled(blobs(60), np.zeros(60, dtype=np.int64), ("a",)))
+    assert_same(state(plain), state(labelled))
 
 
 def test_one_item_is_too_few_to_fit(blobs) -> None:

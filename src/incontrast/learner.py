@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from incontrast.data.labelled import Labelled
 from incontrast.domains.base import Domain
 from incontrast.domains.check import check_views
 from incontrast.embedding import embed
@@ -76,8 +77,8 @@ class Learner:
         self.domain = domain
         self.unbound_domain = domain
         """As it was given: every fit starts from it."""
-        self.strategy = strategy or ICL()
-        self.fitting = fitting or Retrain()
+        self.strategy = ICL() if strategy is None else _checked(strategy)
+        self.fitting = Retrain() if fitting is None else _checked(fitting)
         self.objective = objective or Objective()
         self.seed = seed
         self.engine = Engine(device, precision)
@@ -109,7 +110,7 @@ class Learner:
 
         Fitting again starts anew: encoder and memory of before are gone once it has succeeded.
         """
-        collection = self.unbound_domain.collect(items)
+        collection = self.unbound_domain.collect(_unlabelled(items))
         domain = self.unbound_domain.bind(collection)
         return self._train(
             None,
@@ -140,14 +141,15 @@ class Learner:
         """
         if not self.fitted:
             raise RuntimeError("there is no encoder to update yet: call fit() first")
-        new = self.domain.collect(items)
+        strategy = self.strategy if strategy is None else _checked(strategy)
+        new = self.domain.collect(_unlabelled(items))
         increment = Increment(self.memory.items, new, self.memory.seen)
         return self._train(
             self.encoder,
             self.domain,
             increment,
             self.memory,
-            strategy or self.strategy,
+            strategy,
             budget,
             progress,
             version=self.version + 1,
@@ -222,7 +224,7 @@ class Learner:
             progress: Called with the number of items done, after each batch.
         """
         encoder = self.encoder
-        collection = self.domain.collect(items)
+        collection = self.domain.collect(_unlabelled(items))
         return embed(encoder, self.domain, collection, engine=self.engine, progress=progress)
 
     def true_loss(self, old: Any, new: Any = None, *, sample: int | None = None) -> TrueLoss:
@@ -234,11 +236,11 @@ class Learner:
             sample: Items of each at most, drawn at random; all of them if None.
         """
         encoder = self.encoder
-        first = self.domain.collect(old)
+        first = self.domain.collect(_unlabelled(old))
         if new is None:
             increment = Increment(None, first, 0)
         else:
-            increment = Increment(first, self.domain.collect(new), len(first))
+            increment = Increment(first, self.domain.collect(_unlabelled(new)), len(first))
         loss = measure(
             encoder,
             self.domain,
@@ -292,6 +294,18 @@ class Learner:
             memory=memory,
             device=device,
         )
+
+
+def _checked(strategy: Any) -> Strategy:
+    if isinstance(strategy, Strategy):
+        return strategy
+    hint = " (without its parentheses?)" if isinstance(strategy, type) else ""
+    raise TypeError(f"a strategy must be an object such as ic.ICL(), got {strategy!r}{hint}")
+
+
+def _unlabelled(items: Any) -> Any:
+    """Labels of labelled data are never looked at."""
+    return items.items if isinstance(items, Labelled) else items
 
 
 def _outcome(

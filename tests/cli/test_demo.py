@@ -28,3 +28,10 @@ def test_the_demonstration_prints_a_table_and_draws_a_picture(
     for word in ("1,797 handwritten digits", "level after", "kNN new", "inference", "retraining"):
         assert word in result.output
     assert picture.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("picture", ["picture.txt", "missing/picture.svg"])
+def test_a_picture_that_cannot_be_drawn_is_refused_at_once(picture: str) -> None:
+    result = CliRunner().invoke(app, ["demo", "--picture", picture])
+    assert result.exit_code == 2
+    assert "picture ends in" in result.output or "there is no folder" in result.output

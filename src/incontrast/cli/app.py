@@ -43,6 +43,10 @@ def demo(
     ] = Path("demo.svg"),
 ) -> None:
     """Fit an encoder on seven kinds of digits, then update it with three new ones, six ways."""
+    if picture.suffix not in (".svg", ".png", ".pdf"):
+        raise typer.BadParameter(f"a picture ends in .svg, .png or .pdf, got {picture.name!r}")
+    if not picture.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {picture.absolute().parent}")
     from incontrast.cli.demo import run
 
     run(seed=seed, picture=picture)

@@ -52,7 +52,7 @@ def run(*, seed: int, picture: Path) -> None:
     """Fit, update in six ways, print a table, draw a picture."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=100)
+        console = Console(width=108)
     torch.set_num_threads(1)  # the encoder is too small to share: more threads wait for each other
     begin = time.perf_counter()
     data = digits()
