@@ -24,8 +24,8 @@ from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 from incontrast.memory import KeepAll, Memory, Policy, Queue, Reservoir
 from incontrast.randomness import seeded
-from incontrast.rates import Cosine, Fixed
-from incontrast.rates.ddpg import DDPG
+from incontrast.rates import Cosine, Fixed, Learned
+from incontrast.rates.literal import DDPG
 from incontrast.strategies import (
     ICL,
     Distill,
@@ -38,6 +38,7 @@ from incontrast.strategies import (
     WarmStart,
 )
 from incontrast.training.contrast import Objective
+from incontrast.training.optimizers import Adam, Prodigy
 
 if TYPE_CHECKING:
     from incontrast.learner import Learner
@@ -48,12 +49,14 @@ L = TypeVar("L", bound="Learner")
 
 FORMAT = 1
 SETTINGS, WEIGHTS, MEMORY = "learner.json", "encoder.safetensors", "memory.safetensors"
+RATES = "rates.safetensors"
 KNOWN: dict[str, type[Any]] = {
     known.__name__: known
     for known in (
         *(Vectors, Images, ImageViews, Graphs),
         *(KeepAll, Reservoir, Queue),
-        *(Fixed, Cosine, DDPG),
+        *(Fixed, Cosine, Learned, DDPG),
+        *(Adam, Prodigy),
         *(Inference, FineTune, Retrain, WarmStart, Replay, Distill, ICL, Meta),
         Objective,
     )
@@ -85,6 +88,7 @@ def save(learner: Learner, folder: Path) -> None:
     weights = {name: value.clone().contiguous() for name, value in encoder.state_dict().items()}
     save_file(weights, fresh / WEIGHTS)
     save_file(_memory_tensors(learner.domain, memory), fresh / MEMORY)
+    save_file(learner.rates_state, fresh / RATES)
     (fresh / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
     _swap(fresh, folder)
 
@@ -159,6 +163,7 @@ def _load(
     learner._encoder = learner.engine.place(encoder).eval()
     learner.unbound_domain = unbound or domain
     learner.version = settings["version"]
+    learner.rates_state = _read_tensors(folder / RATES)
     learner.memory = _read_memory(folder / MEMORY, domain, learner.memory, settings)
     return learner
 
