@@ -309,6 +309,7 @@ def main() -> None:
         own = state_of(networks)
         for task in [*real, *(random_quadratic(draws) for _ in range(2 * len(real)))]:
             episodes.append(play(task, own, draws, follow_actor(networks, draws, 0.1)))
+        best = best_rates(episodes)
         say(f"round {number + 1}: error {imitate(networks, *lessons(), draws):.3f}")
     data = transitions(episodes)
     improve(networks, data, *lessons(), draws, steps=4000, actor=False)
