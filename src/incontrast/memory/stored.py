@@ -15,7 +15,6 @@ from incontrast.memory.store import FORGOTTEN, PRESENT, Store
 __all__ = ["StoredCollection", "remembered"]
 
 AT_ONCE = 256 * 2**20  # bytes that ``in_memory`` reads at most
-ROWS = 4096  # items that are read together when many are
 
 
 class StoredCollection:
@@ -50,13 +49,16 @@ class StoredCollection:
         return self  # it never changes, and a database connection cannot be copied
 
     def take(self, indices: Tensor) -> Any:
-        contents = self.store.read(self.ids[indices].tolist())
-        return self.domain.unpack(contents).take(torch.arange(len(contents)))
+        return self._read(indices).take(torch.arange(len(indices)))
 
     def select(self, indices: Tensor) -> Self:
         return type(self)(self.store, self.domain, self.ids[indices], self._sizes[indices])
 
-    def extend(self, other: Self) -> Self:
+    def extend(self, other: Any) -> Any:
+        if not isinstance(other, StoredCollection):
+            # A learner that was taken out of its workspace goes on by itself, in memory.
+            whole: Any = self._read(torch.arange(len(self)))
+            return whole.extend(other)
         if other.store is not self.store:
             raise ValueError("items of two stores cannot be one collection: append them to one")
         return type(self)(
@@ -69,8 +71,10 @@ class StoredCollection:
     def in_memory(self) -> Collection:
         """These items in memory; of very many, an evenly spaced part that fits there."""
         count = max(1, min(len(self), int(AT_ONCE / max(1.0, self._sizes.double().mean().item()))))
-        chosen = torch.linspace(0, len(self) - 1, count).round().long()
-        return self.domain.unpack(self.store.read(self.ids[chosen].tolist()))
+        return self._read(torch.linspace(0, len(self) - 1, count).round().long())
+
+    def _read(self, indices: Tensor) -> Collection:
+        return self.domain.unpack(self.store.read(self.ids[indices].tolist()))
 
 
 def remembered(
