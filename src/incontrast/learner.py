@@ -6,6 +6,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from incontrast.data.labelled import Labelled
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views
 from incontrast.embedding import embed
+from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.population import Population, TrueLoss, measure
+from incontrast.forecast import forecast as expected_seconds
 from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
@@ -253,6 +256,27 @@ class Learner:
             seed=self.seed,
         ).true_loss()
         return loss if new is not None else TrueLoss(loss.new, loss.old, loss.all)
+
+    def drift(self, new: Any, *, level: float = 0.05, forecast: bool = True) -> Drift:
+        """Whether new items differ from what memory holds, in this encoder's eyes.
+
+        Args:
+            new: Items of the same kind as the first data.
+            level: The share of false alarms that is accepted.
+            forecast: Also try for a second how long an update would take on this machine.
+        """
+        encoder = self.encoder
+        increment = Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
+        settings: dict[str, Any] = {
+            "objective": self.objective,
+            "engine": self.engine,
+            "seed": self.seed,
+        }
+        found = measure_drift(encoder, self.domain, increment, level=level, **settings)
+        if not forecast:
+            return found
+        seconds = expected_seconds(encoder, self.domain, increment, self.strategy, **settings)
+        return replace(found, seconds=seconds)
 
     def forget(self, ids: Iterable[int]) -> None:
         """Remove items from memory for good; ids are places in the order of arrival, from 0."""
