@@ -14,9 +14,9 @@ import time
 
 import numpy as np
 import torch
-from real_data import digits_of_mnist
 
 import incontrast as ic
+from real_data import digits_of_mnist
 
 UNSEEN = 9
 FITTED = 2000
