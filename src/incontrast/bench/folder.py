@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from PIL import Image
 
 from incontrast.data import Labelled, digits, image_folder, mnist, tu
 
-__all__ = ["Parts", "digits_parts", "graph_parts", "image_parts", "mnist_parts"]
+__all__ = ["Digits", "GraphFiles", "ImageFiles", "MnistFiles", "Parts"]
 
 VARIABLE = "INCONTRAST_DATA"
 
@@ -26,63 +26,69 @@ class Parts(NamedTuple):
     held_out: Labelled | None
 
 
-def graph_parts(name: str) -> Callable[[Path | None], Parts]:
+@dataclass(frozen=True)
+class GraphFiles:
     """A TU set: ``NAME_A.txt`` in the folder, in NAME or NAME/raw below it, or ``TU/NAME.zip``."""
 
-    def read(folder: Path | None) -> Parts:
-        folder = _checked(folder, name)
-        archive = folder / "TU" / f"{name}.zip"
+    name: str
+
+    def __call__(self, folder: Path | None) -> Parts:
+        folder = _checked(folder, self.name)
+        archive = folder / "TU" / f"{self.name}.zip"
         if not archive.exists():
             try:
-                return Parts(tu(folder, name), None)
+                return Parts(tu(folder, self.name), None)
             except FileNotFoundError as error:
                 raise FileNotFoundError(f"{error}, nor is there {archive}") from error
         with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(archive) as packed:
             packed.extractall(place)
-            return Parts(tu(place, name), None)
-
-    return read
+            return Parts(tu(place, self.name), None)
 
 
-def mnist_parts(classes: tuple[int, ...] | None = None) -> Callable[[Path | None], Parts]:
+@dataclass(frozen=True)
+class MnistFiles:
     """MNIST's own two parts, from the idx files in ``MNIST`` or ``MNIST/raw``."""
 
-    def read(folder: Path | None) -> Parts:
+    classes: tuple[int, ...] | None = None
+
+    def __call__(self, folder: Path | None) -> Parts:
         root = _checked(folder, "MNIST") / "MNIST"
-        return Parts(mnist(root, classes=classes), mnist(root, classes=classes, train=False))
+        seen, held_out = (mnist(root, classes=self.classes, train=train) for train in (True, False))
+        return Parts(seen, held_out)
 
-    return read
 
-
-def image_parts(name: str, pixels: int) -> Callable[[Path | None], Parts]:
+@dataclass(frozen=True)
+class ImageFiles:
     """Folders ``NAME/train`` and ``NAME/val`` with one folder for each class, or ``NAME.tar``.
 
     Images are decoded here, once, so that no decoding is on the clock.
     """
 
-    def read(folder: Path | None) -> Parts:
-        folder = _checked(folder, name)
-        if (folder / name).is_dir():
-            return _decoded(folder / name, pixels)
-        archive = folder / f"{name}.tar"
+    name: str
+    pixels: int
+
+    def __call__(self, folder: Path | None) -> Parts:
+        folder = _checked(folder, self.name)
+        if (folder / self.name).is_dir():
+            return _decoded(folder / self.name, self.pixels)
+        archive = folder / f"{self.name}.tar"
         if not archive.exists():
-            raise FileNotFoundError(f"there is neither {folder / name} nor {archive}")
+            raise FileNotFoundError(f"there is neither {folder / self.name} nor {archive}")
         with tempfile.TemporaryDirectory() as place, tarfile.open(archive) as packed:
             packed.extractall(place, filter="data")
-            return _decoded(Path(place) / name, pixels)
-
-    return read
+            return _decoded(Path(place) / self.name, self.pixels)
 
 
-def digits_parts(flat: bool) -> Callable[[Path | None], Parts]:
+@dataclass(frozen=True)
+class Digits:
     """The digits that come with scikit-learn, as images or as vectors: no folder is needed."""
 
-    def read(_: Path | None) -> Parts:
-        data = digits()
-        rows = data.items.reshape(len(data), -1).astype(np.float32) if flat else data.items
-        return Parts(Labelled(rows, data.labels, data.classes), None)
+    flat: bool
 
-    return read
+    def __call__(self, folder: Path | None) -> Parts:
+        data = digits()
+        rows = data.items.reshape(len(data), -1).astype(np.float32) if self.flat else data.items
+        return Parts(Labelled(rows, data.labels, data.classes), None)
 
 
 def _checked(folder: Path | None, name: str) -> Path:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from incontrast.bench.sets import DataSet
 from incontrast.rates import Fixed
@@ -29,15 +28,24 @@ class Entry:
 
     Args:
         title: Its name in tables.
-        make: Makes it, for a data set and at a learning rate.
+        strategy: What it is; a data set's epochs and patience take the place of its own.
         searched: Whether its learning rate is searched; the others bring their own.
         usual: Whether it runs unless others are asked for.
     """
 
     title: str
-    make: Callable[[DataSet, float], Strategy]
+    strategy: Strategy
     searched: bool = False
     usual: bool = True
+
+    def make(self, data: DataSet, rate: float) -> Strategy:
+        """The strategy for a data set, at this rate if its rate is searched."""
+        made = replace(self.strategy, max_epochs=data.max_epochs, patience=data.patience)
+        if not self.searched:
+            return made
+        if isinstance(made, ICL) and made.meta is not None:
+            made = replace(made, meta=replace(made.meta, rates=Fixed(rate)))
+        return replace(made, rates=Fixed(rate))
 
 
 def retraining(data: DataSet, rate: float, *, max_epochs: int | None = None) -> Retrain:
@@ -47,58 +55,33 @@ def retraining(data: DataSet, rate: float, *, max_epochs: int | None = None) -> 
     )
 
 
-def _searched(title: str, kind: type[Strategy]) -> Entry:
-    def make(data: DataSet, rate: float) -> Strategy:
-        return kind(rates=Fixed(rate), max_epochs=data.max_epochs, patience=data.patience)
-
-    return Entry(title=title, make=make, searched=True)
-
-
-def _paper(title: str, *, meta: bool, learned_rates: bool) -> Entry:
-    def make(data: DataSet, rate: float) -> Strategy:
-        return ICL.paper(
-            meta=meta,
-            learned_rates=learned_rates,
-            rate=rate,
-            max_epochs=data.max_epochs,
-            patience=data.patience,
-        )
-
-    return Entry(title=title, make=make, searched=not learned_rates)
-
-
 LINE_UP: dict[str, Entry] = {
-    RETRAINING: Entry(title="retraining", make=retraining),
-    "inference": Entry(title="inference", make=lambda data, rate: Inference()),
-    "fine-tuning": _searched("fine-tuning", FineTune),
-    "warm-start": _searched("warm start", WarmStart),
-    "replay": _searched("replay", Replay),
-    "distillation": _searched("distillation", Distill),
-    "icl": Entry(
-        title="ICL()",
-        make=lambda data, rate: ICL(max_epochs=data.max_epochs, patience=data.patience),
+    RETRAINING: Entry(title="retraining", strategy=Retrain(), searched=True),
+    "inference": Entry(title="inference", strategy=Inference()),
+    "fine-tuning": Entry(title="fine-tuning", strategy=FineTune(), searched=True),
+    "warm-start": Entry(title="warm start", strategy=WarmStart(), searched=True),
+    "replay": Entry(title="replay", strategy=Replay(), searched=True),
+    "distillation": Entry(title="distillation", strategy=Distill(), searched=True),
+    "icl": Entry(title="ICL()", strategy=ICL()),
+    "paper": Entry(title="paper's ICL", strategy=ICL.paper()),
+    "paper-no-lrl": Entry(
+        title="paper's ICL w/o LRL", strategy=ICL.paper(learned_rates=False), searched=True
     ),
-    "paper": _paper("paper's ICL", meta=True, learned_rates=True),
-    "paper-no-lrl": _paper("paper's ICL w/o LRL", meta=True, learned_rates=False),
-    "paper-no-m": _paper("paper's ICL w/o M", meta=False, learned_rates=True),
-    "paper-no-m-lrl": _paper("paper's ICL w/o M+LRL", meta=False, learned_rates=False),
-    # Warm start with as many items a step as ICL() has: what the objective alone is worth.
+    "paper-no-m": Entry(title="paper's ICL w/o M", strategy=ICL.paper(meta=False)),
+    "paper-no-m-lrl": Entry(
+        title="paper's ICL w/o M+LRL",
+        strategy=ICL.paper(meta=False, learned_rates=False),
+        searched=True,
+    ),
+    # With as many items a step as ICL() has: what the objective alone is worth.
     "warm-start-96": Entry(
         title="warm start, 96 items at 2e-3",
-        make=lambda data, rate: WarmStart(
-            batch=96, rates=Fixed(2e-3), max_epochs=data.max_epochs, patience=data.patience
-        ),
+        strategy=WarmStart(batch=96, rates=Fixed(2e-3)),
         usual=False,
     ),
     "icl-large": Entry(
         title="ICL, 128 + 64 items at 8e-3",
-        make=lambda data, rate: ICL(
-            batch=64,
-            old_batch=128,
-            rates=Fixed(8e-3),
-            max_epochs=data.max_epochs,
-            patience=data.patience,
-        ),
+        strategy=ICL(batch=64, old_batch=128, rates=Fixed(8e-3)),
         usual=False,
     ),
 }

@@ -22,7 +22,7 @@ from incontrast.rows import Row, append_row, read_rows
 from incontrast.strategies import Strategy
 from incontrast.training.progress import Progress
 
-__all__ = ["Event", "Unfinished", "run", "unfinished"]
+__all__ = ["Event", "Tell", "Unfinished", "run", "unfinished"]
 
 log = logging.getLogger(__name__)
 

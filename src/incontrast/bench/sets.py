@@ -12,13 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from incontrast.bench.folder import (
-    Parts,
-    digits_parts,
-    graph_parts,
-    image_parts,
-    mnist_parts,
-)
+from incontrast.bench.folder import Digits, GraphFiles, ImageFiles, MnistFiles, Parts
 from incontrast.data import Labelled
 from incontrast.domains.base import Domain
 from incontrast.domains.graphs import Graphs
@@ -147,7 +141,7 @@ _RESNET: dict[str, Any] = {
 }
 _SMALL_ENCODER: dict[str, Any] = {
     "domain": Images(28, 1, encoder="small", views=_GREY),
-    "read": mnist_parts(),
+    "read": MnistFiles(),
     "ratios": (0.3,),
     "items": 2000,
     "held_out": 1000,
@@ -157,17 +151,17 @@ _SMALL_ENCODER: dict[str, Any] = {
 }
 
 SMALL: dict[str, DataSet] = {
-    "proteins": DataSet(name="PROTEINS", read=graph_parts("PROTEINS"), domain=Graphs()),
+    "proteins": DataSet(name="PROTEINS", read=GraphFiles("PROTEINS"), domain=Graphs()),
     "mnist-2": DataSet(
         name="MNIST-2",
-        read=mnist_parts((0, 1)),
+        read=MnistFiles((0, 1)),
         domain=Images(16, 1, views=_GREY),
         held_out=500,
         **_RESNET,
     ),
     "imagenet-2": DataSet(
         name="ImageNet-2",
-        read=image_parts("ImageNet-2-tiny", 16),
+        read=ImageFiles("ImageNet-2-tiny", 16),
         domain=Images(16),
         held_out=100,
         **_RESNET,
@@ -178,7 +172,7 @@ SMALL: dict[str, DataSet] = {
     "mnist-shift": DataSet(name="MNIST, turned", split="shift", **_SMALL_ENCODER),
     "reddit": DataSet(
         name="REDDIT-BINARY",
-        read=graph_parts("REDDIT-BINARY"),
+        read=GraphFiles("REDDIT-BINARY"),
         domain=Graphs(),
         max_epochs=60,
         limit=1.0,
@@ -190,7 +184,7 @@ SMALL: dict[str, DataSet] = {
     # Not of the paper: small enough to try things on.
     "digits": DataSet(
         name="digits by class",
-        read=digits_parts(flat=False),
+        read=Digits(flat=False),
         domain=Images(8, 1, encoder="small", views=ImageViews(flip=0.0, scale=(0.4, 1.0))),
         split="class",
         new_classes=(7, 8, 9),
@@ -200,7 +194,7 @@ SMALL: dict[str, DataSet] = {
     ),
     "digits-vectors": DataSet(
         name="digits by class, vectors",
-        read=digits_parts(flat=True),
+        read=Digits(flat=True),
         domain=Vectors(64),
         split="class",
         new_classes=(7, 8, 9),
@@ -210,7 +204,7 @@ SMALL: dict[str, DataSet] = {
     ),
     "mnist-2-small": DataSet(
         name="MNIST-2, small encoder",
-        read=mnist_parts((0, 1)),
+        read=MnistFiles((0, 1)),
         domain=Images(28, 1, encoder="small", views=_GREY),
         ratios=(0.3,),
         items=2000,
@@ -234,7 +228,7 @@ PAPER: dict[str, DataSet] = {
     "mnist-2": replace(SMALL["mnist-2"], domain=Images(224, 1, views=_GREY), **_WHOLE),
     "imagenet-2": replace(
         SMALL["imagenet-2"],
-        read=image_parts("ImageNet-2", 224),
+        read=ImageFiles("ImageNet-2", 224),
         domain=Images(224),
         **_WHOLE,
     ),
