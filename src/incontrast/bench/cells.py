@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from incontrast.bench.figures import (
     accuracies,
     biases,
@@ -15,11 +17,13 @@ from incontrast.bench.figures import (
     level,
     paper_figures,
     target_of,
+    totals,
 )
 from incontrast.bench.grid import Group, key_of, settings_of
 from incontrast.bench.machine import PeakMemory, clock, load, machine, software, today
 from incontrast.bench.sets import Splits
-from incontrast.bench.trace import trace
+from incontrast.bench.stop import StopRule
+from incontrast.bench.trace import Point, as_good, trace
 from incontrast.learner import Learner
 from incontrast.outcome import Outcome
 from incontrast.rows import Row
@@ -120,24 +124,37 @@ class Bench:
         head = {**self.identify("cell", strategy), "strategy": name}
         begin, before, memory = time.perf_counter(), load(), PeakMemory()
         data, judged = self.group.data, clock(learner.engine.device)
+        target = None if ceiling is None else target_of(ceiling)
+        stop = StopRule(data.patience, data.max_epochs)
+        level_encoder: nn.Module | None = None
+
+        def step(told: Progress) -> None:
+            progress(told)
+            stop(told)
+
+        def seen(point: Point, encoder: nn.Module) -> None:
+            nonlocal level_encoder
+            if level_encoder is None and target is not None and as_good(point.loss, target):
+                level_encoder = encoder
+
         budget = None
         if ceiling is not None:
-            budget = Budget(passes=int(data.limit * ceiling["paper"]["total"]["passes"]))
+            budget = Budget(passes=int(data.limit * ceiling["total"]["passes"]))
+        old, new = self.splits.old.items, self.splits.new.items
         try:
             traced = trace(
                 learner,
-                self.splits.old.items,
-                self.splits.new.items,
+                old,
+                new,
                 strategy,
                 sample=data.sample,
                 spacing=data.spacing,
                 budget=budget,
-                progress=progress,
+                progress=step,
+                seen=seen,
             )
         except TrainingDiverged as error:
             return head | {"failed": str(error)} | _circumstances(learner, begin, before)
-        target = traced.points[-1].loss if ceiling is None else target_of(ceiling)
-        kept = traced.learner.memory.items
         row = {
             **head,
             "counts": {
@@ -146,14 +163,29 @@ class Bench:
                 "held_out": len(self.splits.held_out_old) + len(self.splits.held_out_new or ()),
             },
             "alpha": traced.outcome.growth_ratio,
-            "paper": paper_figures(traced, judged),
-            "ours": level(traced, target, judged),
-            "accuracy": accuracies(traced.learner, self.splits, self.group.seed),
+            "total": totals(traced, judged),
+            "paper": paper_figures(traced, data, judged),
+            "ours": level(traced, target or traced.points[-1].loss, judged),
             "bias": biases(traced.learner, self.splits, data.sample),
             "curve": curve(traced, judged),
-            "memory_of_items": None if kept is None else kept.nbytes,
-            **_circumstances(learner, begin, before),
+            "memory_of_items": None
+            if learner.memory.items is None
+            else learner.memory.items.nbytes,
         }
+        # The encoder at the paper's stop, and the one that was first level with retraining; where
+        # there is none, the one that the whole run gave.
+        final = traced.learner.encoder
+        encoders = {"paper": stop.encoder or final, "ours": level_encoder or final}
+        if target is None:
+            encoders["paper"] = final  # retraining really is stopped by the rule
+        same = encoders["paper"] is encoders["ours"]
+        for protocol, encoder in encoders.items():
+            row[protocol]["accuracy"] = (
+                row["paper"]["accuracy"]
+                if protocol == "ours" and same
+                else accuracies(encoder, traced.learner, self.splits)
+            )
+        row |= _circumstances(learner, begin, before)
         row["cost"]["peak_memory"] = memory.bytes()
         return row
 

@@ -20,6 +20,7 @@ from incontrast.strategies import (
 __all__ = ["LINE_UP", "RETRAINING", "Entry", "retraining"]
 
 RETRAINING = "retraining"
+MANY = 1_000_000  # epochs: more than any limit allows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,20 +28,19 @@ class Entry:
     """A strategy of the comparison.
 
     Args:
-        title: Its name in tables.
-        strategy: What it is; a data set's epochs and patience take the place of its own.
+        strategy: What it is. It is not stopped by epochs or patience, but when it has had as many
+            encoder passes as retraining, or what a data set's limit says.
         searched: Whether its learning rate is searched; the others bring their own.
         usual: Whether it runs unless others are asked for.
     """
 
-    title: str
     strategy: Strategy
     searched: bool = False
     usual: bool = True
 
-    def make(self, data: DataSet, rate: float) -> Strategy:
-        """The strategy for a data set, at this rate if its rate is searched."""
-        made = replace(self.strategy, max_epochs=data.max_epochs, patience=data.patience)
+    def make(self, rate: float, *, max_epochs: int = MANY) -> Strategy:
+        """The strategy, at this rate if its rate is searched."""
+        made = replace(self.strategy, max_epochs=max_epochs, patience=None)
         if not self.searched:
             return made
         if isinstance(made, ICL) and made.meta is not None:
@@ -56,31 +56,26 @@ def retraining(data: DataSet, rate: float, *, max_epochs: int | None = None) -> 
 
 
 LINE_UP: dict[str, Entry] = {
-    RETRAINING: Entry(title="retraining", strategy=Retrain(), searched=True),
-    "inference": Entry(title="inference", strategy=Inference()),
-    "fine-tuning": Entry(title="fine-tuning", strategy=FineTune(), searched=True),
-    "warm-start": Entry(title="warm start", strategy=WarmStart(), searched=True),
-    "replay": Entry(title="replay", strategy=Replay(), searched=True),
-    "distillation": Entry(title="distillation", strategy=Distill(), searched=True),
-    "icl": Entry(title="ICL()", strategy=ICL()),
-    "paper": Entry(title="paper's ICL", strategy=ICL.paper()),
-    "paper-no-lrl": Entry(
-        title="paper's ICL w/o LRL", strategy=ICL.paper(learned_rates=False), searched=True
-    ),
-    "paper-no-m": Entry(title="paper's ICL w/o M", strategy=ICL.paper(meta=False)),
+    RETRAINING: Entry(strategy=Retrain(), searched=True),
+    "inference": Entry(strategy=Inference()),
+    "fine-tuning": Entry(strategy=FineTune(), searched=True),
+    "warm-start": Entry(strategy=WarmStart(), searched=True),
+    "replay": Entry(strategy=Replay(), searched=True),
+    "distillation": Entry(strategy=Distill(), searched=True),
+    "icl": Entry(strategy=ICL()),
+    "paper": Entry(strategy=ICL.paper()),
+    "paper-no-lrl": Entry(strategy=ICL.paper(learned_rates=False), searched=True),
+    "paper-no-m": Entry(strategy=ICL.paper(meta=False)),
     "paper-no-m-lrl": Entry(
-        title="paper's ICL w/o M+LRL",
         strategy=ICL.paper(meta=False, learned_rates=False),
         searched=True,
     ),
     # With as many items a step as ICL() has: what the objective alone is worth.
     "warm-start-96": Entry(
-        title="warm start, 96 items at 2e-3",
         strategy=WarmStart(batch=96, rates=Fixed(2e-3)),
         usual=False,
     ),
     "icl-large": Entry(
-        title="ICL, 128 + 64 items at 8e-3",
         strategy=ICL(batch=64, old_batch=128, rates=Fixed(8e-3)),
         usual=False,
     ),

@@ -164,13 +164,13 @@ class _Group:
             return bench.fitting
         entry, data = self.group.line_up[name], self.group.data
         if not entry.searched:
-            return entry.make(data, data.rates[0])
+            return entry.make(data.rates[0])
         on = (
             bench if self.group.seed == SEARCH_SEED else self.bench(search=search, seed=SEARCH_SEED)
         )
         if on is None:
             return None
-        doing = f"rate of {entry.title}"
+        doing = f"rate of {name}"
         rate = best_rate(
             name,
             strategy_trials(self.group, name, on),
@@ -178,7 +178,7 @@ class _Group:
             learner=lambda: on.learner(self._progress(doing), self._row("first fit")),
             tell_row=self._row(doing) if search else None,
         )
-        return None if rate is None else entry.make(data, rate)
+        return None if rate is None else entry.make(rate)
 
     def cell(self, bench: Bench, name: str, ceiling: Row | None) -> Row:
         strategy = self.strategy(name, bench, search=True)
@@ -186,10 +186,9 @@ class _Group:
         found = self.rows.get(bench.key("cell", strategy))
         if found is not None:
             return found
-        title = self.group.line_up[name].title
         learner = bench.learner(self._progress("first fit"), self._row("first fit"))
-        row = bench.cell(name, strategy, learner, ceiling=ceiling, progress=self._progress(title))
-        self._row(title)(row)
+        row = bench.cell(name, strategy, learner, ceiling=ceiling, progress=self._progress(name))
+        self._row(name)(row)
         return row
 
     def _progress(self, doing: str) -> Callable[[Progress], None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from incontrast.bench.cells import Bench
@@ -31,8 +30,8 @@ def fitting_trials(group: Group, folder: Path | None, work: Path) -> Trials:
 def strategy_trials(group: Group, name: str, bench: Bench) -> Trials:
     """Short updates by this strategy, one at each rate; ``bench`` holds what is searched on."""
     entry, data = group.line_up[name], group.data
-    short = replace(data, max_epochs=min(data.search_epochs, data.max_epochs))
-    return {rate: (bench, entry.make(short, rate)) for rate in data.rates}
+    short = data.search_epochs
+    return {rate: (bench, entry.make(rate, max_epochs=short)) for rate in data.rates}
 
 
 def best_rate(

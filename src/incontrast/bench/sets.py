@@ -50,9 +50,9 @@ class DataSet:
         items: Items that encoders may see, drawn at random; all of them if None.
         held_out: Items for tests: a number from the set's own part for it, or else a share.
         new_classes: The classes that come later, where the split is by class.
-        max_epochs: Of every training, at most.
-        patience: Epochs without a new lowest loss after which a training ends.
-        limit: Encoder passes that an update may take, as a multiple of retraining's.
+        max_epochs: Of the first fit and of retraining, at most; the paper's stop rule has them too.
+        patience: Epochs without a new lowest loss after which that rule ends a training.
+        limit: Encoder passes that an update has, as a multiple of retraining's.
         sample: Old and new items, each, on which the true loss is measured.
         spacing: It is measured whenever this many times more steps have been taken.
         rates: Learning rates to search for the strategies that need one.
@@ -69,7 +69,7 @@ class DataSet:
     new_classes: tuple[int, ...] = ()
     max_epochs: int = 200
     patience: int = 50
-    limit: float = 2.0
+    limit: float = 1.0
     sample: int = 512
     spacing: float = 1.08
     rates: tuple[float, ...] = (1e-3, 1e-4, 1e-5)
@@ -109,6 +109,8 @@ class DataSet:
             "sample": self.sample,
             "spacing": self.spacing,
             "limit": self.limit,
+            "patience": self.patience,
+            "max_epochs": self.max_epochs,
         }
 
 
@@ -133,7 +135,6 @@ _RESNET: dict[str, Any] = {
     "items": 192,
     "max_epochs": 30,
     "patience": 10,
-    "limit": 1.0,
     "sample": 128,
     "spacing": 1.25,
     "rates": (1e-3, 1e-4),
@@ -146,7 +147,6 @@ _SMALL_ENCODER: dict[str, Any] = {
     "items": 2000,
     "held_out": 1000,
     "max_epochs": 100,
-    "limit": 1.0,
     "search_epochs": 10,
 }
 
@@ -175,7 +175,6 @@ SMALL: dict[str, DataSet] = {
         read=GraphFiles("REDDIT-BINARY"),
         domain=Graphs(),
         max_epochs=60,
-        limit=1.0,
         sample=256,
         spacing=1.15,
         rates=(1e-3, 1e-4),
@@ -190,7 +189,6 @@ SMALL: dict[str, DataSet] = {
         new_classes=(7, 8, 9),
         ratios=(0.3,),
         rates=(1e-3,),
-        limit=1.0,
     ),
     "digits-vectors": DataSet(
         name="digits by class, vectors",
@@ -200,7 +198,6 @@ SMALL: dict[str, DataSet] = {
         new_classes=(7, 8, 9),
         ratios=(0.3,),
         rates=(1e-3,),
-        limit=1.0,
     ),
     "mnist-2-small": DataSet(
         name="MNIST-2, small encoder",
@@ -210,7 +207,6 @@ SMALL: dict[str, DataSet] = {
         items=2000,
         held_out=500,
         rates=(1e-3,),
-        limit=1.0,
     ),
 }
 """Small enough for a night on two cores."""
@@ -219,7 +215,6 @@ _WHOLE: dict[str, Any] = {
     "items": None,
     "max_epochs": 100_000,
     "patience": 50,
-    "limit": 2.0,
     "rates": (1e-3, 1e-4, 1e-5),
     "search_epochs": 50,
 }

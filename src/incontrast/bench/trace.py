@@ -66,6 +66,7 @@ def trace(
     spacing: float = SPACING,
     budget: Budget | None = None,
     progress: Callable[[Progress], None] | None = None,
+    seen: Callable[[Point, nn.Module], None] | None = None,
 ) -> Trace:
     """Update a copy of a learner and measure its true loss as it goes; measuring costs no time.
 
@@ -78,6 +79,7 @@ def trace(
         spacing: Measured whenever this many times more steps have been taken, at ends of epochs.
         budget: What the update may cost.
         progress: Told about every step as well.
+        seen: Told about every point but the first, with its encoder.
     """
     learner = copy.deepcopy(learner)
     first, later = learner.domain.collect(old), learner.domain.collect(new)
@@ -98,6 +100,8 @@ def trace(
             seed=learner.seed,
         ).true_loss()
         points.append(Point(seconds, passes, epochs, loss, watch.seconds))
+        if seen is not None and len(points) > 1:
+            seen(points[-1], encoder)
 
     def told(step: Progress) -> None:
         nonlocal due
