@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from incontrast._version import __version__
+from incontrast.cli.paper import paper
 
 __all__ = ["app", "main"]
 
@@ -18,6 +19,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(paper)
 
 
 def _version(asked: bool) -> None:
