@@ -241,7 +241,9 @@ class Advance:
         }
         self.versions.write(pending["number"], learner, record)
         seconds = time.perf_counter() - begin
-        about = {key: record["outcome"][key] for key in ("strategy", "epochs", "steps", "passes")}
+        shown = ("strategy", "from_scratch", "epochs", "steps", "passes", "stopped")
+        about = {key: record["outcome"][key] for key in shown}
+        about["training_seconds"] = outcome.seconds
         self.journal.add("train", version=pending["number"], seconds=seconds, **about)
         self.notify(f"trained version {pending['number']} in {seconds:.1f} s")
 
