@@ -98,10 +98,15 @@ def _facts(
 
 
 def _verdict(evaluation: Mapping[str, Any], promoted: bool, objections: Sequence[str]) -> Verdicts:
+    claim = "Embeddings have not collapsed."
+    if "movement" in evaluation:
+        claim = (
+            f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, and "
+            "embeddings have not collapsed."
+        )
     verdicts = [
         Verdict(
-            claim=f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, and "
-            "embeddings have not collapsed.",
+            claim=claim,
             standing="fails" if objections else "holds",
             because="; ".join(objections) or _health(evaluation),
         )
