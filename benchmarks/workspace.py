@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -57,19 +59,27 @@ def use(folder: Path) -> None:
     ic.Learner(ic.Images(32, encoder="small"))  # imports are not what is measured
     new = images(1000, 12345)
     base = memory()
-    begin = time.perf_counter()
-    workspace = ic.Workspace.open(folder)
-    learner = workspace.learner()
-    opening = time.perf_counter() - begin
-    count = len(learner.memory)
-    begin, processor = time.perf_counter(), time.process_time()
-    workspace.update(new, force=True)
+    with clock() as opening:
+        workspace = ic.Workspace.open(folder)
+        count = len(workspace.learner().memory)
+    read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+    with clock() as updating:
+        workspace.update(new, force=True)
+    read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock - read
     print(
-        f"{count:>9,} items: opened in {opening:.2f} s; updated in "
-        f"{time.perf_counter() - begin:.1f} s by the clock, "
-        f"{time.process_time() - processor:.1f} s of processor; "
+        f"{count:>9,} items: opened in {opening[0]:.2f} s by the clock, {opening[1]:.2f} s of "
+        f"processor; updated in {updating[0]:.1f} s by the clock, {updating[1]:.1f} s of processor, "
+        f"with {read / 2048:.0f} MB that were not in the system's cache; "
         f"memory {memory() - base:.0f} MB above the start's {base:.0f}"
     )
+
+
+@contextmanager
+def clock() -> Iterator[list[float]]:
+    """Seconds by the clock and of the processor, once the block has ended."""
+    spent = [time.perf_counter(), time.process_time()]
+    yield spent
+    spent[:] = [time.perf_counter() - spent[0], time.process_time() - spent[1]]
 
 
 def memory() -> float:

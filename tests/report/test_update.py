@@ -58,6 +58,7 @@ def page(**changes) -> str:
         "record": RECORD,
         "evaluation": EVALUATION,
         "promoted": True,
+        "current": True,
         "from_scratch_seconds": 9.0,
         "journal": ["2026-11-16  workspace made", "2026-11-16  version 2 promoted"],
         "pictures": {3: "data:image/png;base64,AAAA", 5: "data:image/png;base64,BBBB"},
@@ -104,7 +105,8 @@ def test_the_page_of_a_fit() -> None:
 
 def test_a_refused_and_a_forced_version() -> None:
     evaluation = {**EVALUATION, "objections": ["the loss of old items rose"]}
-    refused = page(evaluation=evaluation, promoted=False)
+    assert "Version 2 was promoted." in page(current=False)
+    refused = page(evaluation=evaluation, promoted=False, current=False)
     assert "Version 2 was not promoted" in refused
     assert "the loss of old items rose" in refused
     assert "It was forced." in page(evaluation=evaluation)

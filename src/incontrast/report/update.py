@@ -28,6 +28,7 @@ def update_page(
     record: Mapping[str, Any],
     evaluation: Mapping[str, Any],
     promoted: bool,
+    current: bool,
     from_scratch_seconds: float | None,
     journal: Sequence[str],
     pictures: Mapping[int, str],
@@ -39,6 +40,7 @@ def update_page(
         record: What was written down about it.
         evaluation: How it was judged.
         promoted: Whether it is or was the current one.
+        current: Whether it is.
         from_scratch_seconds: How long the last training from scratch took.
         journal: What was done with the workspace, a sentence each.
         pictures: Items as data URIs of images, by id; empty for data that are no pictures.
@@ -46,7 +48,9 @@ def update_page(
     """
     outcome, number = record["outcome"], record["version"]
     objections = evaluation.get("objections", [])
-    standing = "is the current one" if promoted else "was not promoted"
+    standing = "was promoted" if promoted else "was not promoted"
+    if current:
+        standing = "is the current one"
     sections = [
         Section("At a glance", (_facts(record, evaluation, from_scratch_seconds),)),
         Section("Promotion", (_verdict(evaluation, promoted, objections),)),
