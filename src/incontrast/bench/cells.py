@@ -183,7 +183,7 @@ class Bench:
             row[protocol]["accuracy"] = (
                 row["paper"]["accuracy"]
                 if protocol == "ours" and same
-                else accuracies(encoder, traced.learner, self.splits)
+                else accuracies(encoder, traced.learner, self.splits, data.folds)
             )
         row |= _circumstances(learner, begin, before)
         row["cost"]["peak_memory"] = memory.bytes()

@@ -205,6 +205,8 @@ class _Group:
 
     def _row(self, doing: str) -> Callable[[Row], None]:
         def told(row: Row) -> None:
+            if row["key"] in self.rows:
+                return  # a fit whose learner was lost has been made again
             self.rows[row["key"]] = row
             self._tell(Event(group=self.group.title, doing=doing, row=row))
 
