@@ -107,7 +107,7 @@ def _table(result: Comparison) -> Table:
             Column("strategy"),
             Column("time", number=True),
             Column("level after", number=True, hint="as good as retraining"),
-            *(Column(part, number=True, group="loss of items,") for part in ("old", "new", "all")),
+            *(Column(part, number=True, group="true loss") for part in ("old", "new", "all")),
         ),
         rows=tuple(rows),
         caption=f"{old:,} old and {new:,} new items, α = {result.growth_ratio:.2f}. True losses "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -24,25 +24,45 @@ STANDING = {
 
 
 def print_table(console: Console, table: Table) -> None:
-    """A wide table is turned: its columns become lines, which a terminal has more room for."""
-    wide = len(table.columns) > len(table.rows)
-    grid = Grid(header_style="bold")
-    if wide:
-        grid.add_column(no_wrap=True)
-        for row in table.rows:
-            grid.add_column(row[0].text, justify="right")
-        for number, column in enumerate(table.columns[1:], start=1):
-            heading = " ".join(filter(None, (column.group, column.title)))
-            grid.add_row(heading, *(_text(row[number]) for row in table.rows))
+    """A wide table is turned: its columns become lines, which a terminal has more room for.
+
+    Where the columns do not fit beside each other, the rest of them follow below.
+    """
+    console.print(Text(table.title, style="bold"))
+    headings = [" ".join(filter(None, (c.group, c.title))) for c in table.columns]
+    if len(table.columns) > len(table.rows):
+        for part in _that_fit(table.rows, console.width - max(map(len, headings)) - 4):
+            grid = Grid(header_style="bold")
+            grid.add_column(no_wrap=True)
+            for row in part:
+                grid.add_column(row[0].text, justify="right")
+            for number, heading in enumerate(headings[1:], start=1):
+                grid.add_row(heading, *(_text(row[number]) for row in part))
+            console.print(grid)
     else:
-        for column in table.columns:
-            heading = " ".join(filter(None, (column.group, column.title)))
+        grid = Grid(header_style="bold")
+        for column, heading in zip(table.columns, headings, strict=True):
             grid.add_column(heading, justify="right" if column.number else "left")
         for row in table.rows:
             grid.add_row(*(_text(cell) for cell in row))
-    console.print(Text(table.title, style="bold"))
-    console.print(grid)
+        console.print(grid)
     console.print(Padding(Text(_plain(table.caption), style="dim"), (0, 0, 1, 0)))
+
+
+def _that_fit(rows: Sequence[tuple[Cell, ...]], room: int) -> Iterator[list[tuple[Cell, ...]]]:
+    """Rows that become columns, as many at a time as this many characters hold."""
+    part: list[tuple[Cell, ...]] = []
+    left = room
+    for row in rows:
+        words = [word for cell in row for word in (cell.text, *cell.note.split(" · "))]
+        # A name may be broken between its words, a figure not.
+        width = max(len(word) for word in (*row[0].text.split(), *words[1:])) + 3
+        if part and width > left:
+            yield part
+            part, left = [], room
+        part.append(row)
+        left -= width
+    yield part
 
 
 def print_verdicts(console: Console, title: str, verdicts: Sequence[Verdict]) -> None:
@@ -59,8 +79,8 @@ def print_verdicts(console: Console, title: str, verdicts: Sequence[Verdict]) ->
 
 def _text(cell: Cell) -> Text:
     text = Text(cell.text, style=STYLES.get(cell.mark, ""))
-    if cell.note:
-        text.append(f"\n{cell.note}", style="dim")
+    for note in filter(None, cell.note.split(" · ")):
+        text.append(f"\n{note}", style="dim")
     return text
 
 

@@ -195,7 +195,7 @@ def level_figure(summary: Summary) -> Figure | None:
             axis.yaxis.set_minor_formatter("{x:g}")
             axis.set_xlabel("seconds of training")
             axis.set_title(f"{part} items")
-            axis.grid(True, which="both")
+            axis.grid(True)
         axes[0].set_ylabel("true loss over X′")
         axes[1].legend(fontsize="small")
 

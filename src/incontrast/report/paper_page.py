@@ -50,7 +50,8 @@ def paper_page(summary: Summary) -> Page:
             (
                 Text(
                     "Written from the rows, by rule: a claim about cells holds if it holds in "
-                    "every cell that has been run, and does not if it holds in none."
+                    "every cell that has been run, does not if it holds in none, and stays open "
+                    "while fewer than half of its cells have been run."
                 ),
                 Verdicts(claims_of_the_paper(summary)),
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ Metric = Literal["time", "epoch", "passes"]
 _FIELD = {"time": "seconds", "epoch": "epochs", "passes": "passes"}
 
 
+@cache
 def published() -> dict[str, Any]:
     """The paper's own figures, with their source."""
     text = (files("incontrast.report") / "published.json").read_text(encoding="utf-8")
@@ -78,11 +79,16 @@ class Summary:
         found = {strategy for _, strategy, _ in self._cells}
         return [name for name in STRATEGIES if name in found]
 
+    @cached_property
+    def _seeds(self) -> dict[tuple[Place, str], list[int]]:
+        found: dict[tuple[Place, str], list[int]] = {}
+        for place, strategy, seed in sorted(self._cells, key=lambda cell: cell[2]):
+            found.setdefault((place, strategy), []).append(seed)
+        return found
+
     def seeds(self, place: Place, strategy: str) -> list[int]:
         """Seeds that this cell has been run with."""
-        return sorted(
-            seed for there, name, seed in self._cells if (there, name) == (place, strategy)
-        )
+        return self._seeds.get((place, strategy), [])
 
     def runs(self, place: Place, strategy: str) -> list[tuple[Row, Row]]:
         """Its rows, one for each seed, each with retraining's row of that seed."""
