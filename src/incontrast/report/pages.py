@@ -12,6 +12,7 @@ from incontrast.report.paper_page import PROTOCOLS
 from incontrast.report.paper_tables import (
     accuracy_table,
     bias_table,
+    cost_table,
     level_table,
     loss_table,
     search_table,
@@ -52,6 +53,7 @@ def results_page(summary: Summary) -> str:
         loss_table(summary, ("mnist-class", "mnist-shift")),
         loss_table(summary, ("digits", "digits-vectors", "mnist-2-small")),
         bias_table(summary),
+        cost_table(summary),
         search_table(summary),
     ]
     for table in tables:

@@ -151,6 +151,7 @@ def training_figure(summary: Summary) -> Figure | None:
         left.set_xlabel("epoch")
         left.set_title("training loss, as each defines it")
         left.set_xscale("log")
+        left.xaxis.set_major_formatter("{x:g}")
         right.set_xlabel("encoder passes")
         right.set_title("true loss over X′")
         for axis in (left, right):

@@ -16,6 +16,7 @@ from incontrast.report.paper_figures import (
 from incontrast.report.paper_tables import (
     accuracy_table,
     bias_table,
+    cost_table,
     level_table,
     loss_table,
     search_table,
@@ -75,7 +76,10 @@ def paper_page(summary: Summary) -> Page:
             ),
         ),
         Section("Figures", _figures(summary)),
-        Section("Bias and search", (bias_table(summary), search_table(summary))),
+        Section(
+            "Bias, cost and search",
+            (bias_table(summary), cost_table(summary), search_table(summary)),
+        ),
     ]
     return Page(
         title="Incremental contrastive learning: the paper, reproduced and judged",

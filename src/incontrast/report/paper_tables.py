@@ -12,6 +12,7 @@ from incontrast.report.summary import Metric, Place, Summary, published
 __all__ = [
     "accuracy_table",
     "bias_table",
+    "cost_table",
     "level_table",
     "loss_table",
     "search_table",
@@ -179,6 +180,36 @@ def bias_table(summary: Summary) -> Table:
     )
 
 
+def cost_table(summary: Summary) -> Table:
+    """Time, passes and memory of whole runs."""
+    places = [place for place in summary.places if _usual(place)]
+    columns = [Column("strategy")]
+    for place in places:
+        group = f"{_set_title(summary, place.set)}, α = {place.growth_ratio:g}"
+        columns.append(Column("time", number=True, group=group, hint="training, seconds"))
+        columns.append(Column("peak", number=True, group=group, hint="memory of the process"))
+    rows = []
+    for name in summary.strategies:
+        cells = [Cell(strategy_title(name))]
+        for place in places:
+            found = summary.finished(place, name)
+            seconds = [row["total"]["seconds"] for row in found]
+            peaks = [row["cost"].get("peak_memory") for row in found]
+            known = [peak for peak in peaks if peak is not None]
+            cells.append(_plain_mean(seconds, "{:.1f} s"))
+            cells.append(_plain_mean([peak / 2**20 for peak in known], "{:.0f} MB"))
+        rows.append(tuple(cells))
+    return Table(
+        title="Time and memory of the whole runs",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        caption="Seconds of training until a run has had as many encoder passes as retraining, and "
+        "the most memory that the process held meanwhile, libraries and data included (about "
+        "400 MB before anything is trained). All strategies but inference, fine-tuning and "
+        "distillation also need the old items themselves.",
+    )
+
+
 def search_table(summary: Summary) -> Table:
     """What the search for learning rates cost, and what it chose."""
     places = [place for place in summary.places if summary.search_cost(place)]
@@ -264,6 +295,13 @@ def _plain(found: Estimate, note: str = "") -> Cell:
     if found.value is None:
         return NOTHING
     return Cell(f"{found.value:.3f}", sort=found.value, note=note)
+
+
+def _plain_mean(values: Sequence[float], form: str) -> Cell:
+    if not values:
+        return NOTHING
+    value = sum(values) / len(values)
+    return Cell(form.format(value), sort=value)
 
 
 def _published(place: Place, name: str, metric: str) -> float | None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 __all__ = ["Estimate", "mean", "ratio"]
 
-# Student's t for 95 %, by degrees of freedom.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+# Student's t for 95 %, by degrees of freedom, from 2 on.
+_T = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Estimate:
 
     Args:
         value: The mean; None if there is none, as where most seeds never get there.
-        low: Lower end of the 95 % confidence interval; None with a single seed.
+        low: Lower end of the 95 % confidence interval; None with fewer than three seeds, from
+            which it would tell nothing.
         high: Its upper end.
         seeds: Seeds that have a figure.
         never: Seeds that have none.
@@ -34,7 +35,11 @@ class Estimate:
     @property
     def interval(self) -> str:
         """For a note."""
-        return "" if self.low is None or self.high is None else f"{self.low:.2g}–{self.high:.2g}"
+        if self.low is None or self.high is None:
+            return ""
+        return "–".join(
+            f"{end:.0f}" if end >= 99.5 else f"{end:.1f}" for end in (self.low, self.high)
+        )
 
 
 def mean(values: Sequence[float]) -> Estimate:
@@ -46,8 +51,8 @@ def mean(values: Sequence[float]) -> Estimate:
     if not values:
         return Estimate(None, None, None, 0)
     centre = statistics.fmean(values)
-    if len(values) == 1:
-        return Estimate(centre, None, None, 1)
+    if len(values) < 3:
+        return Estimate(centre, None, None, len(values))
     half = _t(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
     return Estimate(centre, centre - half, centre + half, len(values))
 
@@ -73,4 +78,4 @@ def ratio(values: Sequence[float | None]) -> Estimate:
 
 
 def _t(count: int) -> float:
-    return _T[count - 2] if count - 2 < len(_T) else 1.96
+    return _T[count - 3] if count - 3 < len(_T) else 1.96
