@@ -108,11 +108,29 @@ if __name__ == "__main__":
         if path.exists() and path.read_bytes().count(b"\n") >= 2:
             break
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    while _lives(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _lives(process.pid), "a worker goes on without anybody to tell"
     assert len(read_rows(path)) >= 2
     run(tiny(), path, work=tmp_path / "work", jobs=1)
     assert timeless(path) == timeless(finished / "rows.jsonl")
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of this group is at work; one that nobody has buried is not."""
+    listed = subprocess.run(
+        ["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True
+    )
+    states = [line.split() for line in listed.stdout.splitlines()]
+    return any(int(pgid) == group and not state.startswith("Z") for pgid, state in states)
+
+
+def test_an_error_of_a_worker_is_told(tmp_path: Path) -> None:
+    grid = Grid.of(sets=["proteins"], strategies=["inference"])
+    with pytest.raises(FileNotFoundError, match="PROTEINS needs a folder of data sets"):
+        run(grid, tmp_path / "rows.jsonl", work=tmp_path, jobs=2)
 
 
 def test_seeds_share_the_search(finished: Path, tiny, tmp_path: Path) -> None:

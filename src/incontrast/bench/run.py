@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import groupby
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -227,39 +230,64 @@ def _side_by_side(
 ) -> None:
     context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()
+    stop = context.Event()
     with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_begin_worker, initargs=(events,)
+        jobs, mp_context=context, initializer=_begin_worker, initargs=(events, stop)
     ) as pool:
         for _, wave in groupby(todo, key=lambda group: group.seed):
             tasks = [pool.submit(_work, group, dict(rows), folder, work) for group in wave]
             try:
                 for event in _until_done(tasks, events):
                     tell(event)
-                for task in tasks:
-                    task.result()
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                stop.set()  # workers look at it after every epoch
+                for task in tasks:
+                    task.cancel()
+                for _ in _until_done(tasks, events):
+                    pass  # a worker whose words nobody takes does not end
                 raise
+            for task in tasks:
+                if not task.cancelled():
+                    task.result()
 
 
 def _until_done(tasks: list[Future[None]], events: Any) -> Iterator[Event]:
+    """What workers tell. When one of them fails, the others finish what they are at."""
     while True:
-        done = wait(tasks, timeout=0).not_done == set()
+        state = wait(tasks, timeout=0)
+        if any(not task.cancelled() and task.exception() is not None for task in state.done):
+            for task in state.not_done:
+                task.cancel()
         try:
             yield events.get(timeout=0.2)
         except queue.Empty:
-            if done:
+            if not state.not_done:
                 return
 
 
 _events: Any = None  # of a worker process, set once when it begins
+_stop: Any = None
 
 
-def _begin_worker(events: Any) -> None:
-    global _events
-    _events = events
+def _begin_worker(events: Any, stop: Any) -> None:
+    global _events, _stop
+    _events, _stop = events, stop
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker of a parent that was killed would train on with nobody to tell."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _work(group: Group, rows: dict[str, Row], folder: Path | None, work: Path) -> None:
-    _Group(group, rows, folder, work, _events.put).run()
+    def tell(event: Event) -> None:
+        if _stop.is_set():
+            raise InterruptedError("the run was ended")
+        _events.put(event)
+
+    _Group(group, rows, folder, work, tell).run()
