@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from incontrast.cli.app import app
 from incontrast.report import render
-from incontrast.report.claims import claims_of_ours, claims_of_the_paper
+from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.markdown import table_as_markdown
+from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.pages import BEGIN, END, results_page, with_overview
 from incontrast.report.paper_page import paper_page
 from incontrast.report.paper_tables import bias_table, level_table, search_table, speed_up_table

@@ -100,7 +100,8 @@ def show(
     from rich.console import Console
 
     from incontrast.cli.tables import print_table, print_verdicts
-    from incontrast.report.claims import claims_of_ours, claims_of_the_paper
+    from incontrast.report.claims import claims_of_the_paper
+    from incontrast.report.own_claims import claims_of_ours
     from incontrast.report.paper_tables import level_table, speed_up_table
 
     summary = _summary(rows, scale)

@@ -1,23 +1,24 @@
 """Where the paper's claims hold and where they do not: written from the rows, by rule.
 
-A claim about cells (a data set at a growth ratio) holds if it holds in every cell that has rows,
-does not if it holds in none, and otherwise holds in part. As long as fewer than half of the cells
-that it is about have rows, it stays open.
+The rules are in judging.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
+from incontrast.report.judging import (
+    PAPER_CELLS,
+    RATIOS,
+    SHIFTED,
+    cells_of,
+    judge,
+    reaches,
+    speed_up,
+)
 from incontrast.report.names import GRAPHS, IMAGES, OF_THE_PAPER, strategy_title
 from incontrast.report.page import Standing, Verdict
-from incontrast.report.summary import Metric, Place, Summary, published
+from incontrast.report.summary import Place, Summary, published
 
-__all__ = ["claims_of_ours", "claims_of_the_paper"]
-
-RATIOS = (0.3, 0.5, 0.7)
-SHIFTED = ("mnist-class", "mnist-shift")
-PAPER_CELLS = 12  # of Tables 3 and 4
+__all__ = ["claims_of_the_paper"]
 
 
 def claims_of_the_paper(summary: Summary) -> tuple[Verdict, ...]:
@@ -42,57 +43,13 @@ def claims_of_the_paper(summary: Summary) -> tuple[Verdict, ...]:
     )
 
 
-def claims_of_ours(summary: Summary) -> tuple[Verdict, ...]:
-    """What this library says about its own update."""
-    return (_at_or_ahead(summary), _within_the_band(summary), _never_worse_under_shift(summary))
-
-
-def _cells(summary: Summary, sets: Sequence[str], strategy: str) -> list[Place]:
-    return [
-        place
-        for place in summary.places
-        if place.set in sets and place.growth_ratio in RATIOS and summary.runs(place, strategy)
-    ]
-
-
-def _judge(
-    claim: str,
-    cells: Sequence[Place],
-    holds: Callable[[Place], bool],
-    because: Callable[[int, int], str],
-    summary: Summary,
-    *,
-    expected: int,
-) -> Verdict:
-    """A claim about so many cells, with those where it does not hold by name."""
-    if not cells:
-        return Verdict(claim=claim, standing="open", because="There are no rows for it yet.")
-    bad = [place for place in cells if not holds(place)]
-    good = len(cells) - len(bad)
-    standing: Standing = "holds" if not bad else "fails" if not good else "mixed"
-    where = f" Not at: {_names(summary, bad)}." if bad and good else ""
-    if 2 * len(cells) < expected:
-        standing, where = "open", f"{where} That is {len(cells)} of {expected}: too few to decide."
-    return Verdict(claim=claim, standing=standing, because=because(good, len(cells)) + where)
-
-
-def _names(summary: Summary, places: Sequence[Place]) -> str:
-    titles = {row["set"]: row["data"] for row in summary.rows}
-    return ", ".join(f"{titles[place.set]} {place.growth_ratio:g}" for place in places)
-
-
-def _value(summary: Summary, place: Place, name: str, metric: Metric = "time") -> float:
-    found = summary.paper_speed_up(place, name, metric)
-    return 0.0 if found is None or found.value is None else found.value
-
-
 def _faster_than_retraining(summary: Summary) -> Verdict:
-    cells = _cells(summary, (*IMAGES, *GRAPHS), "paper")
-    values = [_value(summary, place, "paper") for place in cells]
-    return _judge(
+    cells = cells_of(summary, (*IMAGES, *GRAPHS), "paper")
+    values = [speed_up(summary, place, "paper") for place in cells]
+    return judge(
         "ICL trains faster than retraining at every growth ratio (Tables 3 and 4: 2.3× to 16.7×).",
         cells,
-        lambda place: _value(summary, place, "paper") > 1.0,
+        lambda place: speed_up(summary, place, "paper") > 1.0,
         lambda good, total: (
             f"By the paper's protocol the paper's ICL is faster in {good} of "
             f"{total} cells: {min(values):.1f}× to {max(values):.1f}×."
@@ -104,12 +61,12 @@ def _faster_than_retraining(summary: Summary) -> Verdict:
 
 def _fastest_on_images(summary: Summary) -> Verdict:
     def fastest(place: Place) -> bool:
-        mine = _value(summary, place, "paper")
-        return all(mine >= _value(summary, place, name) for name in OF_THE_PAPER)
+        mine = speed_up(summary, place, "paper")
+        return all(mine >= speed_up(summary, place, name) for name in OF_THE_PAPER)
 
-    return _judge(
+    return judge(
         "On images ICL is the fastest of all strategies (Table 3: average rank 1.0).",
-        _cells(summary, IMAGES, "paper"),
+        cells_of(summary, IMAGES, "paper"),
         fastest,
         lambda good, total: f"It is the fastest of the paper's seven in {good} of {total} cells.",
         summary,
@@ -119,11 +76,11 @@ def _fastest_on_images(summary: Summary) -> Verdict:
 
 def _largest(summary: Summary) -> Verdict:
     claim = "Up to 16.7× in time and 16.8× in epochs (abstract)."
-    cells = _cells(summary, (*IMAGES, *GRAPHS), "paper")
+    cells = cells_of(summary, (*IMAGES, *GRAPHS), "paper")
     if not cells:
         return Verdict(claim=claim, standing="open", because="There are no rows for it yet.")
-    time = max(_value(summary, place, "paper") for place in cells)
-    epochs = max(_value(summary, place, "paper", "epoch") for place in cells)
+    time = max(speed_up(summary, place, "paper") for place in cells)
+    epochs = max(speed_up(summary, place, "paper", "epoch") for place in cells)
     standing: Standing = (
         "open"
         if 2 * len(cells) < PAPER_CELLS
@@ -151,9 +108,9 @@ def _accuracy_band(summary: Summary) -> Verdict:
         ]
         return [gap for gap in found if gap is not None]
 
-    cells = [place for place in _cells(summary, (*IMAGES, *GRAPHS), "paper") if gaps(place)]
+    cells = [place for place in cells_of(summary, (*IMAGES, *GRAPHS), "paper") if gaps(place)]
     every = [gap for place in cells for gap in gaps(place)]
-    return _judge(
+    return judge(
         "ICL's accuracy differs from the others' by no more than "
         f"{band['low']:+.4f} to {band['high']:+.4f} (Section 4.3).",
         cells,
@@ -167,16 +124,11 @@ def _accuracy_band(summary: Summary) -> Verdict:
     )
 
 
-def _reaches(summary: Summary, place: Place, name: str) -> bool:
-    found = summary.our_speed_up(place, name, "time")
-    return found is not None and found.value is not None
-
-
 def _as_good_as_retraining(summary: Summary) -> Verdict:
-    return _judge(
+    return judge(
         "ICL is equivalent to retraining (Theorem 1, Section 3.2).",
-        _cells(summary, (*IMAGES, *GRAPHS), "paper"),
-        lambda place: _reaches(summary, place, "paper"),
+        cells_of(summary, (*IMAGES, *GRAPHS), "paper"),
+        lambda place: reaches(summary, place, "paper"),
         lambda good, total: (
             f"With as many encoder passes as retraining, the paper's ICL comes to "
             f"retraining's true loss in {good} of {total} cells at random splits."
@@ -187,10 +139,10 @@ def _as_good_as_retraining(summary: Summary) -> Verdict:
 
 
 def _as_good_under_shift(summary: Summary) -> Verdict:
-    return _judge(
+    return judge(
         "The same where the noise distribution really changes (the paper has no such split).",
-        _cells(summary, SHIFTED, "paper"),
-        lambda place: _reaches(summary, place, "paper"),
+        cells_of(summary, SHIFTED, "paper"),
+        lambda place: reaches(summary, place, "paper"),
         lambda good, total: f"New classes and turned images: in {good} of {total} cells.",
         summary,
         expected=len(SHIFTED),
@@ -204,14 +156,14 @@ def _old_data_kept(summary: Summary) -> Verdict:
         return before is not None and after is not None and after <= 1.02 * before
 
     cells = [
-        place for place in _cells(summary, SHIFTED, "paper") if summary.finished(place, "paper")
+        place for place in cells_of(summary, SHIFTED, "paper") if summary.finished(place, "paper")
     ]
     changes = []
     for place in cells:
         before = summary.loss(place, "paper", "old", "before").value
         after = summary.loss(place, "paper", "old").value
         changes.append(f"{before:.2f} → {after:.2f}")
-    return _judge(
+    return judge(
         "ICL is stable: old data is not forgotten (Table 1).",
         cells,
         keeps,
@@ -227,13 +179,13 @@ def _old_data_kept(summary: Summary) -> Verdict:
 def _ablation(summary: Summary, without: str, claim: str) -> Verdict:
     cells = [
         place
-        for place in _cells(summary, (*IMAGES, *GRAPHS), "paper")
+        for place in cells_of(summary, (*IMAGES, *GRAPHS), "paper")
         if summary.runs(place, without)
     ]
-    return _judge(
+    return judge(
         claim,
         cells,
-        lambda place: _value(summary, place, "paper") > _value(summary, place, without),
+        lambda place: speed_up(summary, place, "paper") > speed_up(summary, place, without),
         lambda good, total: (
             f"The paper's ICL is faster than {strategy_title(without)} in {good} of "
             f"{total} cells, in time by the paper's protocol."
@@ -244,12 +196,12 @@ def _ablation(summary: Summary, without: str, claim: str) -> Verdict:
 
 
 def _nce_ii_alone(summary: Summary) -> Verdict:
-    cells = _cells(summary, (*IMAGES, *GRAPHS), "paper-no-m-lrl")
-    values = [_value(summary, place, "paper-no-m-lrl") for place in cells]
-    return _judge(
+    cells = cells_of(summary, (*IMAGES, *GRAPHS), "paper-no-m-lrl")
+    values = [speed_up(summary, place, "paper-no-m-lrl") for place in cells]
+    return judge(
         "NCE-II alone is faster than retraining, up to 9.8× (Section 4.5).",
         cells,
-        lambda place: _value(summary, place, "paper-no-m-lrl") > 1.0,
+        lambda place: speed_up(summary, place, "paper-no-m-lrl") > 1.0,
         lambda good, total: (
             f"Without meta-optimisation and learned rates it is faster in {good} "
             f"of {total} cells: {min(values):.1f}× to {max(values):.1f}×."
@@ -270,7 +222,7 @@ def _unbiased(summary: Summary) -> Verdict:
         rows = summary.finished(place, "inference")
         return all(row["bias"]["icl"][part] < 1e-9 for row in rows for part in ("old", "new"))
 
-    return _judge(
+    return judge(
         "ICL's losses have no bias with respect to retraining's, inference's and fine-tuning's "
         "have (Table 2).",
         cells,
@@ -305,63 +257,4 @@ def _speed_up_falls(summary: Summary) -> Verdict:
         claim=claim,
         standing=standing,
         because=f"`ICL()` by the paper's protocol, from the smallest to the largest α: {figures}.",
-    )
-
-
-def _at_or_ahead(summary: Summary) -> Verdict:
-    cells = _cells(summary, (*IMAGES, *GRAPHS), "icl")
-
-    def ahead(place: Place) -> bool:
-        found = summary.our_speed_up(place, "icl", "time")
-        theirs = published()["speed_ups"][place.set]["paper"]["time"]
-        target: float = theirs[RATIOS.index(place.growth_ratio)]
-        return found is not None and found.value is not None and found.value >= target
-
-    return _judge(
-        "`ICL()` is level with retraining at least as fast as the paper says its ICL is.",
-        cells,
-        ahead,
-        lambda good, total: (
-            f"In {good} of {total} cells that have been run (of 12), in time by "
-            "our protocol against the published row."
-        ),
-        summary,
-        expected=PAPER_CELLS,
-    )
-
-
-def _within_the_band(summary: Summary) -> Verdict:
-    low = published()["accuracy_band"]["low"]
-    cells = [
-        place
-        for place in _cells(summary, (*IMAGES, *GRAPHS), "icl")
-        if summary.finished(place, "icl")
-    ]
-
-    def gap(place: Place, part: str) -> float:
-        found = summary.accuracy_difference(place, "icl", f"svm_{part}", "ours").value
-        return 0.0 if found is None else found
-
-    every = [gap(place, part) for place in cells for part in ("old", "new")]
-    return _judge(
-        f"`ICL()` loses no more than {-low:.4f} of SVM accuracy to retraining.",
-        cells,
-        lambda place: all(gap(place, part) >= low for part in ("old", "new")),
-        lambda good, total: (
-            f"On old and on new data in {good} of {total} cells; the differences "
-            f"run from {min(every):+.4f} to {max(every):+.4f}."
-        ),
-        summary,
-        expected=PAPER_CELLS,
-    )
-
-
-def _never_worse_under_shift(summary: Summary) -> Verdict:
-    return _judge(
-        "`ICL()` comes to retraining's level where the noise distribution really changes.",
-        _cells(summary, SHIFTED, "icl"),
-        lambda place: _reaches(summary, place, "icl"),
-        lambda good, total: f"New classes and turned images: in {good} of {total} cells.",
-        summary,
-        expected=len(SHIFTED),
     )

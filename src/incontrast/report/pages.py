@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from incontrast.report.claims import claims_of_ours, claims_of_the_paper
+from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.markdown import table_as_markdown, verdicts_as_markdown
 from incontrast.report.names import GRAPHS, IMAGES, strategy_title
+from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.page import Cell, Column, Mark, Table
 from incontrast.report.paper_page import PROTOCOLS
 from incontrast.report.paper_tables import (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from incontrast._version import __version__
-from incontrast.report.claims import claims_of_ours, claims_of_the_paper
+from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.figures import can_draw
 from incontrast.report.names import GRAPHS, IMAGES
+from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.page import Block, Facts, Page, Section, Table, Text, Verdicts
 from incontrast.report.paper_figures import (
     accuracy_figure,
