@@ -52,6 +52,7 @@ def accuracy_figure(summary: Summary) -> Figure | None:
                             )
             axis.set_title(_title(summary, data))
             axis.set_xlabel("SVM accuracy")
+            axis.locator_params(axis="x", nbins=4)
             axis.grid(True, axis="both")
             axis.set_yticks(range(len(names)), [strategy_title(n) for n in reversed(names)])
 
