@@ -68,6 +68,22 @@ def test_what_is_done_is_skipped_and_other_settings_are_not(
     assert [cell.strategy for cell in left] == ["retraining", "inference", "fine-tuning", "icl"]
 
 
+def test_a_kept_encoder_that_cannot_be_read_is_fitted_again(
+    finished: Path, tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, work = tmp_path / "rows.jsonl", tmp_path / "work"
+    grid = tiny(strategies=("inference",))
+    run(grid, path, work=work)
+    whole = timeless(path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))  # the last cell is to be run again
+    for weights in work.glob("*/encoder.safetensors"):
+        weights.write_bytes(b"broken")
+    run(grid, path, work=work)
+    assert timeless(path) == whole
+    assert "cannot be used, its encoder is fitted again" in caplog.text
+
+
 def test_an_interrupted_run_goes_on_to_the_same_rows(finished: Path, tiny, tmp_path: Path) -> None:
     """Broken off after every single row, and once within a training."""
     path, work = tmp_path / "rows.jsonl", tmp_path / "work"
