@@ -20,11 +20,16 @@ COLOURS = {
     "fine-tuning": SERIES[4],
     "replay": SERIES[5],
     "distillation": SERIES[6],
-    "paper-no-m-lrl": SERIES[7],
+    "paper-no-m-lrl": SERIES[2],
     "paper-no-m": SERIES[5],
     "inference": SERIES[0],
+    "icl-fixed": SERIES[7],
 }
-CURVES = ("retraining", "fine-tuning", "replay", "distillation", "paper", "warm-start", "icl")
+SWEPT = {"icl": "-", "icl-fixed": "-.", "paper": "--"}
+CURVES = (
+    *("retraining", "fine-tuning", "replay", "distillation"),
+    *("paper", "warm-start", "icl-fixed", "icl"),
+)
 
 
 def accuracy_figure(summary: Summary) -> Figure | None:
@@ -70,8 +75,8 @@ def sweep_figure(summary: Summary) -> Figure | None:
     """Speed-up over retraining against α."""
     sets = []
     for name in (*IMAGES, *GRAPHS):
-        places = [p for p in summary.places if p.set == name and summary.runs(p, "icl")]
-        if len(places) >= 5:
+        places = [p for p in summary.places if p.set == name]
+        if any(sum(bool(summary.runs(p, one)) for p in places) >= 5 for one in SWEPT):
             sets.append(name)
     if not sets:
         return None
@@ -81,7 +86,7 @@ def sweep_figure(summary: Summary) -> Figure | None:
         for axis, protocol in zip(axes, ("paper", "ours"), strict=True):
             for number, data in enumerate(sets):
                 places = [p for p in summary.places if p.set == data]
-                for name, style in (("icl", "-"), ("paper", "--")):
+                for name, style in SWEPT.items():
                     points = _sweep(summary, places, name, protocol)
                     if len(points) > 1:
                         axis.plot(
