@@ -151,14 +151,15 @@ def training_figure(summary: Summary) -> Figure | None:
             colour = COLOURS[name]
             left.plot(range(1, len(losses) + 1), losses, color=colour, label=label, linewidth=1.2)
             curve = rows[0]["curve"]
-            right.plot(curve["passes"], curve["all"], color=colour, label=label)
+            thousands = [passes / 1000 for passes in curve["passes"]]
+            right.plot(thousands, curve["all"], color=colour, label=label)
         target = summary.finished(place, "retraining")[0]["ours"]["after"]["all"]
         right.axhline(target, color=SERIES[0], linestyle=":", label="retraining's end")
         left.set_xlabel("epoch")
         left.set_title("training loss, as each defines it")
         left.set_xscale("log")
         left.xaxis.set_major_formatter("{x:g}")
-        right.set_xlabel("encoder passes")
+        right.set_xlabel("thousand encoder passes")
         right.set_title("true loss over X′")
         for axis in (left, right):
             axis.grid(True)
@@ -167,8 +168,9 @@ def training_figure(summary: Summary) -> Figure | None:
     return Figure(
         title=f"Training: {_title(summary, place.set)}, α = {place.growth_ratio:g}",
         svg=svg(draw, name="training", title="training loss and true loss"),
-        caption="Left, the losses that the paper draws: they differ in meaning, and NCE-II starts "
-        "near 0 by definition. Right, the same runs by the one loss that all of them are about.",
+        caption="Left, the losses that the paper draws. They differ in meaning: NCE-II leaves out "
+        "what the first training has minimised, so it is lower from the start. Right, the same "
+        "runs by the one loss that all of them are about.",
     )
 
 
