@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from incontrast._version import __version__
+from incontrast.cli.drift import drift
+from incontrast.cli.embed import embed
+from incontrast.cli.init import init
+from incontrast.cli.looking import log, status
 from incontrast.cli.paper import paper
+from incontrast.cli.reporting import report
+from incontrast.cli.training import fit, update
+from incontrast.cli.undoing import forget, rollback
 
 __all__ = ["app", "main"]
 
@@ -20,6 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+for command in (init, fit, update, embed, drift, status, log, rollback, forget, report):
+    app.command()(command)
 app.add_typer(paper)
 
 

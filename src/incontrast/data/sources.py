@@ -38,6 +38,11 @@ class Chunk(NamedTuple):
     names: list[str]  # one for each item
     skipped: tuple[Skipped, ...]  # items of this chunk that cannot be read, which are left out
 
+    @property
+    def passed(self) -> int:
+        """Items of the source that this chunk stands for."""
+        return len(self.names) + len(self.skipped)
+
 
 @dataclass(frozen=True, eq=False)
 class Source:
@@ -92,12 +97,13 @@ class Source:
         if expected not in (None, self.kind):
             raise ValueError(f"{self.path} holds {self.kind}, but {expected} are expected here")
 
-    def chunks(self, domain: Domain, *, strict: bool = False) -> Iterator[Chunk]:
+    def chunks(self, domain: Domain, *, strict: bool = False, start: int = 0) -> Iterator[Chunk]:
         """All items in order, a few megabytes at a time; images are decoded.
 
         Args:
             domain: Collects them.
             strict: Refuse an image that cannot be read instead of leaving it out.
+            start: Items to pass over, as many as some of the chunks held together.
 
         Raises:
             ValueError: The items are not the domain's, or no image can be read.
@@ -106,8 +112,8 @@ class Source:
         rows = CHUNK
         if isinstance(domain, Images):
             rows = max(1, CHUNK_BYTES // (domain.channels * domain.size**2))
-        for start in range(0, len(self), rows):
-            indices = torch.arange(start, min(start + rows, len(self)))
+        for begin in range(start, len(self), rows):
+            indices = torch.arange(begin, min(begin + rows, len(self)))
             if self.kind == "images":
                 yield self._decoded(domain, indices, strict)
             else:

@@ -34,7 +34,8 @@ def read_table(path: Path) -> NDArray[Any]:
 def _mapped(path: Path) -> NDArray[Any]:
     """The rows of a .npy file, which stay on disk until they are used."""
     try:
-        rows: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        # Copy on write: torch takes no array that may not be written to.
+        rows: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         if "pickle" in str(error) or "Python objects" in str(error):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from incontrast.memory.memory import Memory
 from incontrast.memory.policies import KeepAll, Policy, Queue, Reservoir
-from incontrast.memory.sqlite_file import StoreError
+from incontrast.memory.sqlite_file import StoreError, StoreUnwritable
 from incontrast.memory.store import Columns, Store, content_hash
 from incontrast.memory.stored import StoredCollection, remembered
 
@@ -15,6 +15,7 @@ __all__ = [
     "Reservoir",
     "Store",
     "StoreError",
+    "StoreUnwritable",
     "StoredCollection",
     "content_hash",
     "remembered",

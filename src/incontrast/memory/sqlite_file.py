@@ -9,14 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["StoreError", "connect", "translated"]
+__all__ = ["StoreError", "StoreUnwritable", "connect", "translated"]
 
 CACHE = 16  # megabytes
+MAPPED = 256  # megabytes of the file that are read without a call to the system
 WAIT = 10.0  # seconds that a writer waits for readers
 
 
 class StoreError(RuntimeError):
     """A store cannot be read or written: it is damaged, of another format, or the disk is full."""
+
+
+class StoreUnwritable(StoreError):
+    """The machine does not let the store be written: no space, or read-only."""
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -35,6 +40,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")  # deleted contents become zeros
     connection.execute(f"pragma cache_size = -{CACHE * 1024}")
+    connection.execute(f"pragma mmap_size = {MAPPED * 2**20}")
     return connection
 
 
@@ -53,11 +59,12 @@ def translated(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         text = str(error)
         if "disk is full" in text:
-            raise StoreError(
+            raise StoreUnwritable(
                 f"no space left for {path}: nothing was changed; make space and run it again"
             ) from error
         if "readonly" in text or "read-only" in text:
-            raise StoreError(f"{path} cannot be written: it or its folder is read-only") from error
+            message = f"{path} cannot be written: it or its folder is read-only"
+            raise StoreUnwritable(message) from error
         if "locked" in text:
             raise StoreError(f"{path} is being written by another process: try again") from error
         raise StoreError(f"{path} is damaged ({text}): restore it from a copy") from error
