@@ -19,6 +19,7 @@ PAGES = (
     "docs/tutorial.md",
     "docs/updates.md",
     "docs/own-data.md",
+    "docs/comparing.md",
     "docs/theory.md",
     "README.md",
 )
