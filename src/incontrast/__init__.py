@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from incontrast.learner import Learner
     from incontrast.memory import KeepAll, Queue, Reservoir
     from incontrast.outcome import Outcome
-    from incontrast.rates import Cosine, Fixed
-    from incontrast.rates.ddpg import DDPG
+    from incontrast.rates import Cosine, Fixed, Learned
+    from incontrast.rates.literal import DDPG
     from incontrast.strategies import (
         ICL,
         Distill,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from incontrast.strategies.check import StrategyError, check_strategy
     from incontrast.training.contrast import Objective
     from incontrast.training.loop import TrainingDiverged
+    from incontrast.training.optimizers import Adam, Prodigy
     from incontrast.training.progress import Budget, Progress
     from incontrast.workspace import Workspace, WorkspaceError
 
@@ -55,8 +56,8 @@ _HOME = {
     "learner": ("Learner",),
     "memory": ("KeepAll", "Queue", "Reservoir"),
     "outcome": ("Outcome",),
-    "rates": ("Cosine", "Fixed"),
-    "rates.ddpg": ("DDPG",),
+    "rates": ("Cosine", "Fixed", "Learned"),
+    "rates.literal": ("DDPG",),
     "strategies": (
         *("ICL", "Distill", "FineTune", "Inference", "Meta", "Replay", "Retrain"),
         *("Strategy", "WarmStart"),
@@ -64,6 +65,7 @@ _HOME = {
     "strategies.check": ("StrategyError", "check_strategy"),
     "training.contrast": ("Objective",),
     "training.loop": ("TrainingDiverged",),
+    "training.optimizers": ("Adam", "Prodigy"),
     "training.progress": ("Budget", "Progress"),
     "workspace": ("Workspace", "WorkspaceError"),
 }
@@ -72,6 +74,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "DDPG",
     "ICL",
+    "Adam",
     "Budget",
     "Collection",
     "Cosine",
@@ -85,10 +88,12 @@ __all__ = [
     "Images",
     "Inference",
     "KeepAll",
+    "Learned",
     "Learner",
     "Meta",
     "Objective",
     "Outcome",
+    "Prodigy",
     "Progress",
     "Queue",
     "Replay",

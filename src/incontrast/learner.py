@@ -23,6 +23,7 @@ from incontrast.forecast import forecast as expected_seconds
 from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
+from incontrast.rates import RatesState
 from incontrast.strategies import ICL, Retrain, Strategy
 from incontrast.training.contrast import Objective
 from incontrast.training.engine import Engine, Precision
@@ -88,6 +89,8 @@ class Learner:
         self.memory = Memory(memory or KeepAll())
         self.version = 0
         """How many fits and updates have made this encoder."""
+        self.rates_state: RatesState = {}
+        """What learned rates have learned so far; the next run goes on from it."""
         self._encoder: nn.Module | None = None
 
     @property
@@ -122,6 +125,7 @@ class Learner:
             domain,
             Increment(None, collection, 0),
             Memory(self.memory.policy),
+            {},
             self.fitting,
             budget,
             progress,
@@ -154,6 +158,7 @@ class Learner:
             self.domain,
             increment,
             self.memory,
+            self.rates_state,
             strategy,
             budget,
             progress,
@@ -166,6 +171,7 @@ class Learner:
         domain: Domain,
         increment: Increment,
         memory: Memory,
+        rates_state: RatesState,
         strategy: Strategy,
         budget: Budget | None,
         progress: ProgressCallback | None,
@@ -197,10 +203,18 @@ class Learner:
         before, before_seconds = self._measure(
             encoder if current is None else current, domain, increment
         )
-        run = train(task, strategy, budget=budget, progress=progress)
+        run = train(task, strategy, budget=budget, progress=progress, rates_state=rates_state)
         after, after_seconds = self._measure(encoder, domain, increment)
-        outcome = _outcome(strategy, increment, run, before, after, before_seconds + after_seconds)
+        taken_back = False
+        if strategy.rates.guarded and current is not None and not strategy.from_scratch:
+            taken_back = after.true_loss().all > before.true_loss().all
+        if taken_back and current is not None:
+            encoder, after = current, before
+        outcome = _outcome(
+            strategy, increment, run, before, after, before_seconds + after_seconds, taken_back
+        )
         self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
+        self.rates_state = run.rates_state or rates_state
         log.info("version %d: %s", version, outcome)
         return outcome
 
@@ -343,6 +357,7 @@ def _outcome(
     before: Population,
     after: Population,
     evaluation_seconds: float,
+    taken_back: bool,
 ) -> Outcome:
     return Outcome(
         strategy=strategy,
@@ -357,5 +372,7 @@ def _outcome(
         steps=run.steps,
         passes=run.passes,
         stopped=run.stopped,
+        undone=run.undone,
+        taken_back=taken_back,
         history=run.history,
     )

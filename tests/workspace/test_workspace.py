@@ -77,6 +77,8 @@ def test_a_workspace_learns_what_a_learner_learns(workspace: Workspace, blobs) -
     rows = torch.arange(80)
     assert torch.equal(again.memory.items.take(rows), plain.memory.items.take(rows))
     assert again.domain == plain.domain
+    assert again.rates_state.keys() == plain.rates_state.keys()
+    assert same(again.rates_state, plain.rates_state)
     # And a learner that was taken out can go on by itself.
     again.update(blobs(10, seed=3).double().numpy(), strategy=FineTune(max_epochs=1))
     assert workspace.current == 2
