@@ -20,6 +20,7 @@ PAGES = (
     "docs/updates.md",
     "docs/rates.md",
     "docs/own-data.md",
+    "docs/comparing.md",
     "docs/theory.md",
     "README.md",
 )

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from incontrast.training.loop import TrainingDiverged
     from incontrast.training.optimizers import Adam, Prodigy
     from incontrast.training.progress import Budget, Progress
+    from incontrast.workspace import Workspace, WorkspaceError
 
 _HOME = {
     "domains.base": ("Collection", "Domain", "TensorCollection"),
@@ -66,6 +67,7 @@ _HOME = {
     "training.loop": ("TrainingDiverged",),
     "training.optimizers": ("Adam", "Prodigy"),
     "training.progress": ("Budget", "Progress"),
+    "workspace": ("Workspace", "WorkspaceError"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -103,6 +105,8 @@ __all__ = [
     "TrainingDiverged",
     "Vectors",
     "WarmStart",
+    "Workspace",
+    "WorkspaceError",
     "__version__",
     "check_domain",
     "check_strategy",

@@ -81,7 +81,7 @@ class TensorCollection:
         return self.data.shape[0]
 
     def take(self, indices: Tensor) -> Tensor:
-        return self.data[indices]
+        return self.data.index_select(0, indices)
 
     def select(self, indices: Tensor) -> Self:
         return type(self)(self.data[indices])
@@ -137,6 +137,11 @@ class Domain(ABC):
     def join(self, batches: Sequence[Any]) -> Any:
         """One batch that holds the items of all ``batches`` in order."""
         return torch.cat(list(batches))
+
+    def hold(self, collection: Any, indices: Tensor) -> Collection:
+        """These items themselves, in memory: a workspace keeps no paths to files elsewhere."""
+        held: Collection = collection.select(indices)
+        return held
 
     def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
         """Each of these items as bytes, for a memory on disk. Equal items give equal bytes."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from incontrast.rates import Fixed, RatePlan
 from incontrast.training.contrast import batch_losses
+from incontrast.training.increment import Increment
 from incontrast.training.optimizers import Adam, OptimizerPlan
 from incontrast.training.sampling import Picks
 from incontrast.training.task import Task
@@ -61,6 +62,10 @@ class Strategy(ABC):
             raise ValueError(
                 f"average must be in [0, 1), got {self.average}: 0 keeps the last weights"
             )
+
+    def epoch_items(self, increment: Increment) -> int:
+        """Items that an epoch embeds, for forecasts: everything at hand, unless told otherwise."""
+        return increment.kept + len(increment.new)
 
     @abstractmethod
     def run(self, task: Task) -> Iterator[Iterable[Tensor]]:
