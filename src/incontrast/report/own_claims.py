@@ -34,7 +34,8 @@ def _at_or_ahead(summary: Summary, name: str) -> Verdict:
         return found is not None and found.value is not None and found.value >= target
 
     return judge(
-        f"`{strategy_title(name)}` is level with retraining at least as fast as the paper says its ICL is.",
+        f"`{strategy_title(name)}` is level with retraining at least as fast as the paper says its "
+        "ICL is.",
         cells,
         ahead,
         lambda good, total: (
@@ -74,7 +75,8 @@ def _within_the_band(summary: Summary, name: str) -> Verdict:
 
 def _level_under_shift(summary: Summary, name: str) -> Verdict:
     return judge(
-        f"`{strategy_title(name)}` comes to retraining's level where the noise distribution really changes.",
+        f"`{strategy_title(name)}` comes to retraining's level where the noise distribution "
+        "really changes.",
         cells_of(summary, SHIFTED, name),
         lambda place: reaches(summary, place, name),
         lambda good, total: f"New classes and turned images: in {good} of {total} cells.",
