@@ -106,7 +106,8 @@ def train(
     with seeded(task.seed, "modules", device=task.engine.device):
         encoder.train()
         for number, losses in enumerate(recipe.run(task), start=1):
-            stopped, values, marked, rate = "epochs", [], 0, math.nan
+            values: list[float] = []
+            stopped, marked, rate = "epochs", 0, math.nan
             for loss in losses:
                 value = loss.item()
                 rates.observe(value)
