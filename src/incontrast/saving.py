@@ -40,6 +40,8 @@ from incontrast.strategies import (
 from incontrast.training.contrast import Objective
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from incontrast.learner import Learner
 
 __all__ = ["load", "save"]
@@ -113,11 +115,13 @@ def load(
     fitting: Strategy | None,
     memory: Policy | None,
     device: torch.device | str | None,
+    fabric: Fabric | None,
 ) -> L:
     """Read a learner of this class; the arguments replace what only the caller can make."""
     file = folder / SETTINGS
     try:
-        return _load(_read_settings(file), folder, kind, domain, strategy, fitting, memory, device)
+        settings = _read_settings(file)
+        return _load(settings, folder, kind, domain, strategy, fitting, memory, device, fabric)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{file} is damaged ({error!r}): restore it from a copy") from error
 
@@ -131,6 +135,7 @@ def _load(
     fitting: Strategy | None,
     memory: Policy | None,
     device: torch.device | str | None,
+    fabric: Fabric | None,
 ) -> L:
     file = folder / SETTINGS
     unbound = domain
@@ -147,7 +152,8 @@ def _load(
         memory=memory or _decode(settings["policy"], "memory", file),
         seed=settings["seed"],
         device=device,
-        precision=settings["precision"],
+        precision="float32" if fabric is not None else settings["precision"],
+        fabric=fabric,
     )
     with seeded(learner.seed, "load"):
         encoder = domain.encoder()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Collection, Domain
+from incontrast.domains.base import Collection, Domain, Part
 from incontrast.domains.graph_bytes import pack_graphs, unpack_graphs
 from incontrast.domains.graph_collection import GraphBatch, GraphCollection
 from incontrast.domains.graph_encoder import GCN
@@ -87,6 +88,18 @@ class Graphs(Domain):
         return replace(self, features=self._fitting(collection).features)
 
     def views(self, batch: GraphBatch, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
+        return self._views(batch, generator)
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
+        sources = cast("Sequence[tuple[GraphCollection, Tensor]]", part.sources)
+        sizes = [
+            graphs.node_ptr[indices + 1] - graphs.node_ptr[indices] for graphs, indices in sources
+        ]
+        return self._views(part.batch, generator, torch.cat(sizes), part.start)
+
+    def _views(
+        self, batch: GraphBatch, generator: Generator, whole: Tensor | None = None, start: int = 0
+    ) -> tuple[GraphBatch, GraphBatch]:
         return two_views(
             batch,
             generator,
@@ -95,6 +108,8 @@ class Graphs(Domain):
             walkers=self.walkers,
             steps=self.steps,
             per=self.per,
+            whole=whole,
+            start=start,
         )
 
     def join(self, batches: Sequence[GraphBatch]) -> GraphBatch:

@@ -103,7 +103,7 @@ def train(
         for number, losses in enumerate(recipe.run(task), start=1):
             stopped, values, rate = "epochs", [], math.nan
             for loss in losses:
-                values.append(_finite(loss))
+                values.append(_finite(task.engine.agree(loss.item())))
                 if steps == 0:
                     # From here on a loss is no longer that of training. A collapsed encoder has
                     # log(1 + K), far above this where training began from good weights.
@@ -114,7 +114,7 @@ def train(
                 average.update()
                 steps += 1
                 tell(number, values[-1], rate)
-                if budget.spent(watch.seconds(), task.passes):
+                if budget.spent(task.engine.agree(watch.seconds()), task.passes):
                     stopped = "budget"
                     break
             if not values:
@@ -142,11 +142,10 @@ def train(
             calibrate(task, encoder)
             _check_weights(encoder)
         encoder.eval()
-    return Run(tuple(history), steps, task.passes, watch.seconds(), stopped)
+    return task.engine.same(Run(tuple(history), steps, task.passes, watch.seconds(), stopped))
 
 
-def _finite(loss: Tensor) -> float:
-    value = loss.item()
+def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise TrainingDiverged(
             f"the loss became {value}: look for extreme values in the data, "
@@ -167,7 +166,7 @@ def _step(loss: Tensor, optimizer: torch.optim.Optimizer, rate: float, task: Tas
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.zero_grad()
-    task.engine.backward(loss)
+    task.engine.backward(loss, [p for group in optimizer.param_groups for p in group["params"]])
     optimizer.step()
 
 
@@ -188,5 +187,5 @@ def calibrate(task: Task, encoder: nn.Module) -> None:
     """
     draws, views = task.generator("calibration draws"), task.generator("calibration views")
     picks = islice(joint_epoch(task.increment, CALIBRATION_SIZE, draws), CALIBRATION_BATCHES)
-    with task.engine.autocast():
+    with task.engine.encoding():
         update_bn((loaded.views for loaded in task.load(picks, views)), encoder)
