@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from incontrast.training.contrast import Objective
     from incontrast.training.loop import TrainingDiverged
     from incontrast.training.progress import Budget, Progress
+    from incontrast.workspace import Workspace, WorkspaceError
 
 _HOME = {
     "domains.base": ("Collection", "Domain", "TensorCollection"),
@@ -64,6 +65,7 @@ _HOME = {
     "training.contrast": ("Objective",),
     "training.loop": ("TrainingDiverged",),
     "training.progress": ("Budget", "Progress"),
+    "workspace": ("Workspace", "WorkspaceError"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -98,6 +100,8 @@ __all__ = [
     "TrainingDiverged",
     "Vectors",
     "WarmStart",
+    "Workspace",
+    "WorkspaceError",
     "__version__",
     "check_domain",
     "check_strategy",

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,10 @@ from incontrast.data.labelled import Labelled
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views
 from incontrast.embedding import embed
+from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.population import Population, TrueLoss, measure
-from incontrast.memory import KeepAll, Memory, Policy
+from incontrast.forecast import forecast as expected_seconds
+from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
 from incontrast.strategies import ICL, Retrain, Strategy
@@ -121,8 +124,10 @@ class Learner:
         Fitting again starts anew: encoder and memory of before are gone once it has succeeded.
         """
         with self.engine.together("read the items"):
-            collection = self.unbound_domain.collect(_unlabelled(items))
-            domain = self.unbound_domain.bind(collection)
+            collection = _collected(self.unbound_domain, items)
+            domain = self.unbound_domain.bind(
+                collection.in_memory() if isinstance(collection, StoredCollection) else collection
+            )
         return self._train(
             None,
             domain,
@@ -154,7 +159,7 @@ class Learner:
             raise RuntimeError("there is no encoder to update yet: call fit() first")
         strategy = self.strategy if strategy is None else _checked(strategy)
         with self.engine.together("read the new items"):
-            new = self.domain.collect(_unlabelled(items))
+            new = _collected(self.domain, items)
         increment = Increment(self.memory.items, new, self.memory.seen)
         return self._train(
             self.encoder,
@@ -241,7 +246,7 @@ class Learner:
         """
         encoder = self.encoder
         with self.engine.together("read the items"):
-            collection = self.domain.collect(_unlabelled(items))
+            collection = _collected(self.domain, items)
         return embed(encoder, self.domain, collection, engine=self.engine, progress=progress)
 
     def true_loss(self, old: Any, new: Any = None, *, sample: int | None = None) -> TrueLoss:
@@ -253,11 +258,11 @@ class Learner:
             sample: Items of each at most, drawn at random; all of them if None.
         """
         encoder = self.encoder
-        first = self.domain.collect(_unlabelled(old))
+        first = _collected(self.domain, old)
         if new is None:
             increment = Increment(None, first, 0)
         else:
-            increment = Increment(first, self.domain.collect(_unlabelled(new)), len(first))
+            increment = Increment(first, _collected(self.domain, new), len(first))
         loss = measure(
             encoder,
             self.domain,
@@ -268,6 +273,27 @@ class Learner:
             seed=self.seed,
         ).true_loss()
         return loss if new is not None else TrueLoss(loss.new, loss.old, loss.all)
+
+    def drift(self, new: Any, *, level: float = 0.05, forecast: bool = True) -> Drift:
+        """Whether new items differ from what memory holds, in this encoder's eyes.
+
+        Args:
+            new: Items of the same kind as the first data.
+            level: The share of false alarms that is accepted.
+            forecast: Also try for a second how long an update would take on this machine.
+        """
+        encoder = self.encoder
+        increment = Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
+        settings: dict[str, Any] = {
+            "objective": self.objective,
+            "engine": self.engine,
+            "seed": self.seed,
+        }
+        found = measure_drift(encoder, self.domain, increment, level=level, **settings)
+        if not forecast:
+            return found
+        seconds = expected_seconds(encoder, self.domain, increment, self.strategy, **settings)
+        return replace(found, seconds=seconds)
 
     def forget(self, ids: Iterable[int]) -> None:
         """Remove items from memory for good; ids are places in the order of arrival, from 0."""
@@ -348,9 +374,11 @@ def _checked(strategy: Any) -> Strategy:
     raise TypeError(f"a strategy must be an object such as ic.ICL(), got {strategy!r}{hint}")
 
 
-def _unlabelled(items: Any) -> Any:
-    """Labels of labelled data are never looked at."""
-    return items.items if isinstance(items, Labelled) else items
+def _collected(domain: Domain, items: Any) -> Collection:
+    """Labels of labelled data are never looked at; items of a store were collected before."""
+    if isinstance(items, StoredCollection):
+        return items
+    return domain.collect(items.items if isinstance(items, Labelled) else items)
 
 
 def _outcome(

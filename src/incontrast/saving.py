@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from incontrast._version import __version__
 from incontrast.domains.base import Domain
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from incontrast.learner import Learner
 
-__all__ = ["load", "save"]
+__all__ = ["decode", "describe", "encode", "load", "read", "revive", "save", "write"]
 
 L = TypeVar("L", bound="Learner")
 
@@ -64,31 +65,40 @@ KNOWN: dict[str, type[Any]] = {
 
 def save(learner: Learner, folder: Path) -> None:
     """Write a fitted learner; an older one in the same folder is replaced as a whole."""
-    encoder: nn.Module = learner.encoder
+    memory = _memory_tensors(learner.domain, learner.memory)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    write(learner, fresh)
+    save_file(memory, fresh / MEMORY)
+    _swap(fresh, folder)
+
+
+def write(learner: Learner, folder: Path) -> None:
+    """Write a fitted learner without the items in its memory into an empty folder."""
+    # Cloned, because safetensors refuses weights that share memory.
+    state = learner.encoder.state_dict()
+    weights = {name: value.clone().contiguous() for name, value in state.items()}
+    save_file(weights, folder / WEIGHTS)
+    settings = {"format": FORMAT, "incontrast": __version__, **describe(learner)}
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def describe(learner: Learner) -> dict[str, Any]:
+    """What makes a learner but its weights and items, for JSON."""
     memory: Memory = learner.memory
-    settings = {
-        "format": FORMAT,
-        "incontrast": __version__,
+    return {
         "version": learner.version,
         "seed": learner.seed,
         "precision": learner.engine.precision,
-        "domain": _encode(learner.domain),
-        "unbound_domain": _encode(learner.unbound_domain),
-        "strategy": _encode(learner.strategy),
-        "fitting": _encode(learner.fitting),
-        "objective": _encode(learner.objective),
-        "policy": _encode(memory.policy),
+        "domain": encode(learner.domain),
+        "unbound_domain": encode(learner.unbound_domain),
+        "strategy": encode(learner.strategy),
+        "fitting": encode(learner.fitting),
+        "objective": encode(learner.objective),
+        "policy": encode(memory.policy),
         "arrivals": memory.arrivals,
         "threshold": None if memory.threshold == float("inf") else memory.threshold,
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    # Cloned, because safetensors refuses weights that share memory.
-    weights = {name: value.clone().contiguous() for name, value in encoder.state_dict().items()}
-    save_file(weights, fresh / WEIGHTS)
-    save_file(_memory_tensors(learner.domain, memory), fresh / MEMORY)
-    (fresh / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
-    _swap(fresh, folder)
 
 
 def _swap(fresh: Path, folder: Path) -> None:
@@ -118,54 +128,100 @@ def load(
     fabric: Fabric | None,
 ) -> L:
     """Read a learner of this class; the arguments replace what only the caller can make."""
+
+    def items(learner: Learner, arrivals: int, threshold: float) -> Memory:
+        return _read_memory(folder / MEMORY, learner.domain, learner.memory, arrivals, threshold)
+
+    return read(
+        folder,
+        items,
+        kind=kind,
+        domain=domain,
+        strategy=strategy,
+        fitting=fitting,
+        memory=memory,
+        device=device,
+        fabric=fabric,
+    )
+
+
+def read(
+    folder: Path,
+    items: Callable[[L, int, float], Memory],
+    *,
+    kind: type[L],
+    domain: Domain | None = None,
+    strategy: Strategy | None = None,
+    fitting: Strategy | None = None,
+    memory: Policy | None = None,
+    device: torch.device | str | None = None,
+    fabric: Fabric | None = None,
+) -> L:
+    """Read what ``write`` wrote.
+
+    Args:
+        folder: Where it is.
+        items: Gives the memory of a learner after so many arrivals, with this threshold.
+        kind: The class of the learner.
+        domain: Replaces what was written, where only the caller can make it; so do the others.
+        strategy: Likewise.
+        fitting: Likewise.
+        memory: Likewise.
+        device: Where to compute.
+        fabric: Processes that work together.
+    """
     file = folder / SETTINGS
     try:
         settings = _read_settings(file)
-        return _load(settings, folder, kind, domain, strategy, fitting, memory, device, fabric)
+        learner = revive(settings, file, kind, domain, strategy, fitting, memory, device, fabric)
+        with seeded(learner.seed, "load"):
+            encoder = learner.domain.encoder()
+        try:
+            encoder.load_state_dict(_read_tensors(folder / WEIGHTS))
+        except RuntimeError as error:
+            message = f"{folder / WEIGHTS} does not fit the domain's encoder: {error}"
+            raise ValueError(message) from error
+        learner._encoder = learner.engine.place(encoder).eval()
+        learner.version = settings["version"]
+        threshold = settings["threshold"]
+        learner.memory = items(
+            learner, settings["arrivals"], float("inf") if threshold is None else threshold
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{file} is damaged ({error!r}): restore it from a copy") from error
+    return learner
 
 
-def _load(
+def revive(
     settings: dict[str, Any],
-    folder: Path,
+    file: Path,
     kind: type[L],
-    domain: Domain | None,
-    strategy: Strategy | None,
-    fitting: Strategy | None,
-    memory: Policy | None,
-    device: torch.device | str | None,
-    fabric: Fabric | None,
+    domain: Domain | None = None,
+    strategy: Strategy | None = None,
+    fitting: Strategy | None = None,
+    memory: Policy | None = None,
+    device: torch.device | str | None = None,
+    fabric: Fabric | None = None,
 ) -> L:
-    file = folder / SETTINGS
+    """The learner that ``describe`` described, without weights and items."""
     unbound = domain
     if domain is None:
-        domain = _decode(settings["domain"], "domain", file)
-        unbound = _decode(settings["unbound_domain"], "domain", file)
+        domain = decode(settings["domain"], "domain", file)
+        unbound = decode(settings["unbound_domain"], "domain", file)
     else:
         domain = _bound(domain, settings["domain"])
     learner = kind(
         domain,
-        strategy=strategy or _decode(settings["strategy"], "strategy", file),
-        fitting=fitting or _decode(settings["fitting"], "fitting", file),
-        objective=_decode(settings["objective"], "objective", file),
-        memory=memory or _decode(settings["policy"], "memory", file),
+        strategy=strategy or decode(settings["strategy"], "strategy", file),
+        fitting=fitting or decode(settings["fitting"], "fitting", file),
+        objective=decode(settings["objective"], "objective", file),
+        memory=memory or decode(settings["policy"], "memory", file),
         seed=settings["seed"],
         device=device,
         precision="float32" if fabric is not None else settings["precision"],
         fabric=fabric,
     )
-    with seeded(learner.seed, "load"):
-        encoder = domain.encoder()
-    try:
-        encoder.load_state_dict(_read_tensors(folder / WEIGHTS))
-    except RuntimeError as error:
-        message = f"{folder / WEIGHTS} does not fit the domain's encoder: {error}"
-        raise ValueError(message) from error
-    learner._encoder = learner.engine.place(encoder).eval()
     learner.unbound_domain = unbound or domain
-    learner.version = settings["version"]
-    learner.memory = _read_memory(folder / MEMORY, domain, learner.memory, settings)
     return learner
 
 
@@ -206,30 +262,31 @@ def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:
     }
 
 
-def _read_memory(file: Path, domain: Domain, empty: Memory, settings: dict[str, Any]) -> Memory:
+def _read_memory(
+    file: Path, domain: Domain, empty: Memory, arrivals: int, threshold: float
+) -> Memory:
     tensors = _read_tensors(file)
     raw = tensors["items"].numpy().tobytes()
     ends = tensors["sizes"].cumsum(0).tolist()
     blobs = [raw[start:end] for start, end in pairwise([0, *ends])]
-    threshold = settings["threshold"]
     return replace(
         empty,
         items=domain.unpack(blobs) if blobs else None,
         ids=tensors["ids"],
         keys=tensors["keys"],
         forgotten=tensors["forgotten"],
-        arrivals=settings["arrivals"],
-        threshold=float("inf") if threshold is None else threshold,
+        arrivals=arrivals,
+        threshold=threshold,
     )
 
 
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
     """A dataclass of ours as JSON, with its name; anything else that JSON has not as its name."""
     if KNOWN.get(type(value).__name__) is type(value):
         fields = value.arguments() if isinstance(value, Domain) else vars(value)
-        return {"type": type(value).__name__, **{k: _encode(v) for k, v in fields.items()}}
+        return {"type": type(value).__name__, **{k: encode(v) for k, v in fields.items()}}
     if isinstance(value, tuple | list):
-        return [_encode(entry) for entry in value]
+        return [encode(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     yours: dict[str, Any] = {"type": "yours", "name": type(value).__name__}
@@ -256,9 +313,9 @@ def _bound(domain: Domain, saved: dict[str, Any]) -> Domain:
     return bound
 
 
-def _decode(value: Any, role: str, file: Path) -> Any:
+def decode(value: Any, role: str, file: Path) -> Any:
     if isinstance(value, list):
-        return tuple(_decode(entry, role, file) for entry in value)
+        return tuple(decode(entry, role, file) for entry in value)
     if not isinstance(value, dict):
         return value
     if value["type"] == "yours":
@@ -269,5 +326,5 @@ def _decode(value: Any, role: str, file: Path) -> Any:
         )
     if value["type"] not in KNOWN:
         raise ValueError(f"{file} names an unknown {role}, {value['type']!r}")
-    fields = {name: _decode(v, role, file) for name, v in value.items() if name != "type"}
+    fields = {name: decode(v, role, file) for name, v in value.items() if name != "type"}
     return KNOWN[value["type"]](**fields)

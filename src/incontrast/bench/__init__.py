@@ -1,5 +1,7 @@
-"""Comparing strategies on the same increment."""
+"""Comparing strategies: one watched update, and grids of them that become rows."""
 
-from incontrast.bench.trace import Point, Trace, trace
+from incontrast.bench.grid import Grid
+from incontrast.bench.run import Event, run, unfinished
+from incontrast.bench.trace import Point, Trace, as_good, trace
 
-__all__ = ["Point", "Trace", "trace"]
+__all__ = ["Event", "Grid", "Point", "Trace", "as_good", "run", "trace", "unfinished"]

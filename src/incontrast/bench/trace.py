@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,10 @@ from incontrast.strategies import Strategy
 from incontrast.training.increment import Increment
 from incontrast.training.progress import Budget, Progress
 
-__all__ = ["Point", "Trace", "trace"]
+__all__ = ["Point", "Trace", "as_good", "trace"]
 
 SPACING = 1.08  # a curve has a point whenever this many times more steps have been taken
+TOLERANCE = 0.02  # by which old or new items, but not both, may be above the level
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Point:
     passes: int
     epochs: float
     loss: TrueLoss
+    processor_seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,21 +42,18 @@ class Trace:
     points: tuple[Point, ...]  # the first is the encoder of before, the last the one after
     outcome: Outcome
     learner: Learner  # as it is after the update
+    epoch_processor_seconds: tuple[float, ...] = ()  # at the end of each epoch of its history
 
-    def reaches(self, target: TrueLoss, tolerance: float = 0.02) -> Point | None:
-        """The first point after the start that is as good as ``target``; None if there is none.
+    def reaches(self, target: TrueLoss, tolerance: float = TOLERANCE) -> Point | None:
+        """The first point after the start that is as good as ``target``; None if there is none."""
+        found = (point for point in self.points[1:] if as_good(point.loss, target, tolerance))
+        return next(found, None)
 
-        As good means: at or below it over X′, and on old and on new items apart within
-        ``tolerance`` of it.
-        """
-        for point in self.points[1:]:
-            loss = point.loss
-            apart = loss.old <= target.old * (1 + tolerance) and loss.new <= target.new * (
-                1 + tolerance
-            )
-            if apart and loss.all <= target.all:
-                return point
-        return None
+
+def as_good(loss: TrueLoss, target: TrueLoss, tolerance: float = TOLERANCE) -> bool:
+    """At or below the target over X′, and on old and on new items apart within ``tolerance``."""
+    apart = loss.old <= target.old * (1 + tolerance) and loss.new <= target.new * (1 + tolerance)
+    return apart and loss.all <= target.all
 
 
 def trace(
@@ -63,8 +63,10 @@ def trace(
     strategy: Strategy,
     *,
     sample: int | None = None,
+    spacing: float = SPACING,
     budget: Budget | None = None,
     progress: Callable[[Progress], None] | None = None,
+    seen: Callable[[Point, nn.Module], None] | None = None,
 ) -> Trace:
     """Update a copy of a learner and measure its true loss as it goes; measuring costs no time.
 
@@ -74,14 +76,18 @@ def trace(
         new: The new items.
         strategy: How to update.
         sample: Old and new items, each, to measure on; all of them if None.
+        spacing: Measured whenever this many times more steps have been taken, at ends of epochs.
         budget: What the update may cost.
         progress: Told about every step as well.
+        seen: Told about every point but the first, with its encoder.
     """
     learner = copy.deepcopy(learner)
     first, later = learner.domain.collect(old), learner.domain.collect(new)
     increment = Increment(first, later, learner.memory.seen)
     points: list[Point] = []
+    epoch_ends: list[float] = []
     due = 0.0
+    watch = _ProcessorWatch()
 
     def look(encoder: nn.Module, seconds: float, passes: int, epochs: float) -> None:
         loss = measure(
@@ -93,17 +99,50 @@ def trace(
             sample=sample,
             seed=learner.seed,
         ).true_loss()
-        points.append(Point(seconds, passes, epochs, loss))
+        points.append(Point(seconds, passes, epochs, loss, watch.seconds))
+        if seen is not None and len(points) > 1:
+            seen(points[-1], encoder)
 
-    def watch(told: Progress) -> None:
+    def told(step: Progress) -> None:
         nonlocal due
+        watch.stop(step.seconds)
         if progress is not None:
-            progress(told)
-        if told.finished is not None and told.steps >= due:
-            look(told.snapshot(), told.seconds, told.passes, told.epoch)
-            due = told.steps * SPACING
+            progress(step)
+        if step.finished is not None:
+            epoch_ends.append(watch.seconds)
+            if step.steps >= due:
+                look(step.snapshot(), step.seconds, step.passes, step.epoch)
+                due = step.steps * spacing
+        watch.go()
 
     look(learner.encoder, 0.0, 0, 0)
-    outcome = learner.update(later, strategy=strategy, budget=budget, progress=watch)
+    outcome = learner.update(later, strategy=strategy, budget=budget, progress=told)
+    watch.end(outcome.seconds)
     look(learner.encoder, outcome.seconds, outcome.passes, outcome.epochs)
-    return Trace(strategy, tuple(points), outcome, learner)
+    return Trace(strategy, tuple(points), outcome, learner, tuple(epoch_ends))
+
+
+class _ProcessorWatch:
+    """Processor time of this process between the callbacks of a training run.
+
+    On one thread it is what the run would take on an idle machine. What comes before the first
+    callback and after the last one cannot be told from other work, and counts by the wall clock.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._wall = 0.0  # the run's own clock at the last callback
+        self._began: float | None = None
+
+    def stop(self, wall: float) -> None:
+        if self._began is None:
+            self.seconds = wall
+        else:
+            self.seconds += time.process_time() - self._began
+        self._wall = wall
+
+    def go(self) -> None:
+        self._began = time.process_time()
+
+    def end(self, wall: float) -> None:
+        self.seconds += wall - self._wall

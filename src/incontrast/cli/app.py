@@ -8,6 +8,14 @@ from typing import Annotated
 import typer
 
 from incontrast._version import __version__
+from incontrast.cli.drift import drift
+from incontrast.cli.embed import embed
+from incontrast.cli.init import init
+from incontrast.cli.looking import log, status
+from incontrast.cli.paper import paper
+from incontrast.cli.reporting import report
+from incontrast.cli.training import fit, update
+from incontrast.cli.undoing import forget, rollback
 
 __all__ = ["app", "main"]
 
@@ -18,6 +26,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+for command in (init, fit, update, embed, drift, status, log, rollback, forget, report):
+    app.command()(command)
+app.add_typer(paper)
 
 
 def _version(asked: bool) -> None:

@@ -5,6 +5,7 @@ from incontrast.data.digits import digits
 from incontrast.data.folder import image_folder
 from incontrast.data.labelled import Labelled
 from incontrast.data.mnist import mnist
+from incontrast.data.sources import Source, read_source
 from incontrast.data.tu import tu
 
-__all__ = ["Labelled", "arrays", "digits", "image_folder", "mnist", "tu"]
+__all__ = ["Labelled", "Source", "arrays", "digits", "image_folder", "mnist", "read_source", "tu"]

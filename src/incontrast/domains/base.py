@@ -185,6 +185,11 @@ class Domain(ABC):
         """One batch that holds the items of all ``batches`` in order."""
         return torch.cat(list(batches))
 
+    def hold(self, collection: Any, indices: Tensor) -> Collection:
+        """These items themselves, in memory: a workspace keeps no paths to files elsewhere."""
+        held: Collection = collection.select(indices)
+        return held
+
     def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
         """Each of these items as bytes, for a memory on disk. Equal items give equal bytes."""
         rows = collection.take(indices).numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -91,10 +91,7 @@ class Graphs(Domain):
         return self._views(batch, generator)
 
     def views_of_part(self, part: Part, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
-        sources = cast("Sequence[tuple[GraphCollection, Tensor]]", part.sources)
-        sizes = [
-            graphs.node_ptr[indices + 1] - graphs.node_ptr[indices] for graphs, indices in sources
-        ]
+        sizes = [_nodes(collection, indices) for collection, indices in part.sources]
         return self._views(part.batch, generator, torch.cat(sizes), part.start)
 
     def _views(
@@ -137,3 +134,11 @@ class Graphs(Domain):
                 "give all graphs the features of the first ones"
             )
         return graphs
+
+
+def _nodes(collection: Collection, indices: Tensor) -> Tensor:
+    """(n,) numbers of nodes of these graphs."""
+    if isinstance(collection, GraphCollection):
+        return collection.node_ptr[indices + 1] - collection.node_ptr[indices]
+    batch: GraphBatch = collection.take(indices)  # graphs in a store: only their bytes tell
+    return batch.ptr.diff()

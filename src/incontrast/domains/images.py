@@ -162,6 +162,9 @@ class Images(Domain):
             )
         return module
 
+    def hold(self, collection: ImageCollection, indices: Tensor) -> ImageCollection:
+        return ImageCollection(collection.take(indices))
+
     def pack(self, collection: ImageCollection, indices: Tensor) -> list[bytes]:
         """Each item as bytes: its pixels, or the path of its file (which must stay in place)."""
         chosen = collection.select(indices)

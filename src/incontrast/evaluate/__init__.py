@@ -2,6 +2,7 @@
 
 from incontrast.evaluate.bias import Bias, Biases, OldNew, RiskBound, bias, risk_bound
 from incontrast.evaluate.collapse import alignment, effective_rank, uniformity
+from incontrast.evaluate.drift import Drift
 from incontrast.evaluate.population import Population, Quartiles, TrueLoss, measure, true_loss
 from incontrast.evaluate.probes import (
     Accuracy,
@@ -14,6 +15,7 @@ __all__ = [
     "Accuracy",
     "Bias",
     "Biases",
+    "Drift",
     "OldNew",
     "Population",
     "Quartiles",

@@ -2,5 +2,21 @@
 
 from incontrast.memory.memory import Memory
 from incontrast.memory.policies import KeepAll, Policy, Queue, Reservoir
+from incontrast.memory.sqlite_file import StoreError, StoreUnwritable
+from incontrast.memory.store import Columns, Store, content_hash
+from incontrast.memory.stored import StoredCollection, remembered
 
-__all__ = ["KeepAll", "Memory", "Policy", "Queue", "Reservoir"]
+__all__ = [
+    "Columns",
+    "KeepAll",
+    "Memory",
+    "Policy",
+    "Queue",
+    "Reservoir",
+    "Store",
+    "StoreError",
+    "StoreUnwritable",
+    "StoredCollection",
+    "content_hash",
+    "remembered",
+]

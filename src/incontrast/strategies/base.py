@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from incontrast.rates import Fixed, RatePlan
 from incontrast.training.contrast import batch_losses
+from incontrast.training.increment import Increment
 from incontrast.training.sampling import Picks
 from incontrast.training.task import Task
 
@@ -63,6 +64,10 @@ class Strategy(ABC):
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of a run; its learning rate is set before every step."""
         return torch.optim.Adam(parameters, fused=True)
+
+    def epoch_items(self, increment: Increment) -> int:
+        """Items that an epoch embeds, for forecasts: everything at hand, unless told otherwise."""
+        return increment.kept + len(increment.new)
 
     @abstractmethod
     def run(self, task: Task) -> Iterator[Iterable[Tensor]]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from incontrast.strategies.base import Strategy
 from incontrast.training.contrast import Objective, batch_losses, others, similarities
+from incontrast.training.increment import Increment
 from incontrast.training.sampling import new_epoch
 from incontrast.training.task import Task
 
@@ -33,6 +34,9 @@ class Distill(Strategy):
         super().__post_init__()
         if self.weight < 0.0:
             raise ValueError(f"weight must not be negative, got {self.weight}")
+
+    def epoch_items(self, increment: Increment) -> int:
+        return 2 * len(increment.new)  # by the student and by the teacher
 
     def run(self, task: Task) -> Iterator[Iterable[Tensor]]:
         teacher = task.teacher()

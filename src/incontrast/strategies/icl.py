@@ -13,6 +13,7 @@ from incontrast.rates.ddpg import DDPG
 from incontrast.strategies.base import Strategy
 from incontrast.strategies.joint import joint_losses, weigh
 from incontrast.strategies.meta import Meta, meta_losses
+from incontrast.training.increment import Increment
 from incontrast.training.sampling import Picks, Rounds, new_epoch
 from incontrast.training.task import Task
 
@@ -92,6 +93,13 @@ class ICL(Strategy):
             max_epochs=max_epochs,
             patience=patience,
         )
+
+    def epoch_items(self, increment: Increment) -> int:
+        steps = -(-len(increment.new) // self.batch)
+        items = len(increment.new) + steps * min(self.old_batch, increment.kept)
+        if self.meta is None:
+            return items
+        return items * (1 + self.meta.support_steps(increment.growth_ratio))
 
     def run(self, task: Task) -> Iterator[Iterable[Tensor]]:
         if task.increment.kept < 2:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from incontrast.strategies.base import Strategy, contrast
+from incontrast.training.increment import Increment
 from incontrast.training.sampling import Picks, shuffled
 from incontrast.training.task import Task
 
@@ -29,6 +30,9 @@ class Replay(Strategy):
         super().__post_init__()
         if not 0.0 < self.share <= 1.0:
             raise ValueError(f"share must be in (0, 1], got {self.share}: it is a part of X")
+
+    def epoch_items(self, increment: Increment) -> int:
+        return len(increment.new) - int(-increment.kept * self.share // 1)
 
     def run(self, task: Task) -> Iterator[Iterable[Tensor]]:
         kept, new = task.increment.kept, len(task.increment.new)

@@ -1,0 +1,94 @@
+"""What a row says about the machine it was made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from incontrast._version import __version__
+
+__all__ = ["PeakMemory", "clock", "load", "machine", "software", "today"]
+
+PACKAGES = ("torch", "numpy", "scikit-learn", "torch_geometric")
+
+
+def software() -> dict[str, str]:
+    """The versions that figures may depend on."""
+    found = {"incontrast": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores and threads."""
+    return {
+        "system": platform.system(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def load() -> float | None:
+    """How many processes wanted a core in the last minute, where the system tells."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None
+
+
+def clock(device: torch.device) -> str:
+    """By which clock a run is judged: on one thread, the processor's own, which others on the
+    machine do not disturb; else the one on the wall."""
+    return "processor" if device.type == "cpu" and torch.get_num_threads() == 1 else "wall"
+
+
+def today() -> str:
+    """The date, as rows have it."""
+    return time.strftime("%Y-%m-%d")
+
+
+class PeakMemory:
+    """The most memory that this process has held since this was made, in bytes."""
+
+    def __init__(self) -> None:
+        self._reset = _reset_peak()
+
+    def bytes(self) -> int | None:
+        """None where the system does not tell, or cannot begin to count anew."""
+        return _peak() if self._reset else None
+
+
+def _reset_peak() -> bool:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak() -> int | None:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,263 @@
+"""Running a grid: what is finished is skipped, what is killed loses one cell."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from incontrast.bench.cells import Bench
+from incontrast.bench.grid import SEARCH_SEED, Grid, Group
+from incontrast.bench.line_up import RETRAINING, retraining
+from incontrast.bench.search import best_rate, fitting_trials, strategy_trials
+from incontrast.rows import Row, append_row, read_rows
+from incontrast.strategies import Strategy
+from incontrast.training.progress import Progress
+
+__all__ = ["Event", "Tell", "Unfinished", "run", "unfinished"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something to tell about a run.
+
+    Args:
+        group: The increment.
+        doing: What is being run there.
+        epoch: Epochs finished of it.
+        epochs: Epochs at most.
+        row: A row that was just finished.
+    """
+
+    group: str
+    doing: str
+    epoch: int = 0
+    epochs: int | None = None
+    row: Row | None = None
+
+
+Tell = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A cell that has no row yet."""
+
+    set: str
+    growth_ratio: float
+    seed: int
+    strategy: str
+
+
+def run(
+    grid: Grid,
+    path: str | Path,
+    *,
+    folder: str | Path | None = None,
+    work: str | Path,
+    jobs: int = 1,
+    tell: Tell | None = None,
+) -> list[Row]:
+    """Run the cells of a grid that have no row yet; returns the new rows.
+
+    Args:
+        grid: Which cells.
+        path: The file of rows, to which finished ones are added.
+        folder: The folder of data sets.
+        work: A folder for fitted learners, which a later run goes on from.
+        jobs: Processes side by side, each with increments of its own; with more than one they
+            disturb each other's times.
+        tell: Called with what happens.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    path, work = Path(path), Path(work)
+    folder = None if folder is None else Path(folder)
+    rows = {row["key"]: row for row in read_rows(path)}
+    made: list[Row] = []
+
+    def told(event: Event) -> None:
+        if event.row is not None:
+            append_row(path, event.row)
+            rows[event.row["key"]] = event.row
+            made.append(event.row)
+        if tell is not None:
+            tell(event)
+
+    todo = [group for group in grid.groups() if _open_cells(group, rows)]
+    if jobs == 1:
+        for group in todo:
+            _Group(group, rows, folder, work, told).run()
+    else:
+        _side_by_side(todo, rows, folder, work, jobs, told)
+    return made
+
+
+def unfinished(grid: Grid, rows: list[Row]) -> list[Unfinished]:
+    """The cells that have no row yet, in the order in which they are run."""
+    known = {row["key"]: row for row in rows}
+    return [
+        Unfinished(group.name, group.growth_ratio, group.seed, name)
+        for group in grid.groups()
+        for name in _open_cells(group, known)
+    ]
+
+
+def _open_cells(group: Group, rows: dict[str, Row]) -> list[str]:
+    """Cells without a row; without the rows of the search, nobody knows of a cell."""
+    here = _Group(group, rows, None, Path(), lambda event: None)
+    bench = here.bench(search=False)
+    names = _names(group)
+    if bench is None:
+        return names
+    strategies = {name: here.strategy(name, bench, search=False) for name in names}
+    return [
+        name
+        for name, strategy in strategies.items()
+        if strategy is None or bench.key("cell", strategy) not in rows
+    ]
+
+
+def _names(group: Group) -> list[str]:
+    return [RETRAINING, *(name for name in group.strategies if name != RETRAINING)]
+
+
+class _Group:
+    """The cells of one increment, one after the other."""
+
+    def __init__(
+        self, group: Group, rows: dict[str, Row], folder: Path | None, work: Path, tell: Tell
+    ) -> None:
+        self.group, self.rows, self.folder, self.work = group, rows, folder, work
+        self._tell = tell
+
+    def run(self) -> None:
+        bench = self.bench(search=True)
+        assert bench is not None
+        ceiling = self.cell(bench, RETRAINING, None)
+        for name in _names(self.group)[1:]:
+            self.cell(bench, name, ceiling)
+
+    def bench(self, *, search: bool, seed: int | None = None) -> Bench | None:
+        """The increment with the fitting rate that was found; None if it was not to be searched."""
+        group = self.group if seed is None else self.group.of_seed(seed)
+        trials = fitting_trials(group, self.folder, self.work)
+        tell_row = self._row("rate of the first fit") if search else None
+        rate = best_rate("fitting", trials, self.rows, tell_row=tell_row)
+        if rate is None:
+            return None
+        return Bench(group, retraining(group.data, rate), self.folder, self.work)
+
+    def strategy(self, name: str, bench: Bench, *, search: bool) -> Strategy | None:
+        """The strategy at the rate that was found for it; None if it was not to be searched."""
+        if name == RETRAINING:
+            return bench.fitting
+        entry, data = self.group.line_up[name], self.group.data
+        if not entry.searched:
+            return entry.make(data.rates[0])
+        on = (
+            bench if self.group.seed == SEARCH_SEED else self.bench(search=search, seed=SEARCH_SEED)
+        )
+        if on is None:
+            return None
+        doing = f"rate of {name}"
+        rate = best_rate(
+            name,
+            strategy_trials(self.group, name, on),
+            self.rows,
+            learner=lambda: on.learner(self._progress(doing), self._row("first fit")),
+            tell_row=self._row(doing) if search else None,
+        )
+        return None if rate is None else entry.make(rate)
+
+    def cell(self, bench: Bench, name: str, ceiling: Row | None) -> Row:
+        strategy = self.strategy(name, bench, search=True)
+        assert strategy is not None
+        found = self.rows.get(bench.key("cell", strategy))
+        if found is not None:
+            return found
+        learner = bench.learner(self._progress("first fit"), self._row("first fit"))
+        row = bench.cell(name, strategy, learner, ceiling=ceiling, progress=self._progress(name))
+        self._row(name)(row)
+        return row
+
+    def _progress(self, doing: str) -> Callable[[Progress], None]:
+        self._tell(Event(group=self.group.title, doing=doing))
+
+        def told(step: Progress) -> None:
+            if step.finished is not None:
+                epoch = Event(
+                    group=self.group.title, doing=doing, epoch=step.epoch, epochs=step.epochs
+                )
+                self._tell(epoch)
+
+        return told
+
+    def _row(self, doing: str) -> Callable[[Row], None]:
+        def told(row: Row) -> None:
+            self.rows[row["key"]] = row
+            self._tell(Event(group=self.group.title, doing=doing, row=row))
+
+        return told
+
+
+# Several processes: each runs whole increments, the parent alone writes rows. All increments of a
+# seed come before those of the next, so that no two processes search for the same rates at once.
+
+
+def _side_by_side(
+    todo: list[Group],
+    rows: dict[str, Row],
+    folder: Path | None,
+    work: Path,
+    jobs: int,
+    tell: Tell,
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    events: Any = context.Queue()
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin_worker, initargs=(events,)
+    ) as pool:
+        for _, wave in groupby(todo, key=lambda group: group.seed):
+            tasks = [pool.submit(_work, group, dict(rows), folder, work) for group in wave]
+            try:
+                for event in _until_done(tasks, events):
+                    tell(event)
+                for task in tasks:
+                    task.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def _until_done(tasks: list[Future[None]], events: Any) -> Iterator[Event]:
+    while True:
+        done = wait(tasks, timeout=0).not_done == set()
+        try:
+            yield events.get(timeout=0.2)
+        except queue.Empty:
+            if done:
+                return
+
+
+_events: Any = None  # of a worker process, set once when it begins
+
+
+def _begin_worker(events: Any) -> None:
+    global _events
+    _events = events
+    torch.set_num_threads(1)
+
+
+def _work(group: Group, rows: dict[str, Row], folder: Path | None, work: Path) -> None:
+    _Group(group, rows, folder, work, _events.put).run()

@@ -1,0 +1,155 @@
+"""``incontrast init``: a new workspace for a kind of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from incontrast.cli.options import AsJson, Config
+from incontrast.cli.strategy_names import StrategyName
+
+__all__ = ["init"]
+
+
+class Keep(StrEnum):
+    """Which old items are kept."""
+
+    ALL = "all"
+    RESERVOIR = "reservoir"
+    QUEUE = "queue"
+
+
+class EncoderName(StrEnum):
+    """Encoders of images."""
+
+    SMALL = "small"
+    RESNET18 = "resnet18"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+    like: Annotated[
+        Path,
+        typer.Option(help="Data of the kind to come: they say which encoder fits."),
+    ],
+    size: Annotated[
+        int | None,
+        typer.Option(
+            help="Images: side in pixels.  [default: a typical image's, 224 at most]",
+            show_default=False,
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None,
+        typer.Option(
+            help="Images: 1 (grey) or 3 (colour).  [default: what they have]", show_default=False
+        ),
+    ] = None,
+    encoder: Annotated[
+        EncoderName | None,
+        typer.Option(
+            help="Images: the encoder.  [default: small up to 32 pixels, else resnet18]",
+            show_default=False,
+        ),
+    ] = None,
+    flip: Annotated[float, typer.Option(help="Images: how often a view is mirrored.")] = 0.5,
+    crop: Annotated[
+        float, typer.Option(help="Images: the smallest share of an image that a view shows.")
+    ] = 0.2,
+    memory: Annotated[
+        Keep, typer.Option(help="Which old items to keep: all, a sample, or the newest.")
+    ] = Keep.ALL,
+    memory_items: Annotated[
+        int | None, typer.Option(help="Items to keep at most (reservoir, queue).")
+    ] = None,
+    memory_bytes: Annotated[
+        int | None, typer.Option(help="Bytes to keep at most (reservoir, queue).")
+    ] = None,
+    strategy: Annotated[
+        StrategyName, typer.Option(help="How updates are done.")
+    ] = StrategyName.ICL,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs of an update at most.  [default: the strategy's; 40 for icl]",
+            show_default=False,
+        ),
+    ] = None,
+    fit_epochs: Annotated[int, typer.Option(help="Epochs of the first fit at most.")] = 200,
+    fit_patience: Annotated[
+        int, typer.Option(help="Epochs without a lower loss that end the fit.")
+    ] = 50,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bits.")] = 0,
+    tolerance: Annotated[
+        float,
+        typer.Option(help="How much the loss of old items may rise, as a share, in an update."),
+    ] = 0.05,
+    keep: Annotated[int, typer.Option(help="Versions to keep.")] = 10,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            help="Threads to compute with.  [default: 1 for small encoders, else all cores]",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Make a workspace for data of one kind."""
+    from incontrast.cli.failing import failing
+    from incontrast.cli.printing import emit, out
+
+    with failing(as_json):
+        from dataclasses import replace
+
+        from incontrast.cli.strategy_names import strategy_of
+        from incontrast.data import read_source
+        from incontrast.domains.image_views import ImageViews
+        from incontrast.domains.images import Images
+        from incontrast.learner import Learner
+        from incontrast.memory import KeepAll, Policy, Queue, Reservoir
+        from incontrast.strategies import Retrain
+        from incontrast.workspace import Workspace
+
+        source = read_source(like, check=False)
+        name: Any = None if encoder is None else encoder.value
+        domain = source.domain(size=size, channels=channels, encoder=name)
+        if isinstance(domain, Images):
+            views = replace(ImageViews(), flip=flip, scale=(crop, 1.0))
+            domain = Images(domain.size, domain.channels, encoder=domain.network, views=views)
+        kinds: dict[Keep, Callable[..., Policy]] = {
+            Keep.ALL: KeepAll,
+            Keep.RESERVOIR: Reservoir,
+            Keep.QUEUE: Queue,
+        }
+        if memory is not Keep.ALL and memory_items is None and memory_bytes is None:
+            raise ValueError(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
+        learner = Learner(
+            domain,
+            strategy=strategy_of(strategy, epochs),
+            fitting=Retrain(max_epochs=fit_epochs, patience=fit_patience),
+            memory=kinds[memory](items=memory_items, bytes=memory_bytes),
+            seed=seed,
+        )
+        if threads is None and not (isinstance(domain, Images) and domain.network == "resnet18"):
+            threads = 1  # such encoders are too small to share
+        workspace = Workspace.create(
+            folder, learner, tolerance=tolerance, keep=keep, threads=threads
+        )
+        if as_json:
+            emit(
+                {
+                    "folder": str(workspace.folder),
+                    "id": workspace.id,
+                    "kind": source.kind,
+                    "domain": repr(domain),
+                }
+            )
+        else:
+            out().print(
+                f"{workspace.folder} is a workspace for {source.kind}: {domain!r}", markup=False
+            )

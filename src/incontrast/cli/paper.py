@@ -1,0 +1,96 @@
+"""``incontrast paper``: the paper's experiments run, shown and reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+__all__ = ["paper"]
+
+paper = typer.Typer(
+    name="paper",
+    help="The paper's experiments: run them, show the tables, write the report.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Rows = Annotated[Path, typer.Option(help="The file of rows, one JSON line for each cell.")]
+DEFAULT_ROWS = Path("results/paper.jsonl")
+
+
+@paper.command("run")
+def run_command(
+    data: Annotated[
+        Path | None,
+        typer.Option(envvar="INCONTRAST_DATA", help="The folder that holds the data sets."),
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="A data set; may be given again.")
+    ] = None,
+    strategies: Annotated[
+        list[str] | None, typer.Option("--strategy", help="A strategy; may be given again.")
+    ] = None,
+    seeds: Annotated[
+        list[int] | None, typer.Option("--seed", help="A seed; may be given again.")
+    ] = None,
+    ratios: Annotated[
+        list[float] | None, typer.Option("--ratio", help="A growth ratio; may be given again.")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="Sizes: 'small' fits two cores and a night, 'paper' is the paper's.")
+    ] = "small",
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs at most, instead of a set's own.")
+    ] = None,
+    patience: Annotated[int | None, typer.Option(help="Patience, instead of a set's own.")] = None,
+    items: Annotated[int | None, typer.Option(help="Items, instead of a set's own number.")] = None,
+    rows: Rows = DEFAULT_ROWS,
+    work: Annotated[Path, typer.Option(help="A folder for fitted encoders, to go on from.")] = Path(
+        "build/paper"
+    ),
+    jobs: Annotated[
+        int, typer.Option(help="Processes side by side; 1 when time is the question.")
+    ] = 1,
+) -> None:
+    """Run the grid, or a part of it. What has a row already is skipped."""
+    try:
+        from incontrast.bench import Grid
+
+        grid = Grid.of(
+            sets=sets,
+            strategies=strategies,
+            seeds=seeds,
+            ratios=ratios,
+            scale=scale,
+            max_epochs=epochs,
+            patience=patience,
+            items=items,
+        )
+        _run(grid, rows, data, work, jobs)
+    except (ValueError, FileNotFoundError) as error:
+        _refuse(error)
+
+
+def _run(grid: Any, rows: Path, data: Path | None, work: Path, jobs: int) -> None:
+    import torch
+    from rich.console import Console
+
+    from incontrast.bench import run, unfinished
+    from incontrast.cli.grid_progress import grid_progress
+    from incontrast.rows import read_rows
+
+    torch.set_num_threads(1)  # on one thread a run's processor time is its time on an idle machine
+    console = Console()
+    known = read_rows(rows)
+    left = len(unfinished(grid, known))
+    console.print(f"{grid.count()} cells, {left} without a row; rows go to {rows}")
+    with grid_progress(console, grid, known, jobs=jobs) as tell:
+        made = run(grid, rows, folder=data, work=work, jobs=jobs, tell=tell)
+    console.print(f"{len(made)} new rows in {rows}")
+
+
+def _refuse(error: Exception) -> NoReturn:
+    typer.echo(f"incontrast: {error}", err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,53 @@
+"""``incontrast report``: the page of a version, made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from incontrast.cli.options import AsJson, Config, Folder
+
+__all__ = ["report"]
+
+
+def report(
+    workspace: Folder = Path(),
+    version: Annotated[
+        int | None,
+        typer.Option(help="The version.  [default: the newest]", show_default=False),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file.  [default: reports/version-N.html in the workspace]",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Write the HTML page of a version, and sum it up."""
+    from incontrast.cli.failing import failing
+    from incontrast.cli.printing import emit, out
+
+    with failing(as_json):
+        from incontrast.cli.summary import summary
+        from incontrast.cli.update_report import write_report
+        from incontrast.workspace import Workspace, WorkspaceError
+
+        space = Workspace.open(workspace)
+        numbers = space.versions.numbers()
+        if not numbers:
+            raise WorkspaceError(f"{space.folder} has no encoder yet: run fit first")
+        number = numbers[-1] if version is None else version
+        space.versions.verify(number)
+        page = write_report(space, number, to)
+        if as_json:
+            emit({"version": number, "report": page})
+            return
+        current = space.current
+        for line in summary(space, number, promoted=current is not None and number <= current):
+            out().print(line, markup=False)
+        out().print(f"Report: {page}", markup=False)

@@ -1,0 +1,189 @@
+"""``incontrast fit`` and ``incontrast update``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from incontrast.cli.options import AsJson, Config, Data, Folder, Strict
+from incontrast.cli.strategy_names import StrategyName
+
+if TYPE_CHECKING:
+    from incontrast.workspace import Step, Workspace
+
+__all__ = ["fit", "opened", "update"]
+
+Seconds = Annotated[
+    float | None,
+    typer.Option(help="Training time at most. The result then depends on the machine's speed."),
+]
+Passes = Annotated[int | None, typer.Option(help="Views through the encoder at most.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Promote the new version whatever is wrong with it.")
+]
+Discard = Annotated[
+    bool, typer.Option("--discard", help="Drop what was interrupted or refused before.")
+]
+
+
+def fit(
+    data: Data = None,
+    workspace: Folder = Path(),
+    seconds: Seconds = None,
+    passes: Passes = None,
+    strict: Strict = False,
+    force: Force = False,
+    discard: Discard = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Train a first encoder on data, and remember them."""
+    _run(
+        "fit",
+        data,
+        workspace,
+        seconds,
+        passes,
+        as_json,
+        strict=strict,
+        force=force,
+        discard=discard,
+    )
+
+
+def update(
+    data: Data = None,
+    workspace: Folder = Path(),
+    strategy: Annotated[
+        StrategyName | None,
+        typer.Option(help="For this once.  [default: the workspace's]", show_default=False),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs at most, for this once.  [default: the workspace's]", show_default=False
+        ),
+    ] = None,
+    seconds: Seconds = None,
+    passes: Passes = None,
+    strict: Strict = False,
+    force: Force = False,
+    discard: Discard = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Take data in once more that were the last update's.")
+    ] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Take new data in, train, evaluate, and promote what came of it.
+
+    Interrupted at any moment, the same command goes on and ends with the same bits.
+    """
+    _run(
+        "update",
+        data,
+        workspace,
+        seconds,
+        passes,
+        as_json,
+        strict=strict,
+        force=force,
+        discard=discard,
+        again=again,
+        strategy=strategy,
+        epochs=epochs,
+    )
+
+
+def opened(folder: Path) -> Workspace:
+    """The workspace, with its number of threads set."""
+    import torch
+
+    from incontrast.workspace import Workspace
+
+    workspace = Workspace.open(folder)
+    if workspace.settings["threads"] is not None:
+        torch.set_num_threads(workspace.settings["threads"])
+    return workspace
+
+
+def _run(
+    kind: str,
+    data: Path | None,
+    folder: Path,
+    seconds: float | None,
+    passes: int | None,
+    as_json: bool,
+    *,
+    discard: bool,
+    strategy: StrategyName | None = None,
+    epochs: int | None = None,
+    **options: Any,
+) -> None:
+    from incontrast.cli.failing import Exit, failing
+    from incontrast.cli.printing import emit, narrator, warn_skipped
+
+    with failing(as_json):
+        from incontrast.cli.progress import training_bar
+        from incontrast.cli.update_report import write_report
+        from incontrast.data import read_source
+        from incontrast.training.progress import Budget
+
+        workspace = opened(folder)
+        narrate = narrator()
+        if discard and data is None:
+            dropped = workspace.discard()
+            narrate.print("dropped" if dropped else "there is nothing to drop")
+            return
+        source = None if data is None else read_source(data, check=False)
+        chosen = _chosen(workspace, strategy, epochs)
+        if chosen is not None:
+            options["strategy"] = chosen
+        with training_bar(narrate, kind, lines=True) as progress:
+            run = workspace.fit if kind == "fit" else workspace.update
+            step = run(
+                source,
+                budget=Budget(seconds=seconds, passes=passes),
+                discard=discard,
+                progress=progress,
+                notify=lambda sentence: narrate.print(sentence, markup=False),
+                **options,
+            )
+        warn_skipped(narrate, step.skipped)
+        page = None if step.repeated else write_report(workspace, step.version)
+        if as_json:
+            emit({**vars(step), "report": page})
+        else:
+            _say(workspace, step, page)
+    if not step.promoted:
+        raise typer.Exit(Exit.REFUSED)
+
+
+def _chosen(workspace: Workspace, name: StrategyName | None, epochs: int | None) -> Any:
+    """The strategy for this once; None is the workspace's own."""
+    from dataclasses import replace
+
+    from incontrast.cli.strategy_names import strategy_of
+
+    if name is not None:
+        return strategy_of(name, epochs)
+    return None if epochs is None else replace(workspace.template().strategy, max_epochs=epochs)
+
+
+def _say(workspace: Workspace, step: Step, page: Path | None) -> None:
+    from incontrast.cli.printing import out
+    from incontrast.cli.summary import summary
+
+    console = out()
+    if step.repeated:
+        console.print(
+            f"Nothing to do: version {step.version} has learned from these data already "
+            "(--again takes them in once more)."
+        )
+        return
+    for line in summary(workspace, step.version, promoted=step.promoted):
+        console.print(line, markup=False)
+    if page is not None:
+        console.print(f"Report: {page}", markup=False)

@@ -1,0 +1,91 @@
+"""``incontrast rollback`` and ``incontrast forget``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from incontrast.cli.options import AsJson, Config, Folder
+
+if TYPE_CHECKING:
+    from incontrast.workspace import Workspace
+
+__all__ = ["forget", "rollback"]
+
+
+def rollback(
+    workspace: Folder = Path(),
+    to: Annotated[
+        int | None,
+        typer.Option(help="The version.  [default: the one before]", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Make an earlier version the current one, with the memory it had."""
+    from incontrast.cli.failing import failing
+    from incontrast.cli.printing import emit, out
+
+    with failing(as_json):
+        from incontrast.workspace import Workspace
+
+        space = Workspace.open(workspace)
+        number = space.rollback(to)
+        if as_json:
+            emit({"current": number})
+        else:
+            out().print(f"Version {number} is the current one.")
+
+
+def forget(
+    ids: Annotated[
+        list[int] | None,
+        typer.Argument(help="Items, by their places in the order of arrival, from 0."),
+    ] = None,
+    workspace: Folder = Path(),
+    like: Annotated[
+        Path | None,
+        typer.Option(help="Every item with the same content as one of these data."),
+    ] = None,
+    hashes: Annotated[
+        list[str] | None, typer.Option("--hash", help="A content hash; may be given again.")
+    ] = None,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Delete items for good: from memory, and their bytes from the file."""
+    from incontrast.cli.failing import failing
+    from incontrast.cli.printing import emit, out
+
+    if not (ids or like or hashes):
+        raise typer.BadParameter("say which items: their ids, --like DATA, or --hash")
+    try:
+        wanted = [bytes.fromhex(text) for text in hashes or []]
+    except ValueError as error:
+        raise typer.BadParameter(f"a hash is 32 hexadecimal digits: {error}") from error
+    if any(len(digest) != 16 for digest in wanted):
+        raise typer.BadParameter("a hash is 32 hexadecimal digits")
+    with failing(as_json):
+        from incontrast.workspace import Workspace
+
+        space = Workspace.open(workspace)
+        if like is not None:
+            wanted += _hashes(space, like)
+        count = space.forget(ids or [], hashes=wanted)
+        if as_json:
+            emit({"forgotten": count})
+        else:
+            out().print(f"{count:,} items forgotten.")
+
+
+def _hashes(space: Workspace, like: Path) -> list[bytes]:
+    """The content hashes of data, as the workspace would store them."""
+    from incontrast.data import read_source
+    from incontrast.memory import content_hash
+    from incontrast.workspace.intake import Intake
+
+    domain = space.learner(memory=False).domain
+    intake = Intake(read_source(like, check=False), domain)
+    return [content_hash(content) for contents in intake.packed() for content in contents]

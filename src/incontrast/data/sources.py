@@ -1,0 +1,238 @@
+"""A path, as a user types it, turned into items and the domain that fits them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from incontrast.data.image_files import Skipped, readable_images, typical_image
+from incontrast.data.json_graphs import json_graphs
+from incontrast.data.tables import TABLES, read_table
+from incontrast.data.tu import tu
+from incontrast.domains.base import Collection, Domain
+from incontrast.domains.graphs import Graphs
+from incontrast.domains.image_collection import ImageCollection
+from incontrast.domains.image_reading import find_images, is_image
+from incontrast.domains.images import Images
+from incontrast.domains.vectors import Vectors
+
+__all__ = ["Chunk", "Kind", "Source", "read_source"]
+
+Kind = Literal["images", "vectors", "graphs"]
+
+CHUNK_BYTES = 8 * 2**20  # of pixels that are decoded at a time
+CHUNK = 4096  # items of other kinds that are taken at a time
+
+
+class Chunk(NamedTuple):
+    """Some items of a source, in memory."""
+
+    items: Collection
+    names: list[str]  # one for each item
+    skipped: tuple[Skipped, ...]  # items of this chunk that cannot be read, which are left out
+
+    @property
+    def passed(self) -> int:
+        """Items of the source that this chunk stands for."""
+        return len(self.names) + len(self.skipped)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Items behind a path.
+
+    Args:
+        path: As it was given, absolute.
+        kind: What the items are.
+        items: What ``Domain.collect`` takes: paths of images, rows of numbers, graphs.
+        skipped: Files that cannot be read as images, and why; they are not among the items.
+    """
+
+    path: Path
+    kind: Kind
+    items: Any
+    skipped: tuple[Skipped, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def domain(
+        self,
+        *,
+        size: int | None = None,
+        channels: int | None = None,
+        encoder: Literal["resnet18", "small"] | None = None,
+    ) -> Domain:
+        """The domain that fits these items; the arguments are for images only.
+
+        Args:
+            size: Side in pixels; that of a typical image of the source by default, 224 at most.
+            channels: 1 or 3; 1 by default if the images looked at are all grey.
+            encoder: ``"small"`` by default up to 32 pixels, else ``"resnet18"``.
+        """
+        if self.kind == "graphs":
+            return Graphs()
+        if self.kind == "vectors":
+            return Vectors(self.items.shape[1])
+        if size is None or channels is None:
+            looked = typical_image(self.items)
+            size = size or looked.size
+            channels = channels or looked.channels
+        return Images(size, channels, encoder=encoder or ("small" if size <= 32 else "resnet18"))
+
+    def check(self, domain: Domain) -> None:
+        """Refuse a domain of another kind of data.
+
+        Raises:
+            ValueError: Says what the source holds and what the domain takes.
+        """
+        expected = _kind_of(domain)
+        if expected not in (None, self.kind):
+            raise ValueError(f"{self.path} holds {self.kind}, but {expected} are expected here")
+
+    def chunks(self, domain: Domain, *, strict: bool = False, start: int = 0) -> Iterator[Chunk]:
+        """All items in order, a few megabytes at a time; images are decoded.
+
+        Args:
+            domain: Collects them.
+            strict: Refuse an image that cannot be read instead of leaving it out.
+            start: Items to pass over, as many as some of the chunks held together.
+
+        Raises:
+            ValueError: The items are not the domain's, or no image can be read.
+        """
+        self.check(domain)
+        rows = CHUNK
+        if isinstance(domain, Images):
+            rows = max(1, CHUNK_BYTES // (domain.channels * domain.size**2))
+        for begin in range(start, len(self), rows):
+            indices = torch.arange(begin, min(begin + rows, len(self)))
+            if self.kind == "images":
+                yield self._decoded(domain, indices, strict)
+            else:
+                items = _some(self.items, indices)
+                yield Chunk(domain.collect(items), [str(i) for i in indices.tolist()], ())
+
+    def _decoded(self, domain: Domain, indices: torch.Tensor, strict: bool) -> Chunk:
+        files = [self.items[index] for index in indices.tolist()]
+        assert isinstance(domain, Images)
+        pixels, skipped = readable_images(
+            files, size=domain.size, channels=domain.channels, strict=strict
+        )
+        left_out = {skip.file for skip in skipped}
+        names = [self.name(file) for file in files if file not in left_out]
+        return Chunk(ImageCollection(pixels), names, skipped)
+
+    def name(self, file: str) -> str:
+        """What a file of this source is called: its path below the source."""
+        return os.path.relpath(file, self.path) if self.path.is_dir() else Path(file).name
+
+    def fingerprint(self) -> str:
+        """Changes when a file of the source is added, removed, or written to."""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self._files():
+            stat = os.stat(file)  # noqa: PTH116 (a Path for each of a million files is slow)
+            digest.update(os.fsencode(file) + b"\0%d %d\n" % (stat.st_size, stat.st_mtime_ns))
+        return digest.hexdigest()
+
+    def _files(self) -> Sequence[str]:
+        if self.kind == "images":
+            return sorted([*self.items, *(skip.file for skip in self.skipped)])
+        if self.path.is_dir():
+            return sorted(str(file) for file in self.path.rglob("*.txt"))
+        return [str(self.path)]
+
+
+def read_source(path: str | Path, *, check: bool = True, strict: bool = False) -> Source:
+    """Items from a path.
+
+    A folder with images in it or below it, or one image; a ``.npy``, ``.npz``, ``.csv``, ``.tsv``
+    or ``.parquet`` file of vectors; a folder of graphs in TU's text files, or a ``.jsonl`` file
+    with a graph in each line, ``{"edges": [[0, 1], …], "x": [[…], …]}``.
+
+    Args:
+        path: Where the items are.
+        check: Decode every image once, and leave out those that cannot be read. Without it they
+            are found out when they are used; ``Source.chunks`` leaves them out then.
+        strict: Refuse an image that cannot be read.
+
+    Raises:
+        ValueError: There is nothing at this path, or nothing that can be read.
+    """
+    path = Path(path).absolute()
+    if path.is_dir():
+        return _folder(path, check, strict)
+    if not path.exists():
+        reason = "is a link that leads nowhere" if path.is_symlink() else "does not exist"
+        raise ValueError(f"{path} {reason}: give a folder of images, or a file of items")
+    suffix = path.suffix.lower()
+    if suffix in TABLES:
+        return Source(path, "vectors", read_table(path))
+    if suffix == ".jsonl":
+        return Source(path, "graphs", json_graphs(path))
+    if is_image(path.name):
+        return _images(path, [str(path)], check, strict)
+    raise ValueError(
+        f"{path} is of no kind that is known here: give a folder of images, a folder of TU graphs, "
+        f"graphs as .jsonl, or vectors as {', '.join(TABLES)}"
+    )
+
+
+def _folder(path: Path, check: bool, strict: bool) -> Source:
+    graphs = _tu_set(path)
+    if graphs is not None:
+        return Source(path, "graphs", tu(*graphs).items)
+    try:
+        files = find_images(path)
+    except ValueError as error:
+        others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+        found = f"it has {', '.join(others[:3])}{', …' * (len(others) > 3)}" if others else "empty"
+        raise ValueError(
+            f"{path} holds neither images nor TU graphs ({found}): give a folder of images "
+            "(subfolders are searched), a folder of TU graphs, or a file of items"
+        ) from error
+    return _images(path, files, check, strict)
+
+
+def _images(path: Path, files: list[str], check: bool, strict: bool) -> Source:
+    if not check:
+        return Source(path, "images", files)
+    # At 8 pixels a JPEG is decoded at an eighth of its size, and still to its end.
+    _, skipped = readable_images(files, size=8, channels=1, strict=strict, keep=False)
+    left_out = {skip.file for skip in skipped}
+    kept = [file for file in files if file not in left_out]
+    if not kept:
+        raise ValueError(
+            f"none of the {len(files)} images in {path} can be read; the first: {skipped[0].reason}"
+        )
+    return Source(path, "images", kept, skipped)
+
+
+def _tu_set(folder: Path) -> tuple[Path, str] | None:
+    """Where a TU data set lies, and its name: in a folder, or in ``raw`` or its name below it."""
+    for place in (folder, folder / "raw", folder / folder.name, folder / folder.name / "raw"):
+        if place.is_dir():
+            for file in sorted(place.glob("*_A.txt")):
+                name = file.name.removesuffix("_A.txt")
+                if (place / f"{name}_graph_indicator.txt").is_file():
+                    return place, name
+    return None
+
+
+def _kind_of(domain: Domain) -> Kind | None:
+    """The kind of data that a domain of ours takes; None for one of a user's own."""
+    kinds: dict[type[Domain], Kind] = {Images: "images", Vectors: "vectors", Graphs: "graphs"}
+    return kinds.get(type(domain))
+
+
+def _some(items: Any, indices: torch.Tensor) -> Any:
+    if isinstance(items, np.ndarray):
+        return np.array(items[int(indices[0]) : int(indices[-1]) + 1])
+    return items.select(indices)

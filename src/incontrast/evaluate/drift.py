@@ -1,0 +1,201 @@
+"""Whether new data differ from old data in the encoder's eyes, with a p-value; label-free.
+
+The change ratio r of an old item (Def. 4) compares the noise that new items give it with the noise
+of old ones; r = 1 means that they are the same to it. How far r may stray from 1 by chance follows
+from shuffling: other old items serve as the reference, and under the hypothesis that nothing has
+changed, the new items could have been any of the two groups taken together. So the statistic is
+computed again for random groups of the same sizes, from the same embeddings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import normalize
+
+from incontrast.domains.base import Domain
+from incontrast.embedding import embed_views
+from incontrast.evaluate.population import Quartiles
+from incontrast.randomness import generator
+from incontrast.training.contrast import Objective
+from incontrast.training.engine import Engine
+from incontrast.training.increment import Increment
+
+__all__ = ["Drift", "drift", "measure_drift"]
+
+Advice = Literal["nothing to do", "update", "consider retraining"]
+
+ANCHORS, REFERENCE = 512, 1024  # old items at most: those looked at, and those that stand for X
+COMPARED = 1000  # new items at most
+FEWEST = 30  # old items at least
+SHUFFLES = 999
+MOSTLY_NEW = 0.5  # from this growth ratio on, an update has little to start from
+FEW = 30  # new items below which only large differences show
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How new data look to an encoder.
+
+    Args:
+        change_ratio: Quartiles of r over old items, with the new items as ΔX.
+        by_chance: The same quartiles where old and new items are shuffled, on average.
+        distance: Root of the mean of (log r)², which the test is about; 0 is no change.
+        p_value: How often chance alone gives a distance as large.
+        level: The share of false alarms that is accepted.
+        anchors: Old items over which r is looked at.
+        reference: Other old items that stand for X.
+        new: New items that were looked at.
+        growth_ratio: α, the share that the new items would have of everything seen.
+        seconds: How long an update should take on this machine, at most; None if not tried.
+    """
+
+    change_ratio: Quartiles
+    by_chance: Quartiles
+    distance: float
+    p_value: float
+    level: float
+    anchors: int
+    reference: int
+    new: int
+    growth_ratio: float
+    seconds: float | None = None
+
+    @property
+    def drifted(self) -> bool:
+        """Whether chance is ruled out at this level."""
+        return self.p_value <= self.level
+
+    @property
+    def advice(self) -> Advice:
+        """What to do."""
+        if not self.drifted:
+            return "nothing to do"
+        return "consider retraining" if self.growth_ratio >= MOSTLY_NEW else "update"
+
+    def __str__(self) -> str:
+        ratio, chance = self.change_ratio, self.by_chance
+        basis = (
+            f"change ratio {ratio.median:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}) where "
+            f"{chance.lower:.3f} to {chance.upper:.3f} is chance, p = {self.p_value:.3f}; from "
+            f"{self.new} new, {self.reference} old items and {self.anchors} others as anchors"
+        )
+        reason = {
+            "nothing to do": "Nothing to do: the new items look like the old ones",
+            "update": "Update: the new items differ from the old ones",
+            "consider retraining": (
+                "Consider retraining: the new items differ from the old ones and are "
+                f"{self.growth_ratio:.0%} of all"
+            ),
+        }[self.advice]
+        few = f" With {self.new} new items only large differences show." if self.new < FEW else ""
+        duration = (
+            "" if self.seconds is None else f" An update should take about {_said(self.seconds)}."
+        )
+        return f"{reason} ({basis}).{few}{duration}"
+
+
+def measure_drift(
+    encoder: nn.Module,
+    domain: Domain,
+    increment: Increment,
+    *,
+    objective: Objective,
+    engine: Engine,
+    seed: int,
+    level: float = 0.05,
+) -> Drift:
+    """Draw items, embed views of them, and compare; arguments as in ``measure`` and ``drift``."""
+    old, new = increment.old, increment.new
+    if old is None or len(old) < FEWEST:
+        raise ValueError(
+            f"drift is measured against at least {FEWEST} old items, memory holds "
+            f"{increment.kept}: give the learner a larger memory"
+        )
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must be between 0 and 1, got {level}")
+    draws, views = generator(seed, "drift"), generator(seed, "drift views")
+    known = old.select(torch.randperm(len(old), generator=draws)[: ANCHORS + REFERENCE])
+    fresh = new.select(torch.randperm(len(new), generator=draws)[:COMPARED])
+    first, second = embed_views(encoder, domain, known, views, engine=engine)
+    _, later = embed_views(encoder, domain, fresh, views, engine=engine)
+    anchors = min(ANCHORS, len(known) // 3)
+    return drift(
+        (first[:anchors], second[:anchors]),
+        second[anchors:],
+        later,
+        objective=objective,
+        growth_ratio=increment.growth_ratio,
+        draws=draws,
+        level=level,
+    )
+
+
+def drift(
+    anchors: tuple[Tensor, Tensor],
+    reference: Tensor,
+    new: Tensor,
+    *,
+    objective: Objective,
+    growth_ratio: float,
+    draws: Generator,
+    level: float = 0.05,
+) -> Drift:
+    """Compare new items with old ones by the noise that both give to other old items.
+
+    Args:
+        anchors: (a, d) and (a, d) embeddings of two views of some old items.
+        reference: (o, d) embeddings of a view of other old items.
+        new: (n, d) embeddings of a view of the new items.
+        objective: Temperature and K.
+        growth_ratio: α.
+        draws: Draws the shuffles.
+        level: The share of false alarms that is accepted.
+    """
+    first, second = (normalize(views.double()) for views in anchors)
+    pool = normalize(torch.cat([new, reference]).double())
+    count, total = len(new), len(pool)
+
+    # f, all divided by its largest possible value: in a ratio that does not matter, and it is
+    # never too large to add.
+    def similar(cosine: Tensor) -> Tensor:
+        return torch.exp((cosine - 1.0) / objective.temperature)
+
+    positive = similar((first * second).sum(dim=1))[:, None]  # (a, 1)
+    noise = similar(first @ pool.T)  # (a, n + o)
+    # Column 0 says who is new, the others say who might have been.
+    order = torch.rand(total, SHUFFLES, generator=draws).argsort(dim=0)[:count]
+    member = torch.zeros(total, 1 + SHUFFLES, dtype=torch.float64)
+    member[:count, 0] = 1.0
+    member[:, 1:].scatter_(0, order, 1.0)
+    inside = noise @ member  # (a, 1 + shuffles)
+    outside = noise.sum(dim=1, keepdim=True) - inside
+    k = objective.negatives
+    log_ratio = torch.log(positive + k * inside / count) - torch.log(
+        positive + k * outside.clamp(min=0.0) / (total - count)
+    )
+    distance = log_ratio.square().mean(dim=0).sqrt()
+    # A hair less, so that equal groups count as equal whatever the order of their sums.
+    by_chance = int((distance[1:] >= distance[0] * (1.0 - 1e-9) - 1e-12).sum())
+    parts = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+    quartiles = torch.quantile(log_ratio.exp(), parts, dim=0)  # (3, 1 + shuffles)
+    return Drift(
+        change_ratio=Quartiles(*quartiles[:, 0].tolist()),
+        by_chance=Quartiles(*quartiles[:, 1:].mean(dim=1).tolist()),
+        distance=float(distance[0]),
+        p_value=(1 + by_chance) / (1 + SHUFFLES),
+        level=level,
+        anchors=len(first),
+        reference=len(reference),
+        new=count,
+        growth_ratio=growth_ratio,
+    )
+
+
+def _said(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 2 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

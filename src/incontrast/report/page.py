@@ -1,0 +1,212 @@
+"""What a page is made of, and how it becomes one HTML file that needs nothing else.
+
+>>> table = Table(
+...     title="Losses",
+...     columns=(Column("strategy"), Column("loss", number=True)),
+...     rows=((Cell("ICL"), Cell("0.31", sort=0.31, mark="best")),),
+... )
+>>> page = Page(title="Update 7", sections=(Section("Figures", (table,)),))
+>>> render(page).count("<table")
+1
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = [
+    "Cell",
+    "Column",
+    "Facts",
+    "Figure",
+    "Page",
+    "Section",
+    "Table",
+    "Text",
+    "Verdict",
+    "Verdicts",
+    "render",
+    "save",
+]
+
+Mark = Literal["", "best", "second", "good", "bad", "quiet"]
+Standing = Literal["holds", "fails", "mixed", "open"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Args:
+        title: Its heading.
+        number: Whether its cells are figures, to be set right and sorted as numbers.
+        hint: What it means, shown when one points at the heading.
+        group: A heading above this and the neighbours of the same group.
+    """
+
+    title: str
+    number: bool = False
+    hint: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Args:
+        text: What it says.
+        sort: What it is sorted by, if not by its text; cells without a figure come last.
+        mark: How it is set off.
+        note: A smaller line below, such as the figure to compare with.
+    """
+
+    text: str
+    sort: float | None = None
+    mark: Mark = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table; a click on a heading sorts it."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+    kind: str = "table"
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"table {self.title!r} has {len(self.columns)} columns, "
+                    f"got a row of {len(row)} cells"
+                )
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Headings above the columns, each with the number of columns it spans."""
+        spans: list[tuple[str, int]] = []
+        for column in self.columns:
+            if spans and spans[-1][0] == column.group:
+                spans[-1] = (column.group, spans[-1][1] + 1)
+            else:
+                spans.append((column.group, 1))
+        return spans if any(name for name, _ in spans) else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure, as the text of an SVG (``figures.svg`` makes one), and what to see in it."""
+
+    title: str
+    svg: str
+    caption: str
+    kind: str = "figure"
+
+
+@dataclass(frozen=True)
+class Text:
+    """Paragraphs; an empty line parts them, ``code`` and **strong** words may be marked."""
+
+    text: str
+    kind: str = "text"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A few figures at a glance: label, figure, remark."""
+
+    facts: tuple[tuple[str, str, str], ...]
+    kind: str = "facts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A claim, whether it stands, and the figures that say so."""
+
+    claim: str
+    standing: Standing
+    because: str
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """A list of claims that were judged."""
+
+    verdicts: tuple[Verdict, ...]
+    kind: str = "verdicts"
+
+
+Block = Table | Figure | Text | Facts | Verdicts
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def anchor(self) -> str:
+        """Its name in links."""
+        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A whole page.
+
+    Args:
+        title: Its heading.
+        lead: What it says in a few sentences.
+        sections: Its parts.
+        foot: The small print.
+    """
+
+    title: str
+    sections: tuple[Section, ...]
+    lead: str = ""
+    foot: str = ""
+
+
+def render(page: Page) -> str:
+    """The page as one HTML document: styles, script and figures are inside."""
+    html: str = _template().render(page=page)
+    return html
+
+
+def save(page: Page, path: str | Path) -> None:
+    """Write the page to a file."""
+    Path(path).write_text(render(page), encoding="utf-8")
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("incontrast.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["marked"] = _marked
+    return environment.get_template("page.html")
+
+
+def _marked(text: str) -> Any:
+    """Words with their marks, as HTML."""
+    from markupsafe import Markup, escape
+
+    safe = str(escape(text))
+    safe = re.sub(r"``?([^`]+)``?", r"<code>\1</code>", safe)
+    return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))

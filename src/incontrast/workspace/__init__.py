@@ -1,0 +1,7 @@
+"""A learner on disk: versions, the old items, a journal; updates that cannot lose anything."""
+
+from incontrast.workspace.errors import Busy, Damaged, Unfinished, WorkspaceError
+from incontrast.workspace.steps import Step
+from incontrast.workspace.workspace import Workspace
+
+__all__ = ["Busy", "Damaged", "Step", "Unfinished", "Workspace", "WorkspaceError"]

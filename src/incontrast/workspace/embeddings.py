@@ -1,0 +1,238 @@
+"""Embeddings of a source in a file: a chunk at a time, stamped, and gone on with when interrupted.
+
+Beside ``x.npy`` lie ``x.ids.jsonl`` (the name of each row's item) and ``x.npy.json``, the stamp:
+which workspace and version made it, from which data, and how far it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from incontrast.data.sources import Source
+from incontrast.learner import Learner
+from incontrast.workspace.array_file import GrowingArray
+from incontrast.workspace.errors import WorkspaceError
+from incontrast.workspace.files import read_json, write_json
+from incontrast.workspace.parquet import write_parquet
+from incontrast.workspace.workspace import Workspace
+
+__all__ = ["Embedded", "embed_source", "outputs", "stamp_of"]
+
+OUTPUTS = "outputs.jsonl"
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What came of embedding a source."""
+
+    file: Path
+    version: int
+    rows: int  # in the file
+    added: int  # by this run
+    skipped: tuple[str, ...]
+
+
+def embed_source(
+    workspace: Workspace,
+    source: Source,
+    file: Path,
+    *,
+    version: int | None = None,
+    append: bool = False,
+    overwrite: bool = False,
+    strict: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Embedded:
+    """Write the embeddings of a source to ``.npy`` or ``.parquet``.
+
+    An interrupted run is gone on with. A file that holds this source's embeddings by this version
+    already is left as it is.
+
+    Args:
+        workspace: Whose encoder.
+        source: What to embed.
+        file: Where to.
+        version: The version; the current one by default.
+        append: Add to a file that holds embeddings of other data, by the same version.
+        overwrite: Begin anew whatever is there.
+        strict: Refuse files that cannot be read instead of leaving them out.
+        progress: Called with the items done and the items there are.
+
+    Raises:
+        WorkspaceError: The file holds embeddings of another version or workspace, or of other data.
+    """
+    file = file.absolute()
+    if file.suffix not in (".npy", ".parquet"):
+        raise ValueError(f"embeddings are written to .npy or .parquet, got {file.name!r}")
+    if not file.parent.is_dir():
+        raise ValueError(f"there is no folder {file.parent}")
+    learner = workspace.learner(version, memory=False)
+    source.check(learner.domain)
+    version = workspace.current if version is None else version
+    fresh: dict[str, Any] = {
+        "workspace": workspace.id,
+        "version": version,
+        "columns": 0,
+        "rows": 0,
+        "ids": 0,
+        "done": 0,
+        "sources": [],
+        "complete": False,
+    }
+    about = {"path": str(source.path), "fingerprint": source.fingerprint()}
+    stamp = _begin(file, fresh, about, append=append, overwrite=overwrite)
+    before = stamp["rows"] if stamp.get("kept") is None else stamp["kept"]
+    skipped: list[str] = []
+    if not stamp["complete"]:
+        _remember(workspace, file)
+        skipped = _write(learner, source, file, stamp, strict, progress)
+        stamp.pop("kept", None)
+        if file.suffix == ".parquet":
+            write_parquet(file, _rows_file(file), _ids_file(file), stamp)
+        stamp["sources"] = [*stamp["sources"], about]
+        stamp["complete"] = True
+        write_json(_stamp_file(file), stamp)
+        if file.suffix == ".parquet":
+            _rows_file(file).unlink(missing_ok=True)
+            _ids_file(file).unlink(missing_ok=True)
+    return Embedded(file, stamp["version"], stamp["rows"], stamp["rows"] - before, tuple(skipped))
+
+
+def _begin(
+    file: Path,
+    fresh: dict[str, Any],
+    about: dict[str, str],
+    *,
+    append: bool,
+    overwrite: bool,
+) -> dict[str, Any]:
+    """The stamp to go on from."""
+    stamp = stamp_of(file)
+    if overwrite or (stamp is None and not file.exists()):
+        return fresh
+    if stamp is None:
+        raise WorkspaceError(f"{file} is there and bears no stamp: choose another name")
+    if stamp["workspace"] != fresh["workspace"]:
+        raise WorkspaceError(
+            f"{file} holds embeddings of another workspace, which do not go together: "
+            "choose another name, or overwrite it"
+        )
+    if stamp["version"] != fresh["version"]:
+        raise WorkspaceError(
+            f"{file} holds embeddings of version {stamp['version']}, these would be of version "
+            f"{fresh['version']}, and the two do not go together: overwrite it, or choose another "
+            "name"
+        )
+    if not stamp["complete"]:
+        if stamp["current"] != about:
+            raise WorkspaceError(
+                f"{file} is unfinished, with embeddings of {stamp['current']['path']} as it was: "
+                "finish that first, or overwrite it"
+            )
+        return stamp
+    if about in stamp["sources"]:
+        return stamp
+    if not append:
+        raise WorkspaceError(
+            f"{file} holds embeddings of other data by the same version: append to it, "
+            "overwrite it, or choose another name"
+        )
+    # Parquet files cannot grow: the new rows wait beside it until they are complete.
+    waiting = file.suffix == ".parquet"
+    return {
+        **stamp,
+        "kept": stamp["rows"],
+        "complete": False,
+        "done": 0,
+        "ids": 0 if waiting else stamp["ids"],
+        "current": about,
+    }
+
+
+def _write(
+    learner: Learner,
+    source: Source,
+    file: Path,
+    stamp: dict[str, Any],
+    strict: bool,
+    progress: Callable[[int, int], None] | None,
+) -> list[str]:
+    stamp["current"] = {"path": str(source.path), "fingerprint": source.fingerprint()}
+    skipped: list[str] = []
+    # Rows that are in the file already, as opposed to in a Parquet file that they will join.
+    elsewhere = stamp.get("kept", 0) if file.suffix == ".parquet" else 0
+    array: GrowingArray | None = None
+    try:
+        ids = _ids_file(file).open("r+b" if stamp["ids"] else "w+b")
+        with ids:
+            ids.truncate(stamp["ids"])
+            ids.seek(0, os.SEEK_END)
+            for chunk in source.chunks(learner.domain, strict=strict, start=stamp["done"]):
+                skipped += [skip.reason for skip in chunk.skipped]
+                if chunk.names:
+                    embedded = learner.embed(chunk.items).numpy()
+                    if array is None:
+                        stamp["columns"] = embedded.shape[1]
+                        array = GrowingArray(
+                            _rows_file(file), embedded.shape[1], stamp["rows"] - elsewhere
+                        )
+                    array.add(embedded)
+                    array.commit()
+                    ids.write("".join(f"{json.dumps(name)}\n" for name in chunk.names).encode())
+                    ids.flush()
+                    os.fsync(ids.fileno())
+                stamp["ids"] = ids.tell()
+                stamp["rows"] += len(chunk.names)
+                stamp["done"] += chunk.passed
+                write_json(_stamp_file(file), stamp)
+                if progress is not None:
+                    progress(stamp["done"], len(source))
+    finally:
+        if array is not None:
+            array.__exit__(None, None, None)
+    if stamp["rows"] == 0:
+        raise ValueError(f"nothing in {source.path} can be read; the first: {skipped[0]}")
+    return skipped
+
+
+def stamp_of(file: Path) -> dict[str, Any] | None:
+    """What made a file of embeddings; None if it bears no stamp."""
+    stamp = _stamp_file(file)
+    return read_json(stamp) if stamp.exists() else None
+
+
+def outputs(workspace: Workspace) -> list[Path]:
+    """The files of embeddings that this workspace has written and that are still there."""
+    listed = workspace.folder / OUTPUTS
+    if not listed.exists():
+        return []
+    lines = listed.read_text(encoding="utf-8").splitlines()
+    names = dict.fromkeys(json.loads(line)["file"] for line in lines if line.startswith('{"file"'))
+    return [path for path in map(Path, names) if path.exists() and _stamp_file(path).exists()]
+
+
+def _remember(workspace: Workspace, file: Path) -> None:
+    if file in outputs(workspace):
+        return
+    try:
+        with (workspace.folder / OUTPUTS).open("a", encoding="utf-8") as listed:
+            listed.write(json.dumps({"file": str(file)}, ensure_ascii=False) + "\n")
+    except OSError:
+        pass  # a workspace that may only be read can still embed; status then cannot list the file
+
+
+def _stamp_file(file: Path) -> Path:
+    return file.with_name(f"{file.name}.json")
+
+
+def _ids_file(file: Path) -> Path:
+    return file.with_name(f"{file.stem}.ids.jsonl")
+
+
+def _rows_file(file: Path) -> Path:
+    return file if file.suffix == ".npy" else file.with_name(f".{file.name}.rows.npy")

@@ -1,0 +1,68 @@
+"""What was done with a workspace: one JSON object per line, only ever added to."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from incontrast._version import __version__
+from incontrast.workspace.errors import Damaged
+from incontrast.workspace.files import sealed, unsealed
+
+__all__ = ["Journal", "Record"]
+
+
+class Record(NamedTuple):
+    """A line of the journal."""
+
+    line: int
+    event: dict[str, Any] | None  # None where the line is damaged
+    problem: str | None
+
+
+class Journal:
+    """A file of events."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, step: str, **about: Any) -> None:
+        """Write a line and see to it that it reaches the disk."""
+        event = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "step": step,
+            "incontrast": __version__,
+            "pid": os.getpid(),
+            **about,
+        }
+        line = json.dumps(sealed(event), ensure_ascii=False) + "\n"
+        with self.path.open("ab+") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    line = "\n" + line  # a power cut has torn the line before: leave it by itself
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def records(self) -> list[Record]:
+        """Every line, the damaged ones too."""
+        if not self.path.exists():
+            return []
+        records = []
+        text = self.path.read_bytes().decode(errors="replace")
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line:
+                try:
+                    event = unsealed(line, f"{self.path}, line {number}")
+                    records.append(Record(number, event, None))
+                except Damaged as error:
+                    records.append(Record(number, None, str(error)))
+        return records
+
+    def events(self) -> list[dict[str, Any]]:
+        """What can be read."""
+        return [record.event for record in self.records() if record.event is not None]

@@ -1,0 +1,109 @@
+"""A workspace and its journal in words and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from incontrast.memory import Store, remembered
+from incontrast.workspace.embeddings import outputs, stamp_of
+from incontrast.workspace.lock import holder
+from incontrast.workspace.workspace import Workspace
+
+__all__ = ["sentence", "status_of"]
+
+
+def status_of(workspace: Workspace) -> dict[str, Any]:
+    """What is there, as JSON."""
+    current = workspace.current
+    store = Store.open(workspace.store_file, readonly=True)
+    pending = store.note("pending")
+    about: dict[str, Any] = {
+        "folder": str(workspace.folder),
+        "id": workspace.id,
+        "current": current,
+        "versions": workspace.versions.numbers(),
+        "unfinished": _unfinished(workspace, pending),
+        "writer": holder(workspace.lock_file),
+        "bytes": sum(path.stat().st_size for path in workspace.folder.rglob("*") if path.is_file()),
+        "embeddings": [],
+    }
+    if current is not None:
+        record = workspace.versions.record(current)
+        template = workspace.template()
+        arrivals, threshold = workspace.versions.memory_state(current)
+        memory = remembered(
+            store,
+            template.domain,
+            template.memory.policy,
+            arrivals=arrivals,
+            threshold=threshold,
+        )
+        about |= {
+            "domain": type(template.domain).__name__,
+            "made": record["created"],
+            "kept": len(memory),
+            "seen": memory.seen,
+            "policy": repr(memory.policy),
+        }
+    store.close()
+    for file in outputs(workspace):
+        stamp = stamp_of(file) or {}
+        if stamp.get("workspace") == workspace.id:
+            about["embeddings"].append(
+                {
+                    "file": str(file),
+                    "version": stamp["version"],
+                    "rows": stamp["rows"],
+                    "complete": stamp["complete"],
+                    "current": stamp["version"] == current,
+                }
+            )
+    return about
+
+
+def _unfinished(workspace: Workspace, pending: dict[str, Any] | None) -> str | None:
+    if pending is None or (
+        workspace.versions.pointer.exists() and (workspace.current == pending["number"])
+    ):
+        return None
+    kind, name, number = pending["kind"], pending["data"]["name"], pending["number"]
+    if not pending["complete"]:
+        return f"a {kind} with {name} that was taking items in"
+    if not workspace.versions.folder(number).is_dir():
+        return f"a {kind} with {name}, to be trained"
+    evaluation = workspace.versions.evaluation(number)
+    if evaluation is None:
+        return f"a {kind} with {name}, to be evaluated"
+    return f"version {number} was not promoted: {'; '.join(evaluation['objections'])}"
+
+
+def sentence(event: dict[str, Any]) -> str:
+    """A line of the journal, for people."""
+    step, version = event["step"], event.get("version")
+    data = event.get("data", {})
+    said: dict[str, Callable[[], str]] = {
+        "init": lambda: "workspace made",
+        "ingest": lambda: (
+            f"{data['items']:,} items of {data['name']} taken in"
+            + (f", {len(data['skipped'])} files skipped" if data["skipped"] else "")
+        ),
+        "train": lambda: (
+            f"version {version} trained: {event['strategy']}, {event['epochs']} epochs, "
+            f"{event['steps']} steps, stopped by {event['stopped']}"
+        ),
+        "evaluate": lambda: (
+            f"version {version} evaluated: {'; '.join(event['objections']) or 'no objection'}"
+        ),
+        "promote": lambda: (
+            f"version {version} promoted"
+            + (f" despite: {'; '.join(event['despite'])}" if event["despite"] else "")
+        ),
+        "discard": lambda: f"version {version} with {data['name']} dropped",
+        "drop": lambda: f"version {version} deleted ({event['reason']})",
+        "rollback": lambda: f"version {version} made the current one again",
+        "forget": lambda: f"{event['items']} items forgotten",
+    }
+    text = said[step]() if step in said else step
+    seconds = f" ({event['seconds']:.1f} s)" if "seconds" in event else ""
+    return f"{event['time']}  {text}{seconds}"

@@ -1,0 +1,332 @@
+"""A fit or an update, in four steps each of which is complete on disk before the next begins."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from incontrast import saving
+from incontrast._version import __version__
+from incontrast.learner import Learner
+from incontrast.memory import Store, StoredCollection, StoreError
+from incontrast.outcome import Outcome
+from incontrast.randomness import generator
+from incontrast.strategies import Strategy
+from incontrast.training.progress import Budget, ProgressCallback
+from incontrast.workspace.errors import Unfinished, WorkspaceError
+from incontrast.workspace.evaluation import evaluate
+from incontrast.workspace.housekeeping import drop_later, tidy
+from incontrast.workspace.intake import Intake
+
+if TYPE_CHECKING:
+    from incontrast.workspace.workspace import Workspace
+
+__all__ = ["Advance", "Notify", "Step"]
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a fit or an update came to.
+
+    Args:
+        version: The number of the version, promoted or not.
+        promoted: Whether it is the current one now.
+        objections: Why it was not promoted, or what was wrong when it was forced.
+        items: Items that came in.
+        skipped: Files that could not be read, with the reason.
+        outcome: Figures of training, as JSON.
+        evaluation: Figures of the evaluation, as JSON.
+        repeated: Whether these data were in the current version already, so nothing was done.
+    """
+
+    version: int
+    promoted: bool
+    objections: tuple[str, ...]
+    items: int
+    skipped: tuple[str, ...]
+    outcome: dict[str, Any]
+    evaluation: dict[str, Any]
+    repeated: bool = False
+
+
+class Advance:
+    """One run of ``fit`` or ``update``, with the lock held.
+
+    The note ``pending`` in the store says what is under way: which items (from ``first`` on, once
+    ``complete``), on which version (``base``), towards which (``number``). A version folder that
+    has its name is trained; one with an evaluation is evaluated; the pointer says what is promoted.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        store: Store,
+        kind: str,
+        strategy: Strategy | None,
+        budget: Budget | None,
+        progress: ProgressCallback | None,
+        notify: Notify | None,
+    ) -> None:
+        self.workspace = workspace
+        self.versions = workspace.versions
+        self.journal = workspace.journal
+        self.store = store
+        self.kind = kind
+        self.strategy = strategy
+        self.budget = budget or Budget()
+        self.progress = progress
+        self.notify = notify or (lambda sentence: None)
+
+    def run(self, items: Any, *, strict: bool, force: bool, discard: bool, again: bool) -> Step:
+        self.recover()
+        current = self.versions.current()
+        pending = self.store.note("pending")
+        if pending is not None and pending["kind"] != self.kind:
+            raise Unfinished(
+                f"a {pending['kind']} with {pending['data']['name']} is unfinished: "
+                f"run incontrast {pending['kind']} to finish it"
+            )
+        if self.kind == "fit" and current is not None:
+            raise WorkspaceError(
+                f"{self.workspace.folder} is fitted already (version {current}): update it, "
+                "or make another workspace"
+            )
+        if self.kind == "update" and current is None:
+            raise WorkspaceError(f"{self.workspace.folder} has no encoder yet: run fit first")
+        learner = (
+            self.workspace.template()
+            if current is None
+            else self.workspace._load(current, self.store)
+        )
+        intake = None if items is None else Intake(items, learner.domain, strict=strict)
+        pending = self._choose(pending, intake, discard)
+        if pending is None:
+            if intake is None:
+                raise WorkspaceError(f"there is no unfinished {self.kind}: give some data")
+            if current is not None and not again:
+                record = self.versions.record(current)
+                if record["data"]["fingerprint"] == intake.fingerprint:
+                    return self._step(current, promoted=True, repeated=True)
+            pending = self._ingest(intake, learner, current)
+        number = pending["number"]
+        if not self.versions.folder(number).is_dir():
+            self._train(pending, learner)
+        if self.versions.evaluation(number) is None:
+            self._evaluate(pending)
+        step = self._step(number, promoted=False)
+        if step.objections and not force:
+            return step
+        self.versions.promote(number)
+        self._finish(pending)
+        return self._step(number, promoted=True)
+
+    def recover(self) -> None:
+        """Clear away what an interruption has left."""
+        self.versions.sweep()
+        pending = self.store.note("pending")
+        if pending is None:
+            return
+        if not pending["complete"]:
+            self.discard(pending)
+        elif self.versions.current() == pending["number"]:
+            self._finish(pending)
+
+    def discard(self, pending: dict[str, Any]) -> None:
+        """Drop what is under way."""
+        if self.versions.folder(pending["number"]).is_dir():
+            self.store.set_note("last", pending["number"])  # a number is used once
+            self.versions.remove(pending["number"])
+        self.store.drop_from(pending["first"])
+        self.store.set_note("pending", None)
+        self.journal.add("discard", version=pending["number"], data=pending["data"])
+
+    def _choose(
+        self, pending: dict[str, Any] | None, intake: Intake | None, discard: bool
+    ) -> dict[str, Any] | None:
+        """What is under way, if this run is to go on with it."""
+        if pending is None:
+            return None
+        same = intake is None or intake.fingerprint == pending["data"]["fingerprint"]
+        number = pending["number"]
+        refused = self.versions.folder(number).is_dir() and self.versions.evaluation(number)
+        if discard or (not same and refused):
+            self.discard(pending)
+            return None
+        if not same:
+            raise Unfinished(
+                f"a {self.kind} with {pending['data']['name']} is unfinished: run incontrast "
+                f"{self.kind} without data to finish it, or with --discard to drop it"
+            )
+        return pending
+
+    def _ingest(self, intake: Intake, learner: Learner, current: int | None) -> dict[str, Any]:
+        """Items into the store, where they do not count until the version is promoted."""
+        begin = time.perf_counter()
+        drop_later(self.workspace, self.store, current)
+        first = learner.memory.arrivals
+        self.store.drop_from(first)
+        last = max([self.store.note("last") or 0, *self.versions.numbers()])
+        pending: dict[str, Any] = {
+            "kind": self.kind,
+            "complete": False,
+            "base": current,
+            "number": last + 1,
+            "first": first,
+            "strategy": None if self.strategy is None else saving.encode(self.strategy),
+            "budget": vars(self.budget),
+            "data": {"name": intake.name, "fingerprint": intake.fingerprint},
+        }
+        self.store.set_note("pending", pending)
+        count = 0
+        try:
+            for contents in intake.packed():
+                self.store.append(first + count, contents)
+                count += len(contents)
+            if count == 0:
+                raise WorkspaceError(
+                    f"nothing in {intake.name} can be read; the first: {intake.skipped[0]}"
+                )
+        except Exception:
+            with suppress(StoreError):  # on a full disk: the next run does it
+                self.discard(pending)
+            raise
+        ids = torch.arange(first, first + count)
+        draws = generator(learner.seed, "memory", learner.version + 1)
+        pending["complete"] = True
+        pending["data"] |= {"items": count, "skipped": intake.skipped}
+        self.store.complete(first, learner.memory.policy.keys(ids, draws), ("pending", pending))
+        self.store.erase()
+        seconds = time.perf_counter() - begin
+        self.journal.add("ingest", version=last + 1, data=pending["data"], seconds=seconds)
+        self.notify(f"ingested {count:,} items in {seconds:.1f} s")
+        return pending
+
+    def _train(self, pending: dict[str, Any], learner: Learner) -> None:
+        begin = time.perf_counter()
+        first, count = pending["first"], pending["data"]["items"]
+        sizes = self.store.columns(first + count).sizes[first:]
+        ids = torch.arange(first, first + count)
+        new = StoredCollection(self.store, learner.domain, ids, sizes)
+        budget = Budget(**pending["budget"])
+        if self.kind == "fit":
+            outcome = learner.fit(new, budget=budget, progress=self.progress)
+        else:
+            strategy = self._strategy(pending)
+            outcome = learner.update(new, strategy=strategy, budget=budget, progress=self.progress)
+        memory = learner.memory
+        record = {
+            "kind": self.kind,
+            "parent": pending["base"],
+            "workspace": self.workspace.id,
+            "incontrast": __version__,
+            "torch": torch.__version__,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "data": pending["data"],
+            "first": first,
+            "memory": {
+                "arrivals": memory.arrivals,
+                "threshold": None if math.isinf(memory.threshold) else memory.threshold,
+                "kept": len(memory),
+                "seen": memory.seen,
+            },
+            "outcome": _figures(outcome),
+        }
+        self.versions.write(pending["number"], learner, record)
+        seconds = time.perf_counter() - begin
+        shown = ("strategy", "from_scratch", "epochs", "steps", "passes", "stopped")
+        about = {key: record["outcome"][key] for key in shown}
+        about["training_seconds"] = outcome.seconds
+        self.journal.add("train", version=pending["number"], seconds=seconds, **about)
+        self.notify(f"trained version {pending['number']} in {seconds:.1f} s")
+
+    def _strategy(self, pending: dict[str, Any]) -> Strategy | None:
+        written = pending["strategy"]
+        if written is None or written["type"] == "yours":
+            return self.strategy
+        strategy: Strategy = saving.decode(written, "strategy", self.store.path)
+        return strategy
+
+    def _evaluate(self, pending: dict[str, Any]) -> None:
+        begin = time.perf_counter()
+        number, base = pending["number"], pending["base"]
+        after = self.workspace._load(number, self.store)
+        before = None if base is None else self.workspace._load(base, self.store)
+        evaluation = evaluate(
+            before,
+            after,
+            self.store,
+            first=pending["first"],
+            count=pending["data"]["items"],
+            outcome=self.versions.record(number)["outcome"],
+            tolerance=self.workspace.settings["tolerance"],
+        )
+        self.versions.set_evaluation(number, evaluation)
+        seconds = time.perf_counter() - begin
+        self.journal.add(
+            "evaluate", version=number, objections=evaluation["objections"], seconds=seconds
+        )
+        self.notify(f"evaluated version {number} in {seconds:.1f} s")
+
+    def _finish(self, pending: dict[str, Any]) -> None:
+        """After the pointer was moved: say so, and make room."""
+        number = pending["number"]
+        evaluation = self.versions.evaluation(number) or {"objections": []}
+        self.journal.add("promote", version=number, despite=evaluation["objections"])
+        self.store.set_note("last", number)
+        self.store.set_note("pending", None)
+        tidy(self.workspace, self.store)
+        self.notify(f"version {number} is the current one")
+
+    def _step(self, number: int, *, promoted: bool, repeated: bool = False) -> Step:
+        record = self.versions.record(number)
+        evaluation = self.versions.evaluation(number) or {}
+        return Step(
+            version=number,
+            promoted=promoted,
+            objections=tuple(evaluation.get("objections", ())),
+            items=record["data"]["items"],
+            skipped=tuple(record["data"]["skipped"]),
+            outcome=record["outcome"],
+            evaluation=evaluation,
+            repeated=repeated,
+        )
+
+
+def _figures(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as JSON."""
+
+    def pair(change: Any) -> dict[str, Any]:
+        names = ("before", "after")
+        return {name: _plain(figure._asdict()) for name, figure in zip(names, change, strict=True)}
+
+    return {
+        "strategy": type(outcome.strategy).__name__,
+        "settings": saving.encode(outcome.strategy),
+        "from_scratch": outcome.strategy.from_scratch,
+        "growth_ratio": outcome.growth_ratio,
+        "loss": pair(outcome.loss),
+        "change_ratio": None if outcome.change_ratio is None else pair(outcome.change_ratio),
+        "seconds": outcome.seconds,
+        "evaluation_seconds": outcome.evaluation_seconds,
+        "epochs": outcome.epochs,
+        "steps": outcome.steps,
+        "passes": outcome.passes,
+        "stopped": outcome.stopped,
+        "history": [_plain(vars(epoch)) for epoch in outcome.history],
+    }
+
+
+def _plain(figures: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no nan."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in figures.items()
+    }

@@ -1,0 +1,361 @@
+"""A learner that lives in a folder."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from incontrast import saving
+from incontrast._version import __version__
+from incontrast.domains.base import Domain
+from incontrast.learner import Learner
+from incontrast.memory import Memory, Policy, Store, remembered
+from incontrast.strategies import Strategy
+from incontrast.training.progress import Budget, ProgressCallback
+from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
+from incontrast.workspace.files import read_json, write_json
+from incontrast.workspace.journal import Journal
+from incontrast.workspace.lock import locked
+from incontrast.workspace.steps import Advance, Notify, Step
+from incontrast.workspace.versions import Versions
+
+__all__ = ["Workspace"]
+
+SETTINGS = "workspace.json"
+
+
+class Workspace:
+    """A folder with versions of an encoder, the old items, and a journal.
+
+    Make one with ``create``, come back to it with ``open``. One process at a time writes (``fit``,
+    ``update``, ``rollback``, ``forget``); reading is always possible. Whatever interrupts a
+    writer, a power cut included, the current version keeps serving; ``update`` run again goes on
+    where it was and ends with the same bits.
+
+    >>> import tempfile, incontrast as ic
+    >>> rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    >>> learner = ic.Learner(ic.Vectors(5), fitting=ic.Retrain(max_epochs=2), seed=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     workspace = ic.Workspace.create(f"{folder}/space", learner)
+    ...     first = workspace.fit(rows[:40])
+    ...     second = workspace.update(rows[40:], strategy=ic.ICL(max_epochs=2))
+    ...     first.version, second.version, workspace.current
+    (1, 2, 2)
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        *,
+        domain: Domain | None = None,
+        strategy: Strategy | None = None,
+        fitting: Strategy | None = None,
+        memory: Policy | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.versions = Versions(folder / "versions", folder / "current.json")
+        self.journal = Journal(folder / "journal.jsonl")
+        self.store_file = folder / "memory.sqlite"
+        self.lock_file = folder / "lock"
+        self.reports = folder / "reports"
+        self._own: dict[str, Any] = {
+            "domain": domain,
+            "strategy": strategy,
+            "fitting": fitting,
+            "memory": memory,
+            "device": device,
+        }
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | Path,
+        learner: Learner,
+        *,
+        tolerance: float = 0.05,
+        keep: int = 10,
+        threads: int | None = None,
+    ) -> Workspace:
+        """A new workspace in a new or empty folder.
+
+        Args:
+            folder: Where it lives.
+            learner: Not fitted; its domain, strategies, memory policy and seed are the workspace's.
+            tolerance: How much larger the loss of old items may be after an update, as a share,
+                for the update to be promoted.
+            keep: Versions to keep, at least 2; older ones are deleted.
+            threads: Threads that the command line computes with, since the bits of a sum depend on
+                it; torch's choice if None.
+        """
+        folder = Path(folder).absolute()
+        if learner.fitted:
+            raise ValueError("a workspace begins with a learner that is not fitted: make a new one")
+        if not tolerance >= 0:
+            raise ValueError(f"tolerance must not be negative, got {tolerance}")
+        if keep < 2:
+            raise ValueError(f"keep must be at least 2, got {keep}: an update needs a way back")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            what = "is a workspace already" if (folder / SETTINGS).exists() else "is not empty"
+            raise WorkspaceError(f"{folder} {what}: choose a new or an empty folder")
+        (folder / "versions").mkdir(parents=True)
+        Store.create(folder / "memory.sqlite").close()
+        settings = {
+            "id": uuid.uuid4().hex,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "incontrast": __version__,
+            "tolerance": tolerance,
+            "keep": keep,
+            "threads": threads,
+            "learner": saving.describe(learner),
+        }
+        write_json(folder / SETTINGS, settings)  # last: with it, the folder is a workspace
+        workspace = cls(folder, settings)
+        workspace._own = {
+            "domain": learner.unbound_domain,
+            "strategy": learner.strategy,
+            "fitting": learner.fitting,
+            "memory": learner.memory.policy,
+            "device": learner.engine.device,
+        }
+        workspace.journal.add("init", workspace=settings["id"])
+        return workspace
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        domain: Domain | None = None,
+        strategy: Strategy | None = None,
+        fitting: Strategy | None = None,
+        memory: Policy | None = None,
+        device: torch.device | str | None = None,
+    ) -> Workspace:
+        """A workspace that is there.
+
+        Args:
+            folder: Where it lives.
+            domain: The domain, where it is one of your own; the others likewise.
+            strategy: As in ``Learner.load``.
+            fitting: As in ``Learner.load``.
+            memory: As in ``Learner.load``.
+            device: As in ``Learner.load``.
+        """
+        folder = Path(folder).absolute()
+        if not (folder / SETTINGS).is_file():
+            if (folder / "versions").is_dir():
+                raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
+            raise WorkspaceError(f"{folder} is no workspace: incontrast init makes one")
+        return cls(
+            folder,
+            read_json(folder / SETTINGS),
+            domain=domain,
+            strategy=strategy,
+            fitting=fitting,
+            memory=memory,
+            device=device,
+        )
+
+    @property
+    def id(self) -> str:
+        """Told to nothing else in the world."""
+        return str(self.settings["id"])
+
+    @property
+    def current(self) -> int | None:
+        """The number of the version that serves; None before the first fit."""
+        return self.versions.current()
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def template(self) -> Learner:
+        """A learner with the workspace's settings, not fitted."""
+        return saving.revive(self.settings["learner"], self.folder / SETTINGS, Learner, **self._own)
+
+    def learner(self, version: int | None = None, *, memory: bool = True) -> Learner:
+        """A version as a learner; what is done with it changes nothing in the workspace.
+
+        Args:
+            version: Its number; the current one by default.
+            memory: Whether it can reach the old items.
+        """
+        if version is None:
+            version = self.current
+        if version is None:
+            raise WorkspaceError(f"{self.folder} has no encoder yet: run fit first")
+        if not memory:
+            return self._load(version, None)
+        return self._load(version, Store.open(self.store_file, readonly=True))
+
+    def _load(self, version: int, store: Store | None) -> Learner:
+        self.versions.verify(version)
+
+        def items(learner: Learner, arrivals: int, threshold: float) -> Memory:
+            policy = learner.memory.policy
+            if store is None:
+                return Memory(policy)
+            return remembered(store, learner.domain, policy, arrivals=arrivals, threshold=threshold)
+
+        return saving.read(self.versions.folder(version), items, kind=Learner, **self._own)
+
+    def check(self) -> list[str]:
+        """Read every file; returns what is wrong."""
+        wrong = []
+        try:
+            self.versions.current()
+        except WorkspaceError as error:
+            wrong.append(str(error))
+        for number in self.versions.numbers():
+            try:
+                self.versions.verify(number)
+                self.versions.evaluation(number)
+            except WorkspaceError as error:
+                wrong.append(str(error))
+        try:
+            store = Store.open(self.store_file, readonly=True)
+            wrong += store.check()
+            store.close()
+        except RuntimeError as error:
+            wrong.append(str(error))
+        return wrong + [record.problem for record in self.journal.records() if record.problem]
+
+    # Writing -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[Store]:
+        """The store to write to, while nobody else may."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.lock_file, what))
+            except OSError as error:
+                message = f"{self.folder} cannot be written ({error.strerror})"
+                raise WorkspaceError(message) from error
+            store = stack.enter_context(closing(Store.open(self.store_file)))
+            yield store
+            store.erase()
+
+    def fit(self, items: Any = None, **options: Any) -> Step:
+        """Train a first encoder; options are those of ``update`` but ``strategy``."""
+        return self._advance("fit", items, None, **options)
+
+    def update(
+        self,
+        items: Any = None,
+        *,
+        strategy: Strategy | None = None,
+        **options: Any,
+    ) -> Step:
+        """Take new items in, train, evaluate, and promote what came of it.
+
+        Args:
+            items: A ``Source`` or whatever the domain collects; None finishes what was begun.
+            strategy: How, for this once.
+            budget: What training may cost. With seconds, the bits depend on the machine's speed.
+            strict: Refuse files that cannot be read instead of leaving them out.
+            force: Promote the candidate whatever is wrong with it.
+            discard: Drop what was begun or refused before.
+            again: Take items in that the current version has just learned from.
+            progress: Called after every step of training.
+            notify: Called with a sentence at every step of the update.
+        """
+        return self._advance("update", items, strategy, **options)
+
+    def _advance(
+        self,
+        kind: str,
+        items: Any,
+        strategy: Strategy | None,
+        *,
+        budget: Budget | None = None,
+        strict: bool = False,
+        force: bool = False,
+        discard: bool = False,
+        again: bool = False,
+        progress: ProgressCallback | None = None,
+        notify: Notify | None = None,
+    ) -> Step:
+        with self.writing(kind) as store:
+            advance = Advance(self, store, kind, strategy, budget, progress, notify)
+            return advance.run(items, strict=strict, force=force, discard=discard, again=again)
+
+    def discard(self) -> bool:
+        """Drop an update that is unfinished or was refused; returns whether there was one."""
+        with self.writing("discard") as store:
+            advance = Advance(self, store, "discard", None, None, None, None)
+            advance.recover()
+            pending = store.note("pending")
+            if pending is not None:
+                advance.discard(pending)
+        return pending is not None
+
+    def rollback(self, to: int | None = None) -> int:
+        """Make an earlier version the current one, with the memory it had; returns its number.
+
+        Later versions stay until the next update, so that ``rollback`` can also go forward.
+
+        Args:
+            to: The version; the one before the current by default.
+        """
+        with self.writing("rollback") as store:
+            advance = Advance(self, store, "rollback", None, None, None, None)
+            advance.recover()
+            pending = store.note("pending")
+            candidate = None if pending is None else pending["number"]
+            before: int | None = None
+            if to is None:
+                before = self.versions.current()
+                to = None if before is None else self.versions.record(before)["parent"]
+                if to is None or not self.versions.folder(to).is_dir():
+                    raise WorkspaceError("there is no earlier version to go back to")
+            if to == candidate:
+                raise Unfinished(
+                    f"version {to} was never promoted: incontrast update --force does that"
+                )
+            self.versions.verify(to)
+            if pending is not None:
+                advance.discard(pending)
+            self.versions.promote(to)
+            self.journal.add("rollback", version=to, before=before)
+        return to
+
+    def forget(self, ids: Iterable[int] = (), *, hashes: Iterable[bytes] = ()) -> int:
+        """Delete items for good, from memory and from the file; returns how many there were.
+
+        Args:
+            ids: Their places in the order of arrival, from 0.
+            hashes: Content hashes (``content_hash`` of packed items).
+        """
+        wanted = torch.tensor(sorted(set(ids)), dtype=torch.int64)
+        with self.writing("forget") as store:
+            advance = Advance(self, store, "forget", None, None, None, None)
+            advance.recover()
+            if store.note("pending") is not None:
+                raise Unfinished(
+                    "an update is unfinished: run incontrast update to finish it, or "
+                    "incontrast update --discard to drop it, then forget"
+                )
+            arrivals = max(
+                (self.versions.memory_state(n)[0] for n in self.versions.numbers()), default=0
+            )
+            unknown = wanted[(wanted < 0) | (wanted >= arrivals)].tolist()
+            if unknown:
+                raise WorkspaceError(
+                    f"no items have the ids {unknown[:5]}: ids go from 0 to {arrivals - 1}"
+                )
+            found = torch.unique(torch.cat([wanted, store.find(hashes)]))
+            removed = store.remove(found, forgotten=True) if len(found) else 0
+            store.erase()
+            # Reports show pictures of items; `incontrast report` makes them again.
+            for page in self.reports.glob("*.html"):
+                page.unlink()
+            self.journal.add("forget", items=removed, ids=found.tolist())
+        return removed

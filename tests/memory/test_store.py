@@ -1,0 +1,227 @@
+"""Items in a file: what goes in comes out, what is deleted is gone, damage is found."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Generator
+
+from incontrast import KeepAll, Queue, Reservoir, TensorCollection, Vectors
+from incontrast.memory import Memory, Store, StoredCollection, StoreError, content_hash, remembered
+from incontrast.memory.store import PRESENT
+
+DOMAIN = Vectors(1)
+
+
+def rows(start: int, count: int) -> TensorCollection:
+    return TensorCollection(torch.arange(start, start + count, dtype=torch.float32)[:, None])
+
+
+def put(store: Store, policy, start: int, count: int, seed: int) -> StoredCollection:
+    """Items arrive in a store, as a workspace does it."""
+    items = rows(start, count)
+    store.append(start, DOMAIN.pack(items, torch.arange(count)))
+    keys = policy.keys(torch.arange(start, start + count), Generator().manual_seed(seed))
+    store.complete(start, keys, ("pending", {"first": start}))
+    sizes = store.columns(start + count).sizes
+    ids = torch.arange(start, start + count)
+    return StoredCollection(store, DOMAIN, ids, sizes[start:])
+
+
+def contents(memory: Memory) -> list[int]:
+    if memory.items is None:
+        return []
+    return memory.items.take(torch.arange(len(memory)))[:, 0].long().tolist()
+
+
+@given(
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    limit=st.integers(1, 30),
+    unwanted=st.sets(st.integers(0, 19), max_size=5),
+)
+def test_a_memory_over_a_store_is_the_memory_in_ram(
+    sizes: list[int], limit: int, unwanted: set[int], tmp_path_factory
+) -> None:
+    for policy in (KeepAll(), Reservoir(items=limit), Queue(items=limit)):
+        store = Store.create(tmp_path_factory.mktemp("store") / "memory.sqlite")
+        plain, stored, start = Memory(policy), Memory(policy), 0
+        for number, size in enumerate(sizes):
+            new = put(store, policy, start, size, number)
+            plain = plain.admit(rows(start, size), Generator().manual_seed(number))
+            stored = stored.admit(new, Generator().manual_seed(number))
+            start += size
+            if number == 0:
+                forgotten = {item for item in unwanted if item < start}
+                plain = plain.forget(forgotten)
+                store.remove(torch.tensor(sorted(forgotten), dtype=torch.int64), forgotten=True)
+            # Read back from nothing but two numbers.
+            stored = remembered(
+                store, DOMAIN, policy, arrivals=stored.arrivals, threshold=stored.threshold
+            )
+            assert contents(stored) == contents(plain) == plain.ids.tolist()
+            assert torch.equal(stored.ids, plain.ids)
+            assert torch.equal(stored.keys, plain.keys)
+            assert (stored.seen, stored.threshold) == (plain.seen, plain.threshold)
+            assert torch.equal(stored.forgotten, plain.forgotten)
+        store.close()
+
+
+def test_batches_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    items = put(store, KeepAll(), 0, 50, 0)
+    assert items.take(torch.tensor([7, 3, 49]))[:, 0].tolist() == [7, 3, 49]
+    later = items.select(torch.tensor([9, 8])).extend(items.select(torch.tensor([1])))
+    assert later.take(torch.arange(3))[:, 0].tolist() == [9, 8, 1]
+    assert later.nbytes == 48
+    assert copy.deepcopy(later) is later
+    assert later.in_memory().data[:, 0].tolist() == [9, 8, 1]
+    other = Store.create(tmp_path / "other.sqlite")
+    with pytest.raises(ValueError, match="items of two stores"):
+        later.extend(StoredCollection(other, DOMAIN, later.ids, later.sizes()))
+
+
+def test_only_a_part_of_very_many_is_read_at_once(tmp_path: Path, monkeypatch) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    items = put(store, KeepAll(), 0, 50, 0)
+    monkeypatch.setattr("incontrast.memory.stored.AT_ONCE", 5 * int(items.sizes()[0]))
+    assert items.in_memory().data[:, 0].tolist() == [0, 12, 24, 37, 49]
+
+
+def test_many_items_span_rows_of_columns(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("incontrast.memory.store.ROWS", 8)
+    store = Store.create(tmp_path / "memory.sqlite")
+    put(store, Reservoir(items=9), 0, 20, 0)
+    keys = torch.rand(20, dtype=torch.float64, generator=Generator().manual_seed(0))
+    assert torch.equal(store.columns(20).keys, keys)
+    assert torch.equal(store.columns(11).keys, keys[:11])
+    assert store.remove(torch.tensor([7, 8, 19, 19])) == 3
+    assert (store.columns(20).states == PRESENT).sum() == 17
+    assert store.drop_from(16) == 3
+    with pytest.raises(StoreError, match="knows 16 items where 20 have arrived"):
+        store.columns(20)
+
+
+def test_items_are_found_by_their_content(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    store.append(0, [b"one", b"two", b"one"])
+    assert store.find([content_hash(b"one"), content_hash(b"three")]).tolist() == [0, 2]
+    store.remove(torch.tensor([0]), forgotten=True)
+    assert store.find([content_hash(b"one")]).tolist() == [2]
+
+
+def test_forgotten_bytes_are_gone_from_the_files(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    secrets = [os.urandom(600) for _ in range(40)]
+    store.append(0, secrets)
+    store.append(40, [os.urandom(40_000)])  # longer than a page
+    long = store.read([40])[0]
+    store.remove(torch.tensor([3, 17, 40]), forgotten=True)
+    store.erase()
+
+    def everywhere() -> bytes:
+        return b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+    for lost in (secrets[3][:64], secrets[17][-64:], long[:64], long[-64:], long[20_000:20_064]):
+        assert lost not in everywhere()
+    assert content_hash(secrets[3]) not in everywhere()
+    assert secrets[4] in everywhere()
+    with pytest.raises(StoreError, match="has no item 3: it was deleted or is damaged"):
+        store.read([3])
+    assert store.read([4]) == [secrets[4]]
+
+
+def test_erasing_waits_for_readers_and_says_so(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("incontrast.memory.sqlite_file.WAIT", 0.05)
+    store = Store.create(tmp_path / "memory.sqlite")
+    store.append(0, [b"one"])
+    reader = sqlite3.connect(store.path, isolation_level=None)
+    reader.execute("begin")
+    reader.execute("select * from items").fetchall()
+    store.remove(torch.tensor([0]), forgotten=True)
+    with pytest.raises(StoreError, match="another process is reading"):
+        store.erase()
+    reader.execute("commit")
+    store.erase()
+
+
+def test_a_reader_sees_the_past_while_somebody_writes(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    store.append(0, [b"one"])
+    reader = Store.open(store.path, readonly=True)
+    assert reader.read([0]) == [b"one"]
+    with pytest.raises(StoreError, match="read-only"):
+        reader.append(1, [b"two"])
+    store.append(1, [b"two"])
+    assert reader.read([1]) == [b"two"]
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    store.append(0, [b"one"])
+    store._connection.execute("pragma max_page_count = 8")
+    with pytest.raises(StoreError, match=r"no space left for .*: nothing was changed"):
+        store.append(1, [bytes(20_000)] * 50)
+    assert store.read([0]) == [b"one"]
+    assert len(store.columns(1).keys) == 1
+    store.append(1, [b"two"])
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "memory.sqlite"
+    store = Store.create(path)
+    store.append(0, [bytes([number]) * 3000 for number in range(30)])
+    store.erase()
+    assert store.check() == []
+    store.close()
+    whole = path.read_bytes()
+    place = whole.index(bytes([9]) * 3000) + 100
+
+    path.write_bytes(whole[:place] + b"\xff" + whole[place + 1 :])
+    flipped = Store.open(path)
+    assert flipped.read([8]) == [bytes([8]) * 3000]
+    with pytest.raises(StoreError, match="is damaged: item 9 is not what was stored; forget it"):
+        flipped.read([9])
+    assert flipped.check() == [f"{path} is damaged: item 9 is not what was stored"]
+    flipped.close()
+
+    path.write_bytes(b"nonsense" + whole[8:])
+    with pytest.raises(StoreError, match=r"memory\.sqlite is damaged"):
+        Store.open(path)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StoreError, match=r"memory\.sqlite is damaged"):
+        Store.open(path)
+    path.unlink()
+    with pytest.raises(StoreError, match="is missing: restore it"):
+        Store.open(path)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "memory.sqlite"
+    store = Store.create(path)
+    with pytest.raises(StoreError, match="exists already"):
+        Store.create(path)
+    store._connection.execute("pragma user_version = 99")
+    store.close()
+    with pytest.raises(StoreError, match="has format 99, this version of incontrast knows 1"):
+        Store.open(path)
+    other = sqlite3.connect(tmp_path / "other.sqlite")
+    other.execute("create table t (a)")
+    other.close()
+    with pytest.raises(StoreError, match="is no store of items"):
+        Store.open(tmp_path / "other.sqlite")
+
+
+def test_notes(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    assert store.note("pending") is None
+    store.set_note("pending", {"first": 3, "name": "ü"})
+    assert store.note("pending") == {"first": 3, "name": "ü"}
+    store.set_note("pending", None)
+    assert store.note("pending") is None

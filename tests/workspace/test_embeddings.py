@@ -1,0 +1,135 @@
+"""Embeddings in files: complete, resumable, and never of two versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from incontrast import ICL, Learner, Retrain, Vectors, Workspace, WorkspaceError
+from incontrast.data import read_source
+from incontrast.data.sources import Source
+from incontrast.workspace.embeddings import embed_source, outputs, stamp_of
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, blobs) -> Workspace:
+    learner = Learner(
+        Vectors(8, hidden=16, out=4), fitting=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+    )
+    made = Workspace.create(tmp_path / "space", learner)
+    made.fit(blobs(40))
+    return made
+
+
+@pytest.fixture
+def source(tmp_path: Path, blobs, monkeypatch) -> Source:
+    monkeypatch.setattr("incontrast.data.sources.CHUNK", 8)
+    np.save(tmp_path / "rows.npy", blobs(30, seed=3).numpy())
+    return read_source(tmp_path / "rows.npy")
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(count: int):
+    def progress(done: int, total: int) -> None:
+        if done >= count:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_an_interrupted_run_is_gone_on_with(
+    workspace: Workspace, source: Source, tmp_path: Path, kind: str
+) -> None:
+    whole, parts = tmp_path / f"whole.{kind}", tmp_path / f"parts.{kind}"
+    embed_source(workspace, source, whole)
+    for count in (8, 24):
+        with pytest.raises(Stop):
+            embed_source(workspace, source, parts, progress=stop_after(count))
+        if kind == "npy":  # what is there can be read at any time
+            assert np.load(parts).shape == (count, 4)
+    done = embed_source(workspace, source, parts)
+    assert (done.rows, done.added, done.version) == (30, 6, 1)
+    assert read(parts)[0] == [str(number) for number in range(30)]
+    for first, second in zip(read(parts), read(whole), strict=True):
+        assert np.array_equal(first, second)
+    learner = workspace.learner(memory=False)
+    assert np.allclose(read(whole)[1], learner.embed(source.items).numpy(), atol=1e-6)
+    leftovers = [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert leftovers == []
+
+
+def read(file: Path) -> tuple[list[str], np.ndarray]:
+    if file.suffix == ".npy":
+        lines = file.with_name(f"{file.stem}.ids.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines], np.load(file)
+    from pyarrow.parquet import read_table
+
+    table = read_table(file)
+    about = json.loads(table.schema.metadata[b"incontrast"])
+    assert about["version"] == 1
+    return table["id"].to_pylist(), np.stack(table["embedding"].to_numpy())
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_more_data_by_the_same_version(
+    workspace: Workspace, source: Source, tmp_path: Path, kind: str, blobs
+) -> None:
+    file = tmp_path / f"file.{kind}"
+    embed_source(workspace, source, file)
+    first = read(file)[1]
+    np.save(tmp_path / "more.npy", blobs(12, seed=4).numpy())
+    more = read_source(tmp_path / "more.npy")
+    with pytest.raises(WorkspaceError, match="holds embeddings of other data by the same version"):
+        embed_source(workspace, more, file)
+    with pytest.raises(Stop):
+        embed_source(workspace, more, file, append=True, progress=stop_after(8))
+    with pytest.raises(WorkspaceError, match="is unfinished, with embeddings of"):
+        embed_source(workspace, source, file)
+    done = embed_source(workspace, more, file)
+    assert done.rows == 42
+    ids, rows = read(file)
+    assert np.array_equal(rows[:30], first)
+    assert ids[30:] == [str(number) for number in range(12)]
+    again = embed_source(workspace, more, file)
+    assert (again.rows, again.added) == (42, 0)
+
+
+def test_versions_are_never_mixed(
+    workspace: Workspace, source: Source, tmp_path: Path, blobs
+) -> None:
+    file = tmp_path / "file.npy"
+    embed_source(workspace, source, file)
+    assert outputs(workspace) == [file]
+    workspace.update(blobs(10, seed=5), force=True)
+    for options in ({}, {"append": True}):
+        with pytest.raises(WorkspaceError, match="of version 1, these would be of version 2"):
+            embed_source(workspace, source, file, **options)
+    assert embed_source(workspace, source, file, version=1).added == 0
+    done = embed_source(workspace, source, file, overwrite=True)
+    assert (done.version, done.rows) == (2, 30)
+    assert stamp_of(file)["workspace"] == workspace.id
+
+
+def test_files_of_others_are_left_alone(
+    workspace: Workspace, source: Source, tmp_path: Path, blobs
+) -> None:
+    file = tmp_path / "mine.npy"
+    np.save(file, np.zeros(3))
+    with pytest.raises(WorkspaceError, match="is there and bears no stamp"):
+        embed_source(workspace, source, file)
+    other = Workspace.create(tmp_path / "other", workspace.template())
+    other.fit(blobs(40))
+    embed_source(other, source, tmp_path / "theirs.npy")
+    with pytest.raises(WorkspaceError, match="embeddings of another workspace"):
+        embed_source(workspace, source, tmp_path / "theirs.npy")
+    with pytest.raises(ValueError, match=r"to \.npy or \.parquet, got 'a\.txt'"):
+        embed_source(workspace, source, tmp_path / "a.txt")
+    with pytest.raises(ValueError, match="there is no folder"):
+        embed_source(workspace, source, tmp_path / "missing" / "a.npy")

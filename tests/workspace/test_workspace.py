@@ -1,0 +1,323 @@
+"""A learner in a folder: versions, memory, going back, forgetting."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from incontrast import (
+    ICL,
+    FineTune,
+    Fixed,
+    Images,
+    Learner,
+    Queue,
+    Reservoir,
+    Retrain,
+    Vectors,
+    Workspace,
+    WorkspaceError,
+)
+from incontrast.data import read_source
+from incontrast.memory import content_hash
+from incontrast.workspace import Unfinished
+
+QUICK = ICL(max_epochs=2)
+
+
+def learner(**options) -> Learner:
+    options = {"fitting": Retrain(max_epochs=2), "strategy": QUICK, "seed": 0} | options
+    return Learner(Vectors(8, hidden=16, out=8), **options)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, blobs) -> Workspace:
+    """Fitted on 60 rows."""
+    made = Workspace.create(tmp_path / "space", learner())
+    assert made.fit(blobs(60)).promoted
+    return made
+
+
+@pytest.fixture
+def refused(tmp_path: Path, blobs) -> Workspace:
+    """With a candidate that has forgotten the old items."""
+    made = Workspace.create(tmp_path / "space", learner(fitting=Retrain(max_epochs=20)))
+    made.fit(blobs(60))
+    bad = FineTune(max_epochs=30, rates=Fixed(3e-2), average=0.0)
+    assert not made.update(blobs(40, shift=30.0, seed=1), strategy=bad).promoted
+    return made
+
+
+def weights(workspace: Workspace, version: int | None = None) -> dict[str, torch.Tensor]:
+    return workspace.learner(version, memory=False).encoder.state_dict()
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_a_workspace_learns_what_a_learner_learns(workspace: Workspace, blobs) -> None:
+    plain = learner()
+    plain.fit(blobs(60))
+    assert same(weights(workspace), plain.encoder.state_dict())
+    step = workspace.update(blobs(20, shift=1.0, seed=1))
+    outcome = plain.update(blobs(20, shift=1.0, seed=1))
+    assert same(weights(workspace), plain.encoder.state_dict())
+    assert step.outcome["loss"]["after"]["old"] == outcome.loss_old.after
+    assert (step.version, step.promoted, step.items, workspace.current) == (2, True, 20, 2)
+    again = Workspace.open(workspace.folder).learner()
+    assert torch.equal(again.memory.ids, plain.memory.ids)
+    assert again.memory.seen == 80
+    rows = torch.arange(80)
+    assert torch.equal(again.memory.items.take(rows), plain.memory.items.take(rows))
+    assert again.domain == plain.domain
+    # And a learner that was taken out can go on by itself.
+    again.update(blobs(10, seed=3).double().numpy(), strategy=FineTune(max_epochs=1))
+    assert workspace.current == 2
+
+
+@pytest.mark.parametrize("policy", [Reservoir(items=25), Queue(items=25)])
+def test_a_limited_memory_on_disk(tmp_path: Path, blobs, policy) -> None:
+    workspace = Workspace.create(tmp_path / "space", learner(memory=policy), keep=2)
+    plain = learner(memory=policy)
+    workspace.fit(blobs(60))
+    plain.fit(blobs(60))
+    for seed in (1, 2, 3):
+        workspace.update(blobs(20, seed=seed), force=True)
+        plain.update(blobs(20, seed=seed))
+        memory = workspace.learner().memory
+        assert torch.equal(memory.ids, plain.memory.ids)
+        assert (memory.seen, memory.threshold) == (plain.memory.seen, plain.memory.threshold)
+    assert same(weights(workspace), plain.encoder.state_dict())
+    with workspace.writing("test") as store:
+        stored = int((store.columns(120).states == 1).sum())
+    assert stored < 60  # items that neither of the two versions kept needs are gone
+
+
+def test_only_so_many_versions_are_kept(tmp_path: Path, blobs) -> None:
+    workspace = Workspace.create(tmp_path / "space", learner(), keep=2)
+    workspace.fit(blobs(60))
+    for seed in (1, 2, 3):
+        workspace.update(blobs(10, seed=seed))
+    assert workspace.versions.numbers() == [3, 4]
+    with pytest.raises(WorkspaceError, match="there is no version 1: there are 3, 4"):
+        workspace.rollback(to=1)
+
+
+def test_going_back_and_forth(workspace: Workspace, blobs) -> None:
+    first = weights(workspace)
+    workspace.update(blobs(20, seed=1))
+    second = weights(workspace)
+    assert workspace.rollback() == 1
+    assert same(weights(workspace), first)
+    assert workspace.learner().memory.seen == 60
+    with pytest.raises(WorkspaceError, match="no earlier version"):
+        workspace.rollback()
+    assert workspace.rollback(to=2) == 2
+    assert same(weights(workspace), second)
+    workspace.rollback()
+    # The data of the version that was rolled back never happened.
+    step = workspace.update(blobs(20, seed=1))
+    assert step.version == 3
+    assert workspace.versions.numbers() == [1, 3]
+    assert same(weights(workspace), second)
+    steps = [event["step"] for event in workspace.journal.events()]
+    assert steps.count("rollback") == 3
+    assert "drop" in steps
+
+
+def test_the_same_data_twice_are_taken_in_once(workspace: Workspace, blobs) -> None:
+    workspace.update(blobs(20, seed=1))
+    step = workspace.update(blobs(20, seed=1))
+    assert (step.version, step.repeated) == (2, True)
+    assert workspace.update(blobs(20, seed=1), again=True).version == 3
+
+
+def test_a_candidate_that_forgets_is_kept_beside(refused: Workspace, blobs) -> None:
+    assert refused.current == 1
+    assert refused.learner().memory.seen == 60
+    with pytest.raises(Unfinished, match="version 2 was never promoted"):
+        refused.rollback(to=2)
+    with pytest.raises(Unfinished, match="an update is unfinished"):
+        refused.forget([1])
+    # Asked again it says why; forced, it is promoted without another training.
+    step = refused.update()
+    assert not step.promoted
+    assert "the loss of old items rose from" in step.objections[0]
+    forced = refused.update(blobs(40, shift=30.0, seed=1), force=True)
+    assert forced.promoted
+    assert forced.outcome == step.outcome
+    assert refused.current == 2
+    assert refused.learner().memory.seen == 100
+    promoted = refused.journal.events()[-1]
+    assert promoted["step"] == "promote"
+    assert promoted["despite"] == list(step.objections)
+
+
+def test_other_data_replace_a_refused_candidate(refused: Workspace, blobs) -> None:
+    step = refused.update(blobs(20, seed=2))
+    assert (step.version, step.promoted) == (3, True)
+    assert refused.learner().memory.seen == 80
+    assert refused.versions.numbers() == [1, 3]
+
+
+def test_a_refused_candidate_is_dropped_when_asked(refused: Workspace) -> None:
+    assert refused.discard()
+    assert not refused.discard()
+    assert refused.versions.numbers() == [1]
+    assert refused.check() == []
+
+
+def test_going_back_drops_a_refused_candidate(refused: Workspace) -> None:
+    assert refused.rollback(to=1) == 1
+    assert refused.versions.numbers() == [1]
+    with pytest.raises(WorkspaceError, match="there is no unfinished update: give some data"):
+        refused.update()
+
+
+def test_a_limit_in_bytes_counts_what_is_stored(tmp_path: Path, blobs) -> None:
+    workspace = Workspace.create(tmp_path / "space", learner(memory=Reservoir(bytes=1000)))
+    workspace.fit(blobs(60))
+    items = workspace.learner().memory.items
+    assert 900 < int(items.sizes().sum()) <= 1000
+
+
+def test_forgotten_items_are_gone_for_good(workspace: Workspace, blobs) -> None:
+    rows = blobs(60)
+    domain = workspace.learner().domain
+    packed = domain.pack(domain.collect(rows), torch.arange(60))
+    assert workspace.forget([3], hashes=[content_hash(packed[7]), content_hash(b"?")]) == 2
+    memory = workspace.learner().memory
+    assert memory.seen == len(memory) == 58
+    assert not {3, 7} & set(memory.ids.tolist())
+    for path in workspace.folder.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            for item in (3, 7):
+                assert rows[item].numpy().tobytes() not in content
+                assert content_hash(packed[item]).hex().encode() not in content
+    event = workspace.journal.events()[-1]
+    assert (event["step"], event["items"], event["ids"]) == ("forget", 2, [3, 7])
+    with pytest.raises(WorkspaceError, match=r"no items have the ids \[60\]: ids go from 0 to 59"):
+        workspace.forget([60])
+    # An update goes on without them, as a learner would.
+    plain = learner()
+    plain.fit(rows)
+    plain.forget([3, 7])
+    workspace.update(blobs(20, seed=1))
+    plain.update(blobs(20, seed=1))
+    assert same(weights(workspace), plain.encoder.state_dict())
+
+
+def test_pictures_are_kept_themselves(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    for part in ("first", "later"):
+        (tmp_path / part).mkdir()
+        for number in range(12):
+            pixels = draws.integers(0, 256, (9, 9, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / part / f"{number}.png")
+    (tmp_path / "first" / "broken.png").write_bytes(b"no picture")
+    source = read_source(tmp_path / "first", check=False)
+    small = Images(8, encoder="small")
+    made = Learner(small, fitting=Retrain(max_epochs=1), strategy=ICL(max_epochs=1))
+    workspace = Workspace.create(tmp_path / "space", made)
+    with pytest.raises(ValueError, match=r"broken\.png cannot be read"):
+        workspace.fit(source, strict=True)
+    step = workspace.fit(source)
+    assert step.items == 12
+    assert "broken.png cannot be read" in step.skipped[0]
+    for path in (tmp_path / "first").iterdir():
+        path.unlink()
+    assert workspace.update(read_source(tmp_path / "later")).promoted
+    # Paths handed over as a list are read, too.
+    files = [str(path) for path in sorted((tmp_path / "later").iterdir())]
+    workspace.rollback()
+    workspace.update(files, force=True)
+    assert not workspace.learner().memory.items.in_memory().background
+
+
+def test_files_that_change_while_they_are_read(tmp_path: Path, blobs, monkeypatch) -> None:
+    np.save(tmp_path / "rows.npy", blobs(60).numpy())
+    workspace = Workspace.create(tmp_path / "space", learner())
+    source = read_source(tmp_path / "rows.npy")
+    chunks = type(source).chunks
+
+    def meddle(self, domain, *, strict):
+        yield from chunks(self, domain, strict=strict)
+        os.utime(tmp_path / "rows.npy", ns=(1, 1))
+
+    monkeypatch.setattr(type(source), "chunks", meddle)
+    with pytest.raises(WorkspaceError, match="were changed while they were read: nothing was"):
+        workspace.fit(source)
+    monkeypatch.undo()
+    assert workspace.current is None
+    assert workspace.fit(read_source(tmp_path / "rows.npy")).version == 1
+
+
+def test_another_kind_of_data(workspace: Workspace, tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="holds images, but vectors are expected here"):
+        workspace.update(read_source(tmp_path / "a.png"))
+    np.save(tmp_path / "rows.npy", np.zeros((4, 3)))
+    with pytest.raises(ValueError, match=r"vectors must have shape \(n, 8\), got \(4, 3\)"):
+        workspace.update(read_source(tmp_path / "rows.npy"))
+    assert workspace.versions.numbers() == [1]
+
+
+def test_what_cannot_be_done_yet_or_again(workspace: Workspace, tmp_path: Path, blobs) -> None:
+    with pytest.raises(WorkspaceError, match="is fitted already"):
+        workspace.fit(blobs(10))
+    other = Workspace.create(tmp_path / "other", learner())
+    with pytest.raises(WorkspaceError, match="has no encoder yet: run fit first"):
+        other.update(blobs(10))
+    with pytest.raises(WorkspaceError, match="has no encoder yet: run fit first"):
+        other.learner()
+    with pytest.raises(WorkspaceError, match="is a workspace already"):
+        Workspace.create(tmp_path / "other", learner())
+    with pytest.raises(WorkspaceError, match="is not empty"):
+        Workspace.create(tmp_path, learner())
+    with pytest.raises(WorkspaceError, match="is no workspace: incontrast init makes one"):
+        Workspace.open(tmp_path)
+    with pytest.raises(ValueError, match="not fitted"):
+        Workspace.create(tmp_path / "third", workspace.learner())
+    with pytest.raises(ValueError, match="keep must be at least 2"):
+        Workspace.create(tmp_path / "third", learner(), keep=1)
+
+
+def test_the_journal_tells_what_was_done(workspace: Workspace, blobs) -> None:
+    workspace.update(blobs(20, seed=1))
+    events = workspace.journal.events()
+    assert [event["step"] for event in events] == [
+        "init",
+        *("ingest", "train", "evaluate", "promote"),
+        *("ingest", "train", "evaluate", "promote"),
+    ]
+    ingested = events[5]
+    assert ingested["data"]["items"] == 20
+    assert ingested["version"] == 2
+    assert all(event["incontrast"] and event["time"] for event in events)
+    lines = workspace.journal.path.read_text().splitlines()
+    assert all(json.loads(line)["format"] == 1 for line in lines)
+    assert workspace.check() == []
+
+
+def test_a_domain_of_ones_own(tmp_path: Path, blobs) -> None:
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class Mine(Vectors):
+        pass
+
+    made = Learner(Mine(8), fitting=Retrain(max_epochs=1))
+    workspace = Workspace.create(tmp_path / "space", made)
+    workspace.fit(blobs(30))
+    with pytest.raises(ValueError, match="a Mine of your own"):
+        Workspace.open(workspace.folder).learner()
+    again = Workspace.open(workspace.folder, domain=Mine(8))
+    assert again.update(blobs(10, seed=1), strategy=ICL(max_epochs=1)).version == 2
