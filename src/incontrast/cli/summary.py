@@ -17,7 +17,8 @@ def summary(workspace: Workspace, number: int, *, promoted: bool) -> Iterator[st
     evaluation = workspace.versions.evaluation(number) or {}
     outcome = record["outcome"]
     yield (
-        f"Version {number}: {outcome['strategy']} on {record['data']['items']:,} new items, "
+        f"Version {number}: {outcome['strategy']} on {record['data']['items']:,} "
+        f"{'items' if record['kind'] == 'fit' else 'new items'}, "
         f"{outcome['epochs']} epochs in {outcome['seconds']:.1f} s"
         f"{_against(last_retraining(workspace, number), outcome['seconds'])}"
     )

@@ -102,6 +102,7 @@ def sentence(event: dict[str, Any]) -> str:
         "discard": lambda: f"version {version} with {data['name']} dropped",
         "drop": lambda: f"version {version} deleted ({event['reason']})",
         "rollback": lambda: f"version {version} made the current one again",
+        "forgetting": lambda: f"{len(event['ids'])} items to be forgotten",
         "forget": lambda: f"{event['items']} items forgotten",
     }
     text = said[step]() if step in said else step

@@ -18,6 +18,7 @@ from incontrast.memory import Store, StoredCollection, StoreError
 from incontrast.outcome import Outcome
 from incontrast.randomness import generator
 from incontrast.strategies import Strategy
+from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.workspace.errors import Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
@@ -137,7 +138,11 @@ class Advance:
         if not pending["complete"]:
             self.discard(pending)
         elif self.versions.current() == pending["number"]:
-            self._finish(pending)
+            told = any(
+                event["step"] == "promote" and event["version"] == pending["number"]
+                for event in self.journal.events()
+            )
+            self._finish(pending, told=told)
 
     def discard(self, pending: dict[str, Any]) -> None:
         """Drop what is under way."""
@@ -215,12 +220,18 @@ class Advance:
         sizes = self.store.columns(first + count).sizes[first:]
         ids = torch.arange(first, first + count)
         new = StoredCollection(self.store, learner.domain, ids, sizes)
-        budget = Budget(**pending["budget"])
-        if self.kind == "fit":
-            outcome = learner.fit(new, budget=budget, progress=self.progress)
-        else:
-            strategy = self._strategy(pending)
-            outcome = learner.update(new, strategy=strategy, budget=budget, progress=self.progress)
+        options: dict[str, Any] = {
+            "budget": Budget(**pending["budget"]),
+            "progress": self.progress,
+        }
+        try:
+            if self.kind == "fit":
+                outcome = learner.fit(new, **options)
+            else:
+                outcome = learner.update(new, strategy=self._strategy(pending), **options)
+        except (ValueError, TrainingDiverged):
+            self.discard(pending)  # it would end the same way every time
+            raise
         memory = learner.memory
         record = {
             "kind": self.kind,
@@ -275,14 +286,15 @@ class Advance:
         )
         self.notify(f"evaluated version {number} in {seconds:.1f} s")
 
-    def _finish(self, pending: dict[str, Any]) -> None:
-        """After the pointer was moved: say so, and make room."""
+    def _finish(self, pending: dict[str, Any], *, told: bool = False) -> None:
+        """After the pointer was moved: say so, and make room; the note goes last."""
         number = pending["number"]
-        evaluation = self.versions.evaluation(number) or {"objections": []}
-        self.journal.add("promote", version=number, despite=evaluation["objections"])
+        if not told:
+            evaluation = self.versions.evaluation(number) or {"objections": []}
+            self.journal.add("promote", version=number, despite=evaluation["objections"])
         self.store.set_note("last", number)
-        self.store.set_note("pending", None)
         tidy(self.workspace, self.store)
+        self.store.set_note("pending", None)
         self.notify(f"version {number} is the current one")
 
     def _step(self, number: int, *, promoted: bool, repeated: bool = False) -> Step:

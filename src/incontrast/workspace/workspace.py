@@ -352,6 +352,7 @@ class Workspace:
                     f"no items have the ids {unknown[:5]}: ids go from 0 to {arrivals - 1}"
                 )
             found = torch.unique(torch.cat([wanted, store.find(hashes)]))
+            self.journal.add("forgetting", ids=found.tolist())  # in case of a power cut now
             removed = store.remove(found, forgotten=True) if len(found) else 0
             store.erase()
             # Reports show pictures of items; `incontrast report` makes them again.

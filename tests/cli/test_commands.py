@@ -1,0 +1,200 @@
+"""The commands from end to end: what they print, what they leave, how they end."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from incontrast import Workspace
+from incontrast.cli.app import app
+from incontrast.cli.failing import Exit
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def run_json(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def rows(tmp_path: Path, blobs) -> list[Path]:
+    """Three weeks of vectors."""
+    weeks = []
+    for week, (count, shift) in enumerate([(80, 0.0), (30, 0.5), (30, 1.0)]):
+        weeks.append(tmp_path / f"week {week}.npy")
+        np.save(weeks[-1], blobs(count, seed=week, shift=shift).numpy())
+    return weeks
+
+
+@pytest.fixture
+def space(tmp_path: Path, rows: list[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fitted workspace, which the environment names."""
+    folder = tmp_path / "space"
+    monkeypatch.setenv("INCONTRAST_WORKSPACE", str(folder))
+    run("init", folder, "--like", rows[0], "--fit-epochs", 3, "--epochs", 2)
+    run("fit", rows[0])
+    return folder
+
+
+def test_from_nothing_to_the_third_week(space: Path, rows: list[Path], tmp_path: Path) -> None:
+    shown = run("update", rows[1])
+    for words in (
+        "Version 2: ICL on 30 new items, 2 epochs",
+        "the last training from scratch took",
+        "loss of old items",
+        "change ratio",
+        "of the 10 nearest neighbours stayed",
+        "Version 2 is the current one.",
+        "ingested 30 items",
+    ):
+        assert words in shown
+    assert "Nothing to do: version 2 has learned from these data already" in run("update", rows[1])
+    embedded = tmp_path / "week.npy"
+    assert "30 embeddings of version 2, 30 of them new" in run("embed", rows[1], embedded)
+    assert "is up to date: 30 embeddings" in run("embed", rows[1], embedded)
+    run("update", rows[2])
+    assert "week.npy: version 2, out of date" in run("status")
+    assert "of version 2, these would be of version 3" in run(
+        "embed", rows[1], embedded, code=Exit.STATE
+    )
+    run("embed", rows[1], embedded, "--overwrite")
+    assert "week.npy: version 3, up to date" in run("status")
+    assert "Version 2 is the current one." in run("rollback")
+    assert "2 items forgotten." in run("forget", 0, 5)
+    log = run("log")
+    for words in ("workspace made", "30 items of", "version 3 promoted", "2 items forgotten"):
+        assert words in log
+    assert "every file is as it was written" in run("status", "--check")
+
+
+def test_json_for_machines(space: Path, rows: list[Path], tmp_path: Path) -> None:
+    step = run_json("update", rows[1])
+    assert (step["version"], step["promoted"], step["items"]) == (2, True, 30)
+    assert step["outcome"]["loss"]["after"]["old"] > 0
+    assert Path(step["report"]).is_file()
+    status = run_json("status")
+    assert (status["current"], status["kept"], status["seen"]) == (2, 110, 110)
+    assert (status["writer"], status["unfinished"]) == (None, None)
+    drift = run_json("drift", rows[2])
+    assert set(drift) >= {"p_value", "advice", "drifted", "change_ratio", "seconds", "version"}
+    assert [event["step"] for event in run_json("log", "--last", 2)] == ["evaluate", "promote"]
+    assert run_json("embed", rows[2], tmp_path / "e.npy")["rows"] == 30
+    assert run_json("report")["version"] == 2
+    assert run_json("rollback") == {"current": 1}
+    assert run_json("forget", 1) == {"forgotten": 1}
+    failed = run_json("rollback", code=Exit.STATE)
+    assert failed == {"error": "there is no earlier version to go back to", "exit": 9}
+
+
+def test_settings_from_a_file(tmp_path: Path, rows: list[Path]) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text(
+        f'[init]\nlike = "{rows[0]}"\nfit-epochs = 1\nmemory = "reservoir"\nmemory-items = 50\n'
+        f'[fit]\nworkspace = "{tmp_path / "space"}"\n'
+    )
+    run("init", tmp_path / "space", "--config", config, "--memory-items", 40)
+    run("fit", rows[0], "--config", config)
+    learner = Workspace.open(tmp_path / "space").learner()
+    assert learner.fitting.max_epochs == 1
+    assert len(learner.memory) == 40  # a flag comes before the file
+    config.write_text("[init]\nfit_epoch = 1\n")
+    shown = run("init", tmp_path / "other", "--like", rows[0], "--config", config, code=2)
+    assert "[init] has no setting 'fit_epoch'" in plain(shown)
+    config.write_text("[init")
+    assert "cannot be read" in plain(run("init", tmp_path / "o", "--config", config, code=2))
+
+
+def plain(text: str) -> str:
+    """What a box of rich says, without the box."""
+    return re.sub(r"[\s│]+", " ", text)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["init", "fit", "update", "embed", "drift", "status", "log", "rollback", "forget", "report"],
+)
+def test_every_command_explains_itself(command: str) -> None:
+    shown = plain(run(command, "--help"))
+    assert "--json" in shown
+    assert "--config" in shown
+    if command == "init":
+        for default in ("[default: 200]", "[default: icl]", "[default: 0.05]", "[default: all]"):
+            assert default in shown
+
+
+def test_a_refused_candidate(space: Path, rows: list[Path], monkeypatch) -> None:
+    monkeypatch.setattr(
+        "incontrast.workspace.evaluation.objections", lambda **about: ["it is Monday"]
+    )
+    shown = run("update", rows[1], code=Exit.REFUSED)
+    assert "objection: it is Monday" in shown
+    assert "Not promoted: version 1 keeps serving." in shown
+    assert "version 2 was not promoted: it is Monday" in run("status")
+    assert "it is Monday" in run("report")
+    assert run_json("update", code=Exit.REFUSED)["objections"] == ["it is Monday"]
+    assert "Version 2 is the current one." in run("update", "--force")
+    run("update", rows[2], code=Exit.REFUSED)
+    assert "dropped" in run("update", "--discard")
+    assert "nothing to drop" in run("update", "--discard")
+
+
+def test_drift_can_end_a_script(space: Path, tmp_path: Path, blobs) -> None:
+    np.save(tmp_path / "far.npy", blobs(40, seed=8).numpy() * 0.1 + 4)
+    assert "Update: the new items differ" in run("drift", tmp_path / "far.npy")
+    run("drift", tmp_path / "far.npy", "--fail-on-drift", code=Exit.DRIFT)
+
+
+def test_items_are_forgotten_by_content(space: Path, rows: list[Path], tmp_path: Path) -> None:
+    np.save(tmp_path / "gone.npy", np.load(rows[0])[[3, 4]])
+    assert run_json("forget", "--like", tmp_path / "gone.npy") == {"forgotten": 2}
+    assert run_json("forget", "--hash", "00" * 16) == {"forgotten": 0}
+    assert "say which items" in plain(run("forget", code=2))
+    assert "32 hexadecimal digits" in plain(run("forget", "--hash", "xyz", code=2))
+    assert "ids go from 0 to 79" in run("forget", 80, code=Exit.STATE)
+
+
+def test_pictures_and_their_report(tmp_path: Path, monkeypatch) -> None:
+    draws = np.random.default_rng(0)
+    for week in (0, 1):
+        folder = tmp_path / f"photos {week}"
+        folder.mkdir()
+        for number in range(16):
+            pixels = draws.integers(0, 256, (8, 8), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"é {number}.png")
+    (tmp_path / "photos 1" / "broken.png").write_bytes(b"no picture")
+    monkeypatch.setenv("INCONTRAST_WORKSPACE", str(tmp_path / "space"))
+    run("init", tmp_path / "space", "--like", tmp_path / "photos 0", "--fit-epochs", 1)
+    run("fit", tmp_path / "photos 0")
+    refused = run("update", tmp_path / "photos 1", "--strict", code=Exit.DATA)
+    assert "broken.png cannot be read as an image" in refused
+    shown = run("update", tmp_path / "photos 1", "--epochs", 2, "--force")
+    assert "1 files were skipped:" in shown
+    assert "broken.png" in shown
+    page = (tmp_path / "space" / "reports" / "version-2.html").read_text()
+    assert page.count("data:image/png;base64,") >= 6
+    for words in ("Nearest neighbours before and after", "learning rate", "What was done"):
+        assert words in page
+    embedded = run("embed", tmp_path / "photos 1", tmp_path / "e.npy")
+    assert "16 embeddings" in embedded
+    names = (tmp_path / "e.ids.jsonl").read_text()
+    assert json.loads(names.splitlines()[0]) == "é 0.png"
+    # A page with pictures must not outlive the pictures; made again, it does not show them.
+    run("forget", *range(32))
+    assert not (tmp_path / "space" / "reports" / "version-2.html").exists()
+    run("report", "--version", 2)
+    page = (tmp_path / "space" / "reports" / "version-2.html").read_text()
+    assert "data:image/png" not in page
+    assert "memory holds 0" in run("drift", tmp_path / "photos 1", code=Exit.DATA)

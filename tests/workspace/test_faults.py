@@ -1,0 +1,376 @@
+"""What a disk, another process or bad luck do to a workspace is named, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from incontrast import ICL, Learner, Retrain, Vectors, Workspace, WorkspaceError, saving
+from incontrast.cli.app import app
+from incontrast.cli.failing import Exit
+from incontrast.memory import Store, StoreError, StoreUnwritable
+from incontrast.workspace import Busy, Damaged
+from incontrast.workspace.files import FORMAT, sealed
+from incontrast.workspace.lock import holder, locked
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
+    """A workspace with two versions, to copy."""
+    folder = tmp_path_factory.mktemp("made") / "space"
+    learner = Learner(
+        Vectors(8, hidden=16, out=8), fitting=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+    )
+    workspace = Workspace.create(folder, learner)
+    workspace.fit(blobs(40))
+    workspace.update(blobs(20, seed=1), force=True)
+    return folder
+
+
+@pytest.fixture
+def space(made: Path, tmp_path: Path) -> Workspace:
+    shutil.copytree(made, tmp_path / "space")
+    return Workspace.open(tmp_path / "space")
+
+
+@pytest.fixture
+def later(tmp_path: Path, blobs) -> Path:
+    np.save(tmp_path / "later.npy", blobs(20, seed=2).numpy())
+    return tmp_path / "later.npy"
+
+
+def run(space: Workspace, *arguments: object) -> tuple[int, str]:
+    """The exit code of a command, and what it printed."""
+    words = [*map(str, arguments), "-w", str(space.folder)]
+    result = CliRunner().invoke(app, words)
+    return result.exit_code, result.output
+
+
+def flip(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 0x10
+    file.write_bytes(content)
+
+
+# Damage ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["encoder.safetensors", "learner.json", "version.json"])
+@pytest.mark.parametrize("how", ["flipped", "truncated", "missing"])
+def test_a_damaged_version_is_named_and_another_serves(
+    space: Workspace, later: Path, name: str, how: str
+) -> None:
+    file = space.versions.folder(2) / name
+    if how == "flipped":
+        flip(file, file.stat().st_size // 2)
+    elif how == "truncated":
+        file.write_bytes(file.read_bytes()[:-7])
+    else:
+        file.unlink()
+    with pytest.raises(Damaged, match=name):
+        space.learner()
+    for command in (("update", later), ("embed", later, later.with_name("e.npy"))):
+        code, shown = run(space, *command)
+        assert (code, name in shown) == (Exit.DAMAGED, True)
+    code, shown = run(space, "status", "--check")
+    assert code == Exit.DAMAGED
+    assert name in shown
+    assert run(space, "rollback", "--to", 1)[0] == 0
+    assert space.learner().version == 1
+    if name != "version.json":
+        assert run(space, "update", later, "--force")[0] == 0
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated"])
+def test_a_damaged_pointer_is_named_and_can_be_set_again(space: Workspace, how: str) -> None:
+    pointer = space.versions.pointer
+    if how == "flipped":
+        flip(pointer, pointer.read_text().index("2"))
+    else:
+        pointer.write_bytes(pointer.read_bytes()[:10])
+    with pytest.raises(Damaged, match=r"current\.json is damaged"):
+        _ = space.current
+    assert run(space, "status")[0] == Exit.DAMAGED
+    assert run(space, "rollback", "--to", 2)[0] == 0
+    assert space.current == 2
+    assert space.check() == []
+
+
+def test_a_pointer_to_nowhere(space: Workspace) -> None:
+    shutil.rmtree(space.versions.folder(2))
+    with pytest.raises(Damaged, match=r"names version 2, which is not in .*rollback --to N"):
+        space.learner()
+
+
+def test_a_damaged_journal_loses_one_line_and_stops_nothing(space: Workspace, later: Path) -> None:
+    journal = space.journal.path
+    lines = journal.read_bytes().splitlines(keepends=True)
+    flip(journal, len(lines[0]) + 20)
+    with journal.open("ab") as file:
+        file.write(b'{"torn": ')
+    count = len(lines)
+    assert [record.line for record in space.journal.records() if record.problem] == [2, count + 1]
+    code, shown = run(space, "log")
+    assert code == 0
+    assert "journal.jsonl, line 2 is damaged" in shown
+    assert run(space, "status", "--check")[0] == Exit.DAMAGED
+    assert run(space, "update", later, "--force")[0] == 0
+    assert space.journal.events()[-1]["step"] == "promote"
+    assert len(space.journal.events()) == count - 1 + 4
+
+
+def test_a_damaged_database_is_named(space: Workspace, later: Path) -> None:
+    whole = space.store_file.read_bytes()
+    space.store_file.write_bytes(b"x" * 100 + whole[100:])
+    for command in (("update", later), ("status",), ("drift", later)):
+        code, shown = run(space, *command)
+        assert code == Exit.DAMAGED
+        assert "memory.sqlite is damaged" in shown or "memory.sqlite is no store" in shown
+    space.store_file.write_bytes(whole[: len(whole) // 2])
+    assert run(space, "update", later)[0] == Exit.DAMAGED
+    # Embedding needs no old items, so the current version still serves.
+    assert run(space, "embed", later, later.with_name("e.npy"))[0] == 0
+    space.store_file.unlink()
+    assert "is missing: restore it" in run(space, "update", later)[1]
+    space.store_file.write_bytes(whole)
+    assert run(space, "update", later, "--force")[0] == 0
+
+
+def test_a_damaged_item_is_named_and_can_be_forgotten(space: Workspace, later: Path) -> None:
+    content = space.learner().memory.items.store.read([7])[0]
+    flip(space.store_file, space.store_file.read_bytes().index(content) + len(content) - 2)
+    assert "item 7 is not what was stored" in run(space, "status", "--check")[1]
+    code, shown = run(space, "update", later)
+    assert code == Exit.DAMAGED
+    assert "item 7" in shown
+    run(space, "update", "--discard")
+    assert run(space, "forget", 7)[0] == 0
+    assert run(space, "update", later, "--force")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["workspace.json", "current.json", "versions/000002/version.json"])
+def test_a_newer_format_is_refused(space: Workspace, name: str) -> None:
+    file = space.folder / name
+    body = json.loads(file.read_text())
+    del body["checksum"]
+    newer = {**body, "format": FORMAT + 1}
+    text = json.dumps(sealed(newer))
+    file.write_text(text)
+    if name.startswith("versions"):
+        with pytest.raises(Damaged, match="has format 2 of a newer incontrast"):
+            space.versions.record(2)
+    else:
+        with pytest.raises(Damaged, match="has format 2 of a newer incontrast"):
+            _ = Workspace.open(space.folder).current
+        assert run(space, "status")[0] == Exit.DAMAGED
+
+
+def test_a_workspace_without_its_settings(space: Workspace) -> None:
+    (space.folder / "workspace.json").unlink()
+    with pytest.raises(Damaged, match=r"workspace\.json is missing"):
+        Workspace.open(space.folder)
+
+
+# Others ------------------------------------------------------------------------------------------
+
+
+def test_two_writers(space: Workspace, later: Path) -> None:
+    with locked(space.lock_file, "update"):
+        assert f"process {os.getpid()} on" in (holder(space.lock_file) or "")
+        with pytest.raises(Busy, match=rf"written by process {os.getpid()} on .* \(update, since"):
+            space.forget([1])
+        for command in (("update", later), ("rollback",), ("forget", 1)):
+            code, shown = run(space, *command)
+            assert code == Exit.BUSY
+            assert "wait until it has finished, or stop it" in shown
+        # Readers are not disturbed.
+        assert f"being written by process {os.getpid()}" in run(space, "status")[1]
+        assert run(space, "embed", later, later.with_name("e.npy"))[0] == 0
+        assert run(space, "drift", later)[0] == 0
+    assert holder(space.lock_file) is None
+    assert run(space, "rollback")[0] == 0
+
+
+def test_a_lock_ends_with_its_process(space: Workspace) -> None:
+    code = (
+        "import sys, os, signal; from pathlib import Path\n"
+        "from incontrast.workspace.lock import locked\n"
+        "with locked(Path(sys.argv[1]), 'update'): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(space.lock_file)], check=False)
+    assert done.returncode == -9
+    assert space.lock_file.read_text() != ""
+    assert holder(space.lock_file) is None
+    space.forget([1])
+
+
+def test_readers_read_while_an_update_runs(space: Workspace, blobs) -> None:
+    embedded = []
+
+    def look(progress) -> None:
+        reader = Workspace.open(space.folder)
+        embedded.append(reader.learner().embed(blobs(4)))
+        assert reader.learner().memory.seen == 60
+        assert reader.current == 2
+
+    space.update(blobs(20, seed=2), progress=look, force=True)
+    assert len(embedded) >= 2
+    assert all(torch.equal(embedded[0], other) for other in embedded)
+
+
+# The machine -------------------------------------------------------------------------------------
+
+
+def current_is_untouched(space: Workspace) -> bool:
+    return space.check() == [] and space.current == 2 and len(space.learner().memory) == 60
+
+
+def test_no_space_for_the_items(space: Workspace, later: Path, monkeypatch) -> None:
+    opened = Store.open.__func__
+
+    def small(cls, path, *, readonly=False):
+        store = opened(cls, path, readonly=readonly)
+        store._connection.execute("pragma max_page_count = 1")  # as many as there are
+        return store
+
+    monkeypatch.setattr(Store, "open", classmethod(small))
+    big = later.with_name("big.npy")
+    np.save(big, np.random.default_rng(0).normal(size=(3000, 8)))
+    code, shown = run(space, "update", big)
+    assert code == Exit.MACHINE
+    assert "no space left for" in shown
+    monkeypatch.undo()
+    assert current_is_untouched(space)
+    assert run(space, "update", later, "--force")[0] == 0
+    assert len(space.learner().memory) == 80
+
+
+@pytest.mark.parametrize("where", ["weights", "record", "pointer", "journal"])
+def test_no_space_for_a_file(space: Workspace, later: Path, monkeypatch, where: str) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise full
+
+    if where == "weights":
+        monkeypatch.setattr(saving, "save_file", fail)
+    elif where == "record":
+        monkeypatch.setattr("incontrast.workspace.versions.write_json", fail)
+    elif where == "pointer":
+        monkeypatch.setattr(type(space.versions), "promote", fail)
+    else:
+        monkeypatch.setattr(type(space.journal), "add", fail)
+    code, shown = run(space, "update", later, "--force")
+    assert code == Exit.MACHINE
+    assert "No space left on device" in shown
+    assert "the workspace is as it was; run it again" in shown
+    monkeypatch.undo()
+    assert current_is_untouched(space)
+    assert run(space, "update", later, "--force")[0] == 0
+    assert space.current == 3
+    assert len(space.learner().memory) == 80
+
+
+def test_an_interrupt_and_going_on(space: Workspace, later: Path, monkeypatch, made: Path) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "update", interrupt)
+        code, shown = run(space, "update", later)
+    assert code == Exit.INTERRUPTED
+    assert "interrupted: the current version keeps serving; the same command goes on" in shown
+    assert current_is_untouched(space)
+    assert "to be trained" in run(space, "status")[1]
+    # Other data have to wait until this is finished or dropped.
+    other = later.with_name("other.npy")
+    np.save(other, np.zeros((5, 8)))
+    code, shown = run(space, "update", other)
+    assert code == Exit.STATE
+    assert "is unfinished: run incontrast update without data to finish it" in shown
+    assert run(space, "update", "--force")[0] == 0
+    undisturbed = Workspace.open(shutil.copytree(made, later.parent / "undisturbed"))
+    run(undisturbed, "update", later, "--force")
+    files = (each.versions.folder(3) / "encoder.safetensors" for each in (space, undisturbed))
+    first, second = (file.read_bytes() for file in files)
+    assert first == second
+
+
+def test_a_folder_that_may_only_be_read(space: Workspace, later: Path, monkeypatch) -> None:
+    """A user who may read but not write; for root there is none, so the system's answer is made."""
+    path_open = Path.open
+
+    def read_only(self: Path, mode: str = "r", *arguments: object, **options: object):
+        if self.is_relative_to(space.folder) and set(mode) & set("wa+"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return path_open(self, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    for command in (("update", later), ("rollback",), ("forget", 1)):
+        code, shown = run(space, *command)
+        assert code == Exit.MACHINE
+        assert "cannot be written (Permission denied)" in shown
+    assert run(space, "status")[0] == 0
+    assert run(space, "drift", later)[0] == 0
+    assert run(space, "embed", later, later.with_name("e.npy"))[0] == 0
+
+
+def test_a_database_in_a_folder_that_may_only_be_read(space: Workspace) -> None:
+    with pytest.raises(StoreUnwritable, match="cannot be written"):
+        Store.open(space.store_file, readonly=True).set_note("a", 1)
+    with pytest.raises(StoreError):
+        Store.open(space.folder / "missing.sqlite", readonly=True)
+
+
+# Data --------------------------------------------------------------------------------------------
+
+
+def test_bad_data_end_with_a_sentence(space: Workspace, tmp_path: Path, later: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "photos").mkdir()
+    shutil.copyfile(later, tmp_path / "photos" / "not really.png")
+    np.save(tmp_path / "wide.npy", np.zeros((4, 9)))
+    for data, message in (
+        ("empty", "holds neither images nor TU graphs"),
+        ("photos", "holds images, but vectors are expected here"),
+        ("wide.npy", "vectors must have shape (n, 8)"),
+        ("missing", "does not exist"),
+    ):
+        for command in ("update", "drift"):
+            code, shown = run(space, command, tmp_path / data)
+            assert code == Exit.DATA, shown
+            assert message in shown
+    assert current_is_untouched(space)
+
+
+def test_an_archive_is_never_unpacked_outside_its_folder(space: Workspace, tmp_path: Path) -> None:
+    inside = tmp_path / "deep" / "er"
+    inside.mkdir(parents=True)
+    np.save(tmp_path / "array.npy", np.ones((40, 8)))
+    with zipfile.ZipFile(inside / "rows.npz", "w") as archive:
+        archive.write(tmp_path / "array.npy", "../../escaped.npy")
+    run(space, "drift", inside / "rows.npz")
+    assert not (tmp_path / "escaped.npy").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["array.npy", "deep", "space"]
+
+
+def test_a_first_fit_that_fails_leaves_nothing(tmp_path: Path, blobs, monkeypatch) -> None:
+    workspace = Workspace.create(
+        tmp_path / "space", Learner(Vectors(8), fitting=Retrain(max_epochs=1))
+    )
+    with pytest.raises(ValueError, match="at least 2 items"):
+        workspace.fit(blobs(1))
+    with pytest.raises(WorkspaceError, match="there is no unfinished fit: give some data"):
+        workspace.fit()
+    assert workspace.fit(blobs(30)).version == 1
