@@ -42,6 +42,7 @@ def launch(folder: Path, jobs: list[str], processes: int = 2, **environment: str
             "MASTER_PORT": str(port),
             "TORCHELASTIC_RUN_ID": "test",
             "OMP_NUM_THREADS": "1",
+            "TEST_FOLDER": str(folder),
             **environment,
         }
         group.append(
@@ -66,4 +67,8 @@ def launch(folder: Path, jobs: list[str], processes: int = 2, **environment: str
 def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
     """Runs jobs in a new group of processes."""
     pytest.importorskip("lightning_fabric")
-    return lambda jobs, **settings: launch(tmp_path_factory.mktemp("group"), jobs, **settings)
+
+    def run(jobs: list[str], folder: Path | None = None, **settings: Any) -> Ended:
+        return launch(folder or tmp_path_factory.mktemp("group"), jobs, **settings)
+
+    return run

@@ -6,19 +6,25 @@ import os
 import signal
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import cases
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 import incontrast as ic
+from incontrast.data import sources
+from incontrast.data.sources import Source
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import LostProcess, ProcessFailed, exchange, joined
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import FabricEngine, choose_engine
 from incontrast.training.progress import Progress
+from incontrast.workspace.embeddings import embed_source
+from incontrast.workspace.files import read_json
 
 Result = dict[str, Any]
 
@@ -261,4 +267,91 @@ def lost(what: str) -> Result:
         "message": message,
         "seconds": time.monotonic() - begin,
         "unchanged": of.version == 1 and all(torch.equal(before[n], after[n]) for n in before),
+    }
+
+
+def spaces() -> Result:
+    """A workspace of two processes, step by step, beside one of a single process."""
+    many, one = learner(), learner()
+    folder = Path(os.environ["TEST_FOLDER"])
+    together = ic.Workspace.create(folder / "many", many)
+    found: Result = {"device": str(together.crew().engine.device)}
+    together.fit(ROWS[:200])
+    step = together.update(ROWS[200:], force=True)
+    found["step"] = [step.version, step.promoted, step.items]
+    rank = together.crew().engine.rank
+    try:
+        together.fit(ROWS)
+    except (ic.WorkspaceError, ProcessFailed) as error:
+        found["refused"] = f"{type(error).__name__}: {error}"
+    np.save(folder / f"rows-{rank}.npy", ROWS)  # a source must be seen by all, under one name
+    source = Source(folder / "rows-0.npy", "vectors", ROWS.numpy())
+    together.crew().engine.agree(0.0)
+    for name in ("joined.npy", "shards"):
+        done = embed_source(together, source, folder / name)
+        found[name] = [done.rows, done.added, embed_source(together, source, folder / name).added]
+    if rank == 0:
+        one.engine = Engine("cpu")
+        found.update(_beside(one, together, source, folder))
+    together.crew().engine.agree(0.0)
+    return found
+
+
+def _beside(one: ic.Learner, together: ic.Workspace, source: Source, folder: Path) -> Result:
+    """What one process makes of the same, as the first process sees it."""
+    found: Result = {}
+    one.fit(ROWS[:200])
+    one.update(ROWS[200:])
+    many = together.learner()
+    many.engine = Engine("cpu")
+    expected = many.embed(ROWS)
+    found["embeddings"] = float((one.embed(ROWS) - expected).abs().max())
+    found["ids"] = many.memory.ids.tolist() == one.memory.ids.tolist()
+    found["joined"] = bool(np.array_equal(np.load(folder / "joined.npy"), expected.numpy()))
+    manifest = read_json(folder / "shards" / "manifest.json")
+    parts = [np.load(folder / "shards" / entry["file"]) for entry in manifest["shards"]]
+    found["sharded"] = bool(np.array_equal(np.concatenate(parts), expected.numpy()))
+    found["wrong"] = together.check()
+    found["journal"] = [event["step"] for event in together.journal.events()]
+    found["leftovers"] = sorted(p.name for p in folder.iterdir() if p.name.startswith("."))
+    return found
+
+
+def embedding(what: str) -> Result:
+    """Many small shards; one process is killed after the first round, if asked to."""
+    folder = Path(os.environ["TEST_FOLDER"])
+    os.environ["INCONTRAST_TIMEOUT"] = "60"
+    sources.CHUNK = 64
+    of = learner()
+    rank = of.engine.rank
+    made = (folder / "space" / "current.json").exists()
+    of.engine.agree(0.0)  # all have looked
+    if not made:
+        ic.Workspace.create(folder / "space", of).fit(ROWS)
+    space = ic.Workspace.open(folder / "space")
+    rows = torch.randn(10007, 5, generator=Generator().manual_seed(9)).numpy()
+    if rank == 0:
+        np.save(folder / "rows.npy", rows)
+        os.utime(folder / "rows.npy", (0, 0))
+    of.engine.agree(0.0)
+    source = Source(folder / "rows.npy", "vectors", rows)
+
+    def progress(done: int, total: int) -> None:
+        if what == "killed" and rank == 1 and done > 2000:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        done = embed_source(space, source, folder / "all.npy", progress=progress)
+    except LostProcess as error:
+        return {"message": str(error)}
+    if rank > 0:
+        return {}
+    encoder = space.learner(memory=False)
+    encoder.engine = Engine("cpu")
+    names = (folder / "all.ids.jsonl").read_text().splitlines()
+    expected = [encoder.embed(part).numpy() for part in torch.from_numpy(rows).split(sources.CHUNK)]
+    return {
+        "rows": done.rows,
+        "equal": bool(np.array_equal(np.load(folder / "all.npy"), np.concatenate(expected))),
+        "names": names == [f'"{number}"' for number in range(len(rows))],
     }

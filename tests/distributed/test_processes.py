@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from incontrast.training import fabric
+from incontrast.training.engine import Engine
 from incontrast.training.share import share_of
 
 KINDS = ("vectors", "images", "graphs")
@@ -16,12 +19,13 @@ STEPS = ("NCE-I", "ICL, retention 0", "ICL, retention 1", "meta, order 2")
 WIDE = [f"equal:{kind}:{step}:float64" for kind in KINDS for step in STEPS]
 SINGLE = [f"equal:{kind}:ICL, retention 1:float32" for kind in KINDS]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]
+SPACES = ["spaces"]
 
 
 @pytest.fixture(scope="module")
 def results(together: Callable[..., Any]) -> list[dict[str, Any]]:
     """Everything that two processes can do in one go: starting them takes seconds."""
-    ended = together([*WIDE, *SINGLE, *OTHERS])
+    ended = together([*WIDE, *SINGLE, *OTHERS, *SPACES])
     assert ended.codes == [0, 0], "\n".join(ended.outputs)
     return ended.results
 
@@ -125,14 +129,46 @@ def test_a_killed_process_ends_the_others_with_one_message(together: Callable[..
     assert found["unchanged"]
 
 
-def test_a_silent_process_counts_as_lost_after_the_time_out(together: Callable[..., Any]) -> None:
-    ended = together(["lost:sleep"], INCONTRAST_TIMEOUT="2")
-    found = ended.results[0]["lost:sleep"]
-    assert "was slower than the time-out" in found["message"]
-    assert found["seconds"] < 8  # the other one sleeps for 9
-    assert found["unchanged"]
+def test_a_workspace_is_written_by_one_process(results: list[dict[str, Any]]) -> None:
+    first, second = (result["spaces"] for result in results)
+    for found in (first, second):
+        assert found["step"] == [2, True, 100]
+        assert found["joined.npy"] == [300, 300, 0]
+        assert found["shards"] == [300, 300, 0]
+    assert first["refused"].startswith("WorkspaceError: ")
+    assert second["refused"].startswith("ProcessFailed: process 0 of 2 has failed: ")
+    assert "is fitted already (version 2)" in second["refused"]
+    assert first["embeddings"] < 1e-3
+    assert first["ids"]
+    assert first["joined"]
+    assert first["sharded"]
+    assert first["wrong"] == first["leftovers"] == []
+    steps = ["ingest", "train", "evaluate", "promote"]
+    assert first["journal"] == ["init", *steps, *steps]
 
 
-def test_a_time_out_must_be_a_number(together: Callable[..., Any]) -> None:
-    ended = together(["few"], INCONTRAST_TIMEOUT="soon")
-    assert "INCONTRAST_TIMEOUT must be a number of seconds above 0, got 'soon'" in ended.outputs[0]
+def test_a_time_out_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INCONTRAST_TIMEOUT", "soon")
+    with pytest.raises(
+        ValueError, match="INCONTRAST_TIMEOUT must be a number of seconds above 0, got 'soon'"
+    ):
+        fabric.time_out()
+
+
+def test_torchrun_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "test"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    with pytest.raises(ImportError, match=r"started 3 processes.*pip install 'incontrast\[dist\]'"):
+        fabric.choose_engine("cpu", "float32", None)
+
+
+def test_one_process_of_torchrun_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "test"}.items():
+        monkeypatch.setenv(name, value)
+    assert type(fabric.choose_engine("cpu", "float32", None)) is Engine
+
+
+def test_a_fabric_of_one_process_needs_no_more() -> None:
+    made = pytest.importorskip("lightning_fabric").Fabric(accelerator="cpu", devices=1)
+    assert type(fabric.choose_engine(None, "float32", made)) is Engine

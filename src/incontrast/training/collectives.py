@@ -51,8 +51,8 @@ def in_contact() -> Iterator[None]:
         reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0]
         raise LostProcess(
             f"{here} lost contact with the others: one of them ended, was ended, or was slower "
-            f"than the time-out. Nothing was changed: look for the first error, then run it again "
-            f"({reason})"
+            f"than the time-out. What was complete stays as it was: look for the first error, "
+            f"then run it again ({reason})"
         ) from error
 
 

@@ -30,7 +30,7 @@ from incontrast.training.share import share_of
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["TIMEOUT", "FabricEngine", "choose_engine"]
+__all__ = ["TIMEOUT", "FabricEngine", "choose_engine", "time_out"]
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def _torchrun(device: torch.device | str | None, precision: Precision) -> Fabric
         accelerator=kind,
         devices=local,
         num_nodes=count // local,
-        strategy=DDPStrategy(timeout=timedelta(seconds=_timeout())),
+        strategy=DDPStrategy(timeout=timedelta(seconds=time_out())),
         precision="bf16-mixed" if precision == "bfloat16" else "32-true",
     )
     fabric.launch()
@@ -192,7 +192,8 @@ def _number(name: str) -> int:
     return int(os.environ.get(name, "1"))
 
 
-def _timeout() -> float:
+def time_out() -> float:
+    """Seconds after which a process that does not answer counts as lost."""
     text = os.environ.get(TIMEOUT, str(DEFAULT_TIMEOUT))
     try:
         seconds = float(text)
