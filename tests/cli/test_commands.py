@@ -181,7 +181,7 @@ def test_pictures_and_their_report(tmp_path: Path, monkeypatch) -> None:
     refused = run("update", tmp_path / "photos 1", "--strict", code=Exit.DATA)
     assert "broken.png cannot be read as an image" in refused
     shown = run("update", tmp_path / "photos 1", "--epochs", 2, "--force")
-    assert "1 files were skipped:" in shown
+    assert "1 file was skipped:" in shown
     assert "broken.png" in shown
     page = (tmp_path / "space" / "reports" / "version-2.html").read_text()
     assert page.count("data:image/png;base64,") >= 6

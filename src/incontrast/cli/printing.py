@@ -33,7 +33,9 @@ def warn_skipped(console: Console, reasons: tuple[str, ...] | list[str]) -> None
     """Name what was left out, the first few."""
     if not reasons:
         return
-    console.print(f"{len(reasons)} files were skipped:")
+    console.print(
+        "1 file was skipped:" if len(reasons) == 1 else f"{len(reasons)} files were skipped:"
+    )
     for reason in reasons[:10]:
         console.print(f"  {reason}", markup=False)
     if len(reasons) > 10:

@@ -77,7 +77,7 @@ def forget(
         if as_json:
             emit({"forgotten": count})
         else:
-            out().print(f"{count:,} items forgotten.")
+            out().print(f"{count:,} {'item' if count == 1 else 'items'} forgotten.")
 
 
 def _hashes(space: Workspace, like: Path) -> list[bytes]:

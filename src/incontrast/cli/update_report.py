@@ -37,6 +37,7 @@ def write_report(workspace: Workspace, number: int, to: Path | None = None) -> P
         record=versions.record(number),
         evaluation=evaluation,
         promoted=promoted,
+        current=number == workspace.current,
         from_scratch_seconds=last_retraining(workspace, number),
         journal=[sentence(event) for event in events],
         pictures=_pictures(workspace, shown),

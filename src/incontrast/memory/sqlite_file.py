@@ -12,6 +12,7 @@ from urllib.parse import quote
 __all__ = ["StoreError", "StoreUnwritable", "connect", "translated"]
 
 CACHE = 16  # megabytes
+MAPPED = 256  # megabytes of the file that are read without a call to the system
 WAIT = 10.0  # seconds that a writer waits for readers
 
 
@@ -39,6 +40,7 @@ def connect(path: Path, mode: str, *, still: bool = False) -> sqlite3.Connection
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")  # deleted contents become zeros
     connection.execute(f"pragma cache_size = -{CACHE * 1024}")
+    connection.execute(f"pragma mmap_size = {MAPPED * 2**20}")
     return connection
 
 

@@ -28,6 +28,7 @@ def update_page(
     record: Mapping[str, Any],
     evaluation: Mapping[str, Any],
     promoted: bool,
+    current: bool,
     from_scratch_seconds: float | None,
     journal: Sequence[str],
     pictures: Mapping[int, str],
@@ -39,6 +40,7 @@ def update_page(
         record: What was written down about it.
         evaluation: How it was judged.
         promoted: Whether it is or was the current one.
+        current: Whether it is.
         from_scratch_seconds: How long the last training from scratch took.
         journal: What was done with the workspace, a sentence each.
         pictures: Items as data URIs of images, by id; empty for data that are no pictures.
@@ -46,7 +48,9 @@ def update_page(
     """
     outcome, number = record["outcome"], record["version"]
     objections = evaluation.get("objections", [])
-    standing = "is the current one" if promoted else "was not promoted"
+    standing = "was promoted" if promoted else "was not promoted"
+    if current:
+        standing = "is the current one"
     sections = [
         Section("At a glance", (_facts(record, evaluation, from_scratch_seconds),)),
         Section("Promotion", (_verdict(evaluation, promoted, objections),)),
@@ -98,10 +102,15 @@ def _facts(
 
 
 def _verdict(evaluation: Mapping[str, Any], promoted: bool, objections: Sequence[str]) -> Verdicts:
+    claim = "Embeddings have not collapsed."
+    if "movement" in evaluation:
+        claim = (
+            f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, and "
+            "embeddings have not collapsed."
+        )
     verdicts = [
         Verdict(
-            claim=f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, and "
-            "embeddings have not collapsed.",
+            claim=claim,
             standing="fails" if objections else "holds",
             because="; ".join(objections) or _health(evaluation),
         )

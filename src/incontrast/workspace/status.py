@@ -85,7 +85,7 @@ def sentence(event: dict[str, Any]) -> str:
     said: dict[str, Callable[[], str]] = {
         "init": lambda: "workspace made",
         "ingest": lambda: (
-            f"{data['items']:,} items of {data['name']} taken in"
+            f"{_items(data['items'])} of {data['name']} taken in"
             + (f", {len(data['skipped'])} files skipped" if data["skipped"] else "")
         ),
         "train": lambda: (
@@ -102,9 +102,13 @@ def sentence(event: dict[str, Any]) -> str:
         "discard": lambda: f"version {version} with {data['name']} dropped",
         "drop": lambda: f"version {version} deleted ({event['reason']})",
         "rollback": lambda: f"version {version} made the current one again",
-        "forgetting": lambda: f"{len(event['ids'])} items to be forgotten",
-        "forget": lambda: f"{event['items']} items forgotten",
+        "forgetting": lambda: f"{_items(len(event['ids']))} to be forgotten",
+        "forget": lambda: f"{_items(event['items'])} forgotten",
     }
     text = said[step]() if step in said else step
     seconds = f" ({event['seconds']:.1f} s)" if "seconds" in event else ""
     return f"{event['time']}  {text}{seconds}"
+
+
+def _items(count: int) -> str:
+    return f"{count:,} item{'' if count == 1 else 's'}"

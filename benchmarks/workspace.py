@@ -1,0 +1,153 @@
+"""Large workspaces and long lives: a million items, and two hundred updates in a row.
+
+    python benchmarks/workspace.py size     # needs 4 GB of disk and some minutes
+    python benchmarks/workspace.py updates
+
+size: workspaces of 10,000 and of 1,000,000 items of 3 KB (images of 3×32×32 pixels, random bytes);
+each is opened and updated with 1,000 new items in a process of its own: ICL, 5 epochs, the small
+encoder. updates: 200 updates with 100 vectors each; time, memory and open files over time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import incontrast as ic
+
+SIZES = (10_000, 1_000_000)
+PART = 50_000  # items that come in together while a workspace is filled
+EPOCHS = 5
+
+
+def images(count: int, seed: int) -> torch.Tensor:
+    draws = np.random.default_rng(seed)
+    return torch.from_numpy(draws.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8))
+
+
+def fill(folder: Path, count: int) -> None:
+    """A workspace that has seen so many items, by way of updates that only take items in."""
+    learner = ic.Learner(
+        ic.Images(32, encoder="small"),
+        fitting=ic.Retrain(max_epochs=1),
+        strategy=ic.ICL(max_epochs=EPOCHS),
+    )
+    workspace = ic.Workspace.create(folder, learner, keep=2)
+    workspace.fit(images(2000, 0), force=True)
+    seen, seed = 2000, 0
+    while seen < count:
+        seed += 1
+        part = min(PART, count - seen)
+        workspace.update(images(part, seed), strategy=ic.Inference(), force=True)
+        seen += part
+
+
+def use(folder: Path) -> None:
+    """Open a workspace and update it, and say what it took."""
+    torch.set_num_threads(1)
+    ic.Learner(ic.Images(32, encoder="small"))  # imports are not what is measured
+    new = images(1000, 12345)
+    base = memory()
+    with clock() as opening:
+        workspace = ic.Workspace.open(folder)
+        count = len(workspace.learner().memory)
+    read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+    with clock() as updating:
+        workspace.update(new, force=True)
+    read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock - read
+    print(
+        f"{count:>9,} items: opened in {opening[0]:.2f} s by the clock, {opening[1]:.2f} s of "
+        f"processor; updated in {updating[0]:.1f} s by the clock, {updating[1]:.1f} s of processor, "
+        f"with {read / 2048:.0f} MB that were not in the system's cache; "
+        f"memory {memory() - base:.0f} MB above the start's {base:.0f}"
+    )
+
+
+@contextmanager
+def clock() -> Iterator[list[float]]:
+    """Seconds by the clock and of the processor, once the block has ended."""
+    spent = [time.perf_counter(), time.process_time()]
+    yield spent
+    spent[:] = [time.perf_counter() - spent[0], time.process_time() - spent[1]]
+
+
+def memory() -> float:
+    """The most that this process has ever held, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def resident() -> float:
+    """What this process holds now, in MB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def size() -> None:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as place:
+        for count in SIZES:
+            folder = Path(place) / str(count)
+            begin = time.perf_counter()
+            command = [sys.executable, __file__]
+            subprocess.run([*command, "fill", str(folder), str(count)], check=True)
+            print(f"{count:>9,} items: filled in {time.perf_counter() - begin:.0f} s", flush=True)
+        for _ in range(3):
+            for count in SIZES:
+                folder = Path(place) / str(count)
+                subprocess.run([*command, "use", str(folder)], check=True)
+                ic.Workspace.open(folder).rollback()
+
+
+def updates() -> None:
+    torch.set_num_threads(1)
+    draws = torch.Generator().manual_seed(0)
+    learner = ic.Learner(
+        ic.Vectors(64), fitting=ic.Retrain(max_epochs=2), strategy=ic.ICL(max_epochs=2)
+    )
+    with tempfile.TemporaryDirectory() as place:
+        workspace = ic.Workspace.create(Path(place) / "space", learner, keep=5)
+        workspace.fit(torch.randn(1000, 64, generator=draws))
+        spent = []
+        for number in range(1, 201):
+            new = torch.randn(100, 64, generator=draws)
+            begin = time.process_time()
+            workspace.update(new, force=True)
+            spent.append(time.process_time() - begin)
+            if number % 40 == 0:
+                handles = len(list(Path("/proc/self/fd").iterdir()))
+                disk = sum(f.stat().st_size for f in workspace.folder.rglob("*") if f.is_file())
+                print(
+                    f"update {number:3d}: {sum(spent[-40:]) / 40:.3f} s of processor each, "
+                    f"{resident():.0f} MB in memory, {handles} open files, "
+                    f"{disk / 2**20:.1f} MB on disk",
+                    flush=True,
+                )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("size", "updates", "fill", "use"))
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("count", type=int, nargs="?")
+    options = parser.parse_args()
+    if options.what == "fill":
+        fill(options.folder, options.count)
+    elif options.what == "use":
+        use(options.folder)
+    elif options.what == "size":
+        size()
+    else:
+        updates()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The page of an update holds what happened, and needs nothing else."""
+
+from __future__ import annotations
+
+import re
+
+from incontrast.report import render
+from incontrast.report.neighbours import neighbour_figure
+from incontrast.report.update import update_page
+
+EPOCHS = [
+    {"number": number, "loss": 1.0 / number, "rate": 1e-3, "steps": 6, "passes": 99, "seconds": 1.0}
+    for number in (1, 2, 3)
+]
+RECORD = {
+    "version": 2,
+    "kind": "update",
+    "created": "2026-11-16T00:00:00+0000",
+    "incontrast": "0.1.0",
+    "torch": "2.13.0",
+    "data": {"name": "/photos/<week 1>", "items": 179, "skipped": ["a.png cannot be read"]},
+    "memory": {"kept": 1443, "seen": 1443},
+    "outcome": {
+        "strategy": "ICL",
+        "from_scratch": False,
+        "growth_ratio": 0.124,
+        "loss": {
+            "before": {"old": 1.1, "new": 1.3, "all": 1.2},
+            "after": {"old": 0.9, "new": 1.0, "all": 0.95},
+        },
+        "change_ratio": {
+            "before": {"lower": 0.4, "median": 0.6, "upper": 0.8},
+            "after": {"lower": 0.5, "median": 0.7, "upper": 0.9},
+        },
+        "seconds": 2.0,
+        "epochs": 3,
+        "steps": 18,
+        "passes": 3000,
+        "stopped": "epochs",
+        "history": EPOCHS,
+    },
+}
+EXAMPLES = [{"item": 3, "new": False, "before": [4, 5], "after": [5, 6]}]
+EVALUATION = {
+    "tolerance": 0.05,
+    "sample": 512,
+    "objections": [],
+    "health": {
+        "before": {"effective_rank": 30.0, "uniformity": -2.0},
+        "after": {"effective_rank": 31.0, "uniformity": -2.1},
+    },
+    "movement": {"cosine": [0.8, 0.9, 0.95], "overlap": 0.75, "examples": EXAMPLES},
+}
+
+
+def page(**changes) -> str:
+    about = {
+        "record": RECORD,
+        "evaluation": EVALUATION,
+        "promoted": True,
+        "current": True,
+        "from_scratch_seconds": 9.0,
+        "journal": ["2026-11-16  workspace made", "2026-11-16  version 2 promoted"],
+        "pictures": {3: "data:image/png;base64,AAAA", 5: "data:image/png;base64,BBBB"},
+        "folder": "/model",
+    }
+    return render(update_page(**(about | changes)))
+
+
+def test_the_page_of_an_update() -> None:
+    html = page()
+    for words in (
+        *("Version 2", "the last one from scratch took 9.0 s: 4.5×", "12.4% of all, 1 skipped"),
+        *("loss of old items", "1.100", "0.900", "change ratio, median", "Effective rank 30.0"),
+        *("3 epochs, 18 steps", "cosine between the embedding", "75%", "workspace made"),
+        "&lt;week 1&gt;",
+    ):
+        assert words in html, words
+    assert html.index("version 2 promoted") < html.index("workspace made")
+    assert not re.search(r'(src|href)="http', html)
+
+
+def test_the_page_of_a_fit() -> None:
+    outcome = {
+        **RECORD["outcome"],
+        "from_scratch": True,
+        "change_ratio": None,
+        "loss": {
+            "before": {"old": None, "new": 3.0, "all": 3.0},
+            "after": {"old": None, "new": 1.0, "all": 1.0},
+        },
+        "history": EPOCHS[:1],
+    }
+    evaluation = {"tolerance": 0.05, "sample": 1, "objections": []}
+    html = page(
+        record={**RECORD, "outcome": outcome},
+        evaluation=evaluation,
+        from_scratch_seconds=None,
+        pictures={},
+    )
+    assert "loss of old items" not in html
+    assert "There were too few items to look at." in html
+    assert "Nearest neighbours" not in html
+
+
+def test_a_refused_and_a_forced_version() -> None:
+    evaluation = {**EVALUATION, "objections": ["the loss of old items rose"]}
+    assert "Version 2 was promoted." in page(current=False)
+    refused = page(evaluation=evaluation, promoted=False, current=False)
+    assert "Version 2 was not promoted" in refused
+    assert "the loss of old items rose" in refused
+    assert "It was forced." in page(evaluation=evaluation)
+
+
+def test_neighbours_as_pictures() -> None:
+    svg = neighbour_figure(EXAMPLES, {3: "data:a", 5: "data:b", 6: "data:c"})
+    assert svg.count("<image") == 4  # 3, 5 before, 5 and 6 after
+    assert svg.count("forgotten") == 1  # 4 is gone
+    assert svg.count("stroke=") == 1  # 6 is new among the neighbours

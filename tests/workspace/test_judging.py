@@ -1,0 +1,131 @@
+"""What speaks against a candidate, and how far embeddings moved."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from incontrast.workspace.array_file import GrowingArray
+from incontrast.workspace.errors import Damaged
+from incontrast.workspace.files import read_json, sealed, unsealed, write_json
+from incontrast.workspace.gate import objections
+from incontrast.workspace.journal import Journal
+from incontrast.workspace.movement import Health, health, movement, neighbours
+
+FINE = Health(20.0, -2.5)
+
+
+def judge(**about) -> list[str]:
+    usual = {
+        "loss_before": 1.0,
+        "loss_after": 1.0,
+        "tolerance": 0.05,
+        "before": FINE,
+        "after": FINE,
+    }
+    return objections(**(usual | about))
+
+
+@pytest.mark.parametrize(
+    ("about", "reason"),
+    [
+        ({}, None),
+        ({"loss_after": 1.05}, None),
+        (
+            {"loss_after": 1.06},
+            "rose from 1.000 to 1.060, by more than the 5%",
+        ),
+        ({"loss_after": 1.06, "tolerance": 0.1}, None),
+        ({"loss_before": None, "loss_after": None, "before": None}, None),
+        ({"after": Health(1.0, 0.0)}, "have collapsed: their effective rank is 1.0"),
+        ({"after": Health(20.0, -0.001)}, "have collapsed"),
+        ({"after": Health(math.nan, math.nan)}, "have collapsed"),
+        (
+            {"after": Health(9.0, -2.0)},
+            "are collapsing: their effective rank fell from 20.0",
+        ),
+        ({"after": Health(9.0, -2.0), "before": None}, None),
+    ],
+)
+def test_objections(about: dict, reason: str | None) -> None:
+    found = judge(**about)
+    if reason is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert reason in found[0]
+
+
+def test_one_point_is_a_collapse_and_noise_is_none(blobs) -> None:
+    assert judge(before=None, after=health(torch.ones(50, 6)))
+    assert not judge(before=None, after=health(blobs(50)))
+
+
+def test_neighbours_are_the_nearest_by_cosine() -> None:
+    angles = torch.tensor([0.0, 0.1, 0.3, 2.0, 2.1])
+    rows = torch.stack([angles.cos(), angles.sin()], dim=1) * torch.rand(5, 1).add(0.5)
+    assert neighbours(rows, 2).tolist() == [[1, 2], [0, 2], [1, 0], [4, 2], [3, 2]]
+
+
+def test_what_did_not_move_and_what_did(blobs) -> None:
+    rows, ids = blobs(40), torch.arange(100, 140)
+    still = movement(rows, 2 * rows, ids, new=10)
+    assert still.cosine == pytest.approx((1.0, 1.0, 1.0))
+    assert still.overlap == 1.0
+    assert [example["item"] for example in still.examples] == [100, 114, 129, 130, 134, 139]
+    assert [example["new"] for example in still.examples] == [False] * 3 + [True] * 3
+    for example in still.examples:
+        assert example["before"] == example["after"]
+        assert example["item"] not in example["before"]
+    moved = movement(rows, blobs(40, seed=7), ids, new=10)
+    assert moved.overlap < 0.6
+    assert movement(rows[:2], rows[:2], ids[:2], new=1).overlap == 1.0
+
+
+# Files -------------------------------------------------------------------------------------------
+
+
+def test_json_files_tell_when_they_were_changed(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    write_json(file, {"name": "ü", "list": [1, 2.5, None]})
+    assert read_json(file) == {"name": "ü", "list": [1, 2.5, None]}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    file.write_text(file.read_text().replace("2.5", "2.6"))
+    with pytest.raises(Damaged, match="its checksum is wrong"):
+        read_json(file)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(Damaged, match="is damaged"):
+        read_json(file)
+    for text in ("[]", "7", "{}", '{"format": 1}'):
+        with pytest.raises(Damaged, match="is damaged"):
+            unsealed(text, "x")
+    assert sealed({"a": 1})["format"] == 1
+
+
+def test_a_torn_line_of_a_journal_stays_by_itself(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    assert journal.records() == []
+    journal.add("one")
+    with journal.path.open("ab") as file:
+        file.write(b'{"half')
+    journal.add("two")
+    assert [event["step"] for event in journal.events()] == ["one", "two"]
+    assert [record.line for record in journal.records() if record.problem] == [2]
+
+
+def test_an_array_that_grows_can_be_read_at_any_time(tmp_path: Path) -> None:
+    file = tmp_path / "rows.npy"
+    rows = np.arange(30, dtype=np.float32).reshape(10, 3)
+    with GrowingArray(file, 3) as array:
+        array.add(rows[:4])
+        array.commit()
+        array.add(rows[4:6])  # never committed
+    assert np.array_equal(np.load(file), rows[:4])
+    with GrowingArray(file, 3, rows=4) as array:
+        array.add(rows[4:])
+        array.commit()
+    assert np.array_equal(np.load(file, mmap_mode="r"), rows)
