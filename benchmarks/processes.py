@@ -4,8 +4,9 @@
 
 Processes have one thread each. In every round the first process trains alone while the others
 wait, then all train together, so that noise of the machine hits both; the median of the ratios is
-shown. Before that, the time of small and of large sums over processes is measured: with it and the
-time of one process, ``training/cost.py`` predicts the time of a step of several.
+shown, once by the clock and once by processor time, which other programs on the machine disturb
+less but which does not know of waiting. Before that, small and large sums over processes are
+timed: from these and the time of one process, ``training/cost.py`` predicts the ratio.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from typing import NamedTuple
 
 import torch
 
 import incontrast as ic
 from incontrast.randomness import seeded
+from incontrast.training.average import Average
 from incontrast.training.collectives import summed_
-from incontrast.training.contrast import Objective
-from incontrast.training.cost import Link, Step, measured_step
+from incontrast.training.contrast import Objective, increment_losses
+from incontrast.training.cost import Link, Step, step_seconds
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import choose_engine
 from incontrast.training.increment import Increment
@@ -31,10 +35,26 @@ from incontrast.training.loop import train
 from incontrast.training.task import Task
 
 ITEMS = 256
-CASES: dict[str, tuple[ic.Images, ic.ICL, int, int]] = {  # domain, strategy, steps, rounds
-    "ResNet-18, 32 px, 32 + 32 items": (ic.Images(32), ic.ICL(batch=32, old_batch=32), 2, 7),
-    "small encoder, 28 px, 64 + 32 items": (ic.Images(28, 1, encoder="small"), ic.ICL(), 10, 7),
-}
+
+
+class Case(NamedTuple):
+    name: str
+    domain: ic.Images
+    strategy: ic.ICL
+    steps: int
+
+
+CASES = (
+    Case("ResNet-18, 32 px, 32 + 32 items", ic.Images(32), ic.ICL(batch=32, old_batch=32), 1),
+    Case("small encoder, 28 px, 64 + 32 items", ic.Images(28, 1, encoder="small"), ic.ICL(), 20),
+)
+
+
+class Times(NamedTuple):
+    """Seconds of a step."""
+
+    clock: float
+    processor: float
 
 
 def make_task(domain: ic.Images, engine: Engine) -> Task:
@@ -54,17 +74,20 @@ def make_task(domain: ic.Images, engine: Engine) -> Task:
     )
 
 
-def seconds_per_step(domain: ic.Images, strategy: ic.ICL, engine: Engine, steps: int) -> float:
-    task = make_task(domain, engine)
-    ended: list[float] = []
+def timed(case: Case, engine: Engine) -> Times:
+    """Times of a step, after one that warms up."""
+    marks: list[Times] = []
 
-    def stop(progress: ic.Progress) -> None:
+    def mark(progress: ic.Progress) -> None:
         if progress.finished is None:
-            ended.append(progress.seconds)
+            marks.append(Times(time.perf_counter(), time.process_time()))
+            if len(marks) > case.steps:
+                raise StopIteration
 
-    passes = 2 * (strategy.batch + strategy.old_batch) * (steps + 1)
-    train(task, strategy, budget=ic.Budget(passes=passes), progress=stop)
-    return (ended[steps] - ended[0]) / steps  # the first step warms up
+    with suppress(StopIteration):
+        train(make_task(case.domain, engine), case.strategy, progress=mark)
+    first, last = marks[0], marks[-1]
+    return Times(*((b - a) / case.steps for a, b in zip(first, last, strict=True)))
 
 
 def link(engine: Engine) -> Link:
@@ -84,7 +107,35 @@ def link(engine: Engine) -> Link:
     return Link.measured(engine.processes, small, 2**24, large)
 
 
-def work() -> None:
+def common(case: Case, rounds: int = 5) -> float:
+    """Seconds of what every process does for the whole batch: losses, optimiser, average."""
+    items = case.strategy.batch + case.strategy.old_batch
+    task = make_task(case.domain, Engine("cpu"))
+    width = Step.of(task.encoder, items=items).width
+    parameters = list(task.encoder.parameters())
+    optimizer, average = case.strategy.optimizer(parameters), Average(parameters, 0.99)
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    taken = []
+    for _ in range(rounds):
+        first, second = torch.randn(2, items, width).requires_grad_()
+        begin = time.process_time()
+        losses = increment_losses(
+            first,
+            second,
+            task.objective,
+            old=case.strategy.old_batch,
+            growth_ratio=task.growth_ratio,
+            retention=case.strategy.retention,
+        )
+        torch.cat(losses).mean().backward()
+        optimizer.step()
+        average.update()
+        taken.append(time.process_time() - begin)
+    return statistics.median(taken)
+
+
+def work(rounds: int, chosen: str) -> None:
     torch.set_num_threads(1)
     many, alone = choose_engine("cpu", "float32", None), Engine("cpu")
     path = link(many)
@@ -94,36 +145,46 @@ def work() -> None:
             f"a large one moves {path.bandwidth / 1e6:.0f} MB/s",
             flush=True,
         )
-    for name, (domain, strategy, steps, rounds) in CASES.items():
-        singles, shared = [], []
+    for case in CASES:
+        if chosen not in case.name:
+            continue
+        pairs = []
         for _ in range(rounds):
             many.agree(0.0)
-            if many.rank == 0:
-                singles.append(seconds_per_step(domain, strategy, alone, steps))
+            single = timed(case, alone) if many.rank == 0 else Times(0.0, 0.0)
             many.agree(0.0)
-            shared.append(many.agree(seconds_per_step(domain, strategy, many, steps)))
+            several = timed(case, many)
+            # The slowest process decides.
+            shared = Times(*summed_max(many, several))
+            pairs.append((single, shared))
         if many.rank == 0:
-            report(name, domain, strategy, singles, shared, path, many.processes)
+            report(case, pairs, path, many.processes)
 
 
-def report(
-    name: str,
-    domain: ic.Images,
-    strategy: ic.ICL,
-    singles: list[float],
-    shared: list[float],
-    path: Link,
-    processes: int,
-) -> None:
-    items = strategy.batch + strategy.old_batch
-    one, many = statistics.median(singles), statistics.median(shared)
-    ratios = sorted(single / several for single, several in zip(singles, shared, strict=True))
-    step = Step.of(domain.encoder(), items=items)
-    expected = measured_step(one, step, path, processes, cores=os.cpu_count() or 1)
+def summed_max(engine: Engine, times: Times) -> list[float]:
+    table = torch.zeros(engine.processes, 2, dtype=torch.float64)
+    table[engine.rank] = torch.tensor(times)
+    return [float(value) for value in summed_(table).max(dim=0).values]
+
+
+def report(case: Case, pairs: list[tuple[Times, Times]], path: Link, processes: int) -> None:
+    items = case.strategy.batch + case.strategy.old_batch
+    ratios = [sorted(one[i] / many[i] for one, many in pairs) for i in range(2)]
+    clock, processor = (statistics.median(values) for values in ratios)
+    one, many = (statistics.median(pair[i].clock for pair in pairs) for i in range(2))
+    quiet = statistics.median(pair[0].processor for pair in pairs)  # as on an idle machine
+    step = Step.of(case.domain.encoder(), items=items)
+    cores = os.cpu_count() or 1
+    share = common(case) / quiet
+    expected = step_seconds(quiet, step, path, processes, cores=cores, common=share)
     print(
-        f"{name}: {items / one:.1f} items/s alone, {items / many:.1f} together, "
-        f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}), "
-        f"predicted {one / expected:.2f}; load {os.getloadavg()[0]:.1f}",
+        f"{case.name}\n"
+        f"  {items / one:.1f} items/s alone, {items / many:.1f} together\n"
+        f"  by the clock      {clock:.2f}× ({ratios[0][0]:.2f} to {ratios[0][-1]:.2f})\n"
+        f"  by processor time {processor:.2f}× ({ratios[1][0]:.2f} to {ratios[1][-1]:.2f})\n"
+        f"  predicted         {quiet / expected:.2f}× on an idle machine, of whose step "
+        f"{100 * step.talking(path, processes) / expected:.0f}% is talking\n"
+        f"  load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
         flush=True,
     )
 
@@ -131,11 +192,18 @@ def report(
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--processes", type=int, nargs="*", default=[2, 4])
-    for count in parser.parse_args().processes:
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--case", default="", help="Part of a case's name.")
+    settings = parser.parse_args()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        work(settings.rounds, settings.case)
+        return
+    for count in settings.processes:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", str(count), __file__]
+        command += ["--nproc-per-node", str(count), __file__, "--rounds", str(settings.rounds)]
+        command += ["--case", settings.case]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 if __name__ == "__main__":
-    work() if "TORCHELASTIC_RUN_ID" in os.environ else main()
+    main()

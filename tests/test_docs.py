@@ -19,6 +19,8 @@ PAGES = (
     "docs/tutorial.md",
     "docs/updates.md",
     "docs/own-data.md",
+    "docs/many-processes.md",
+    "docs/scale.md",
     "docs/theory.md",
     "README.md",
 )

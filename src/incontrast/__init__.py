@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         WarmStart,
     )
     from incontrast.strategies.check import StrategyError, check_strategy
+    from incontrast.training.collectives import LostProcess, ProcessFailed
     from incontrast.training.contrast import Objective
     from incontrast.training.loop import TrainingDiverged
     from incontrast.training.progress import Budget, Progress
@@ -62,6 +63,7 @@ _HOME = {
         *("Strategy", "WarmStart"),
     ),
     "strategies.check": ("StrategyError", "check_strategy"),
+    "training.collectives": ("LostProcess", "ProcessFailed"),
     "training.contrast": ("Objective",),
     "training.loop": ("TrainingDiverged",),
     "training.progress": ("Budget", "Progress"),
@@ -86,9 +88,11 @@ __all__ = [
     "Inference",
     "KeepAll",
     "Learner",
+    "LostProcess",
     "Meta",
     "Objective",
     "Outcome",
+    "ProcessFailed",
     "Progress",
     "Queue",
     "Replay",

@@ -94,7 +94,8 @@ def _query_loss(
         of_old, _ = joint_losses(task, batch, retention, {**weights, **buffers})
         loss = of_old.mean()
         rates.observe(task.engine.agree(loss.item()))
-        weights = adapt(weights, loss, rates.propose(), order=meta.order, engine=task.engine)
+        rate = task.engine.agree(rates.propose())
+        weights = adapt(weights, loss, rate, order=meta.order, engine=task.engine)
     of_old, of_new = joint_losses(task, next(queries), retention, {**weights, **buffers})
     if meta.query == "new":
         return of_new.mean()

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from torch import nn
 
-__all__ = ["Link", "Step", "measured_step"]
+__all__ = ["Holdings", "Link", "Step", "step_seconds"]
 
 NUMBER = 4  # bytes of a float32
 MOMENT = 8  # bytes of a sum of BatchNorm's, in double precision
-AGREEMENTS = 3  # small messages of a step: number of rows, loss, time
+AGREEMENTS = 4  # small messages of a step: number of rows, loss, rate, time
+ON_DISK = 33  # bytes beside an item in the store: key 8, size 8, state 1, content hash 16
+IN_MEMORY = 48  # bytes of an item in every process: key, size, id twice, its place in a round twice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,11 @@ class Step:
         return self.items**2 * NUMBER
 
     @property
+    def similarity_operations(self) -> int:
+        """Multiplications and additions of similarities, forward and backward; all do all."""
+        return 6 * self.items**2 * self.width
+
+    @property
     def gradient_bytes(self) -> int:
         return self.parameters * NUMBER
 
@@ -104,7 +111,40 @@ class Step:
         return embeddings + norms + gradients + AGREEMENTS * link.latency
 
 
-def measured_step(
+@dataclass(frozen=True, kw_only=True)
+class Holdings:
+    """What there is to keep and to read.
+
+    Args:
+        items: Items that are remembered.
+        size: Bytes of an item in the store.
+
+    >>> held = Holdings(items=10**9, size=3073)  # images of 32 px
+    >>> held.store_bytes / 1e12, held.memory_bytes / 1e9
+    (3.106, 48.0)
+    >>> round(held.ingest_seconds(20_000) / 3600, 1)
+    13.9
+    """
+
+    items: int
+    size: int
+
+    @property
+    def store_bytes(self) -> int:
+        """Of the store, on disk."""
+        return self.items * (self.size + ON_DISK)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of every process, for what is known of all items; the items stay on disk."""
+        return self.items * IN_MEMORY
+
+    def ingest_seconds(self, rate: float) -> float:
+        """Until all have come in, at so many items per second: one process writes."""
+        return self.items / rate
+
+
+def step_seconds(
     alone: float, step: Step, link: Link, processes: int, *, cores: int, common: float = 0.0
 ) -> float:
     """Seconds of a step on many processes, from those of one.
@@ -116,6 +156,11 @@ def measured_step(
         processes: How many there are.
         cores: How many can compute at the same time.
         common: Share of a step that every process does for the whole batch: losses, optimiser.
+
+    >>> step = Step(items=96, width=512, parameters=11_168_832, norms=20, channels=4800)
+    >>> wire = Link(latency=1e-4, bandwidth=1e9)
+    >>> [round(8.0 / step_seconds(8.0, step, wire, count, cores=64), 1) for count in (1, 2, 64)]
+    [1.0, 2.0, 36.5]
     """
     parallel = min(processes, cores)
     # Processes beyond the cores wait for each other, also with what all do alike.

@@ -30,6 +30,8 @@ class Engine:
     """The number of this process, from 0."""
     processes: int = 1
     """How many processes work together."""
+    own: tuple[int, ...] = ()
+    """What tells this process's draws apart where they must not be the others': dropout."""
 
     def __init__(
         self, device: torch.device | str | None = None, precision: Precision = "float32"

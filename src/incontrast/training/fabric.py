@@ -100,6 +100,7 @@ class FabricEngine(Engine):
         self.fabric = fabric
         self.rank = fabric.global_rank
         self.processes = fabric.world_size
+        self.own = (self.rank,)
 
     @contextmanager
     def encoding(self) -> Iterator[None]:

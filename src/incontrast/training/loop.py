@@ -98,7 +98,7 @@ def train(
                     )
                 )
 
-    with seeded(task.seed, "modules", device=task.engine.device):
+    with seeded(task.seed, "modules", *task.engine.own, device=task.engine.device):
         encoder.train()
         for number, losses in enumerate(recipe.run(task), start=1):
             stopped, values, rate = "epochs", [], math.nan
@@ -109,7 +109,7 @@ def train(
                     # log(1 + K), far above this where training began from good weights.
                     bound = values[0] + max(1.0, abs(values[0]))
                 rates.observe(values[-1])
-                rate = rates.propose()
+                rate = task.engine.agree(rates.propose())
                 _step(loss, optimizer, rate, task)
                 average.update()
                 steps += 1
