@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow check format bench docs clean
+.PHONY: demo test slow check format bench results docs clean
 
 demo: .venv/installed
 	$(BIN)/incontrast demo
@@ -18,6 +18,7 @@ check: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python results/pages.py --check
 
 format: .venv/installed
 	$(BIN)/ruff check --fix
@@ -25,6 +26,9 @@ format: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/run.py
+
+results: .venv/installed
+	$(BIN)/python results/pages.py
 
 docs: .venv/installed
 	$(BIN)/mkdocs build --strict

@@ -68,8 +68,8 @@ def use(folder: Path) -> None:
     read = resource.getrusage(resource.RUSAGE_SELF).ru_inblock - read
     print(
         f"{count:>9,} items: opened in {opening[0]:.2f} s by the clock, {opening[1]:.2f} s of "
-        f"processor; updated in {updating[0]:.1f} s by the clock, {updating[1]:.1f} s of processor, "
-        f"with {read / 2048:.0f} MB that were not in the system's cache; "
+        f"processor; updated in {updating[0]:.1f} s by the clock, {updating[1]:.1f} s of "
+        f"processor, with {read / 2048:.0f} MB that were not in the system's cache; "
         f"memory {memory() - base:.0f} MB above the start's {base:.0f}"
     )
 

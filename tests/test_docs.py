@@ -21,6 +21,7 @@ PAGES = (
     "docs/own-data.md",
     "docs/many-processes.md",
     "docs/scale.md",
+    "docs/comparing.md",
     "docs/theory.md",
     "README.md",
 )

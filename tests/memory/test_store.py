@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator
 
@@ -41,6 +41,7 @@ def contents(memory: Memory) -> list[int]:
     return memory.items.take(torch.arange(len(memory)))[:, 0].long().tolist()
 
 
+@settings(max_examples=30)  # each makes three files
 @given(
     sizes=st.lists(st.integers(1, 20), min_size=1, max_size=4),
     limit=st.integers(1, 30),

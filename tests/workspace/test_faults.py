@@ -107,6 +107,20 @@ def test_a_damaged_pointer_is_named_and_can_be_set_again(space: Workspace, how: 
     assert space.check() == []
 
 
+def test_a_damaged_pointer_in_the_middle_of_an_update(
+    space: Workspace, later: Path, monkeypatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Learner, "update", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        assert run(space, "update", later)[0] == Exit.INTERRUPTED
+    space.versions.pointer.write_bytes(b"{")
+    assert run(space, "update", later)[0] == Exit.DAMAGED
+    assert run(space, "rollback", "--to", 2)[0] == 0
+    assert current_is_untouched(space)
+
+
 def test_a_pointer_to_nowhere(space: Workspace) -> None:
     shutil.rmtree(space.versions.folder(2))
     with pytest.raises(Damaged, match=r"names version 2, which is not in .*rollback --to N"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -32,6 +34,8 @@ from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, Progress
 
 __all__ = ["Bench"]
+
+log = logging.getLogger(__name__)
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -94,14 +98,19 @@ class Bench:
         """The encoder fitted on the old items, from the work folder if it is there.
 
         It always comes from the folder in the end: one that was just fitted is the same as one
-        that an earlier run has left.
+        that an earlier run has left. One that cannot be read is fitted again.
         """
         place = self._work / self.key("fit", self.fitting)
-        if not place.exists():
-            learner, row = self.fit(progress)
-            tell_row(row)
-            learner.save(place)
-        return Learner.load(place, domain=None)
+        try:
+            return Learner.load(place)
+        except (ValueError, FileNotFoundError) as error:
+            if place.exists():
+                log.warning("%s cannot be used, its encoder is fitted again: %s", place, error)
+                shutil.rmtree(place)
+        learner, row = self.fit(progress)
+        tell_row(row)
+        learner.save(place)
+        return Learner.load(place)
 
     def cell(
         self,
@@ -183,7 +192,7 @@ class Bench:
             row[protocol]["accuracy"] = (
                 row["paper"]["accuracy"]
                 if protocol == "ours" and same
-                else accuracies(encoder, traced.learner, self.splits)
+                else accuracies(encoder, traced.learner, self.splits, data.folds)
             )
         row |= _circumstances(learner, begin, before)
         row["cost"]["peak_memory"] = memory.bytes()

@@ -27,8 +27,6 @@ from incontrast.training.increment import Increment
 
 __all__ = ["accuracies", "biases", "curve", "level", "paper_figures", "target_of", "totals"]
 
-FOLDS = 5
-
 
 def paper_figures(traced: Trace, data: DataSet, clock: str) -> dict[str, Any]:
     """The paper's protocol: time and epochs to the lowest training loss before its stop rule ends.
@@ -108,7 +106,7 @@ def curve(traced: Trace, clock: str) -> dict[str, Any]:
     }
 
 
-def accuracies(encoder: nn.Module, learner: Learner, splits: Splits) -> dict[str, Any]:
+def accuracies(encoder: nn.Module, learner: Learner, splits: Splits, folds: int) -> dict[str, Any]:
     """SVM on old and on new embeddings, as in the paper; on items never seen; and kNN."""
 
     def embedded(items: Any) -> NDArray[Any]:
@@ -128,13 +126,13 @@ def accuracies(encoder: nn.Module, learner: Learner, splits: Splits) -> dict[str
     if splits.held_out_new is not None:
         held_out["new"] = splits.held_out_new
     return {
-        "svm_old": svm_accuracy(old, labels_old, folds=FOLDS, seed=learner.seed).mean,
-        "svm_new": svm_accuracy(new, labels_new, folds=FOLDS, seed=learner.seed).mean,
+        "svm_old": svm_accuracy(old, labels_old, folds=folds, seed=learner.seed).mean,
+        "svm_new": svm_accuracy(new, labels_new, folds=folds, seed=learner.seed).mean,
         "knn_old": knn_accuracy(seen, labels, queries=is_old),
         "knn_new": knn_accuracy(seen, labels, queries=~is_old),
         "held_out": {
             name: svm_accuracy_held_out(
-                seen, labels, embedded(part.items), part.labels, folds=FOLDS, seed=learner.seed
+                seen, labels, embedded(part.items), part.labels, folds=folds, seed=learner.seed
             )
             for name, part in held_out.items()
         },

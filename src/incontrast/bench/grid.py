@@ -16,6 +16,7 @@ from incontrast.training.contrast import Objective
 
 __all__ = ["Grid", "Group", "describe", "key_of", "settings_of"]
 
+UNMENTIONED = {"optimizer": {"type": "Adam"}}  # all strategies had it before there was a choice
 SEARCH_SEED = 0  # learning rates are searched on the increment of this seed, for all seeds
 
 
@@ -166,7 +167,9 @@ def describe(value: Any) -> Any:
         else:
             parts = {entry.name: getattr(value, entry.name) for entry in fields(value)}
         on = {name: part for name, part in parts.items() if part is not None and part is not False}
-        return {"type": type(value).__name__} | {name: describe(on[name]) for name in on}
+        told = {name: describe(part) for name, part in on.items()}
+        told = {name: part for name, part in told.items() if UNMENTIONED.get(name) != part}
+        return {"type": type(value).__name__} | told
     if isinstance(value, list | tuple):
         return [describe(part) for part in value]
     if isinstance(value, bool | int | float | str):

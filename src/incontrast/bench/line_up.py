@@ -63,6 +63,8 @@ LINE_UP: dict[str, Entry] = {
     "replay": Entry(strategy=Replay(), searched=True),
     "distillation": Entry(strategy=Distill(), searched=True),
     "icl": Entry(strategy=ICL()),
+    # Our objective without learned rates.
+    "icl-fixed": Entry(strategy=ICL(rates=Fixed(2e-3))),
     "paper": Entry(strategy=ICL.paper()),
     "paper-no-lrl": Entry(strategy=ICL.paper(learned_rates=False), searched=True),
     "paper-no-m": Entry(strategy=ICL.paper(meta=False)),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import groupby
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,13 @@ import torch
 from incontrast.bench.cells import Bench
 from incontrast.bench.grid import SEARCH_SEED, Grid, Group
 from incontrast.bench.line_up import RETRAINING, retraining
-from incontrast.bench.search import best_rate, fitting_trials, strategy_trials
+from incontrast.bench.search import (
+    Ledger,
+    best_rate,
+    fitting_trials,
+    identity,
+    strategy_trials,
+)
 from incontrast.rows import Row, append_row, read_rows
 from incontrast.strategies import Strategy
 from incontrast.training.progress import Progress
@@ -83,13 +92,13 @@ def run(
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     path, work = Path(path), Path(work)
     folder = None if folder is None else Path(folder)
-    rows = {row["key"]: row for row in read_rows(path)}
+    rows = {identity(row): row for row in read_rows(path)}
     made: list[Row] = []
 
     def told(event: Event) -> None:
         if event.row is not None:
             append_row(path, event.row)
-            rows[event.row["key"]] = event.row
+            rows[identity(event.row)] = event.row
             made.append(event.row)
         if tell is not None:
             tell(event)
@@ -105,7 +114,7 @@ def run(
 
 def unfinished(grid: Grid, rows: list[Row]) -> list[Unfinished]:
     """The cells that have no row yet, in the order in which they are run."""
-    known = {row["key"]: row for row in rows}
+    known = {identity(row): row for row in rows}
     return [
         Unfinished(group.name, group.growth_ratio, group.seed, name)
         for group in grid.groups()
@@ -113,7 +122,7 @@ def unfinished(grid: Grid, rows: list[Row]) -> list[Unfinished]:
     ]
 
 
-def _open_cells(group: Group, rows: dict[str, Row]) -> list[str]:
+def _open_cells(group: Group, rows: Ledger) -> list[str]:
     """Cells without a row; without the rows of the search, nobody knows of a cell."""
     here = _Group(group, rows, None, Path(), lambda event: None)
     bench = here.bench(search=False)
@@ -124,7 +133,7 @@ def _open_cells(group: Group, rows: dict[str, Row]) -> list[str]:
     return [
         name
         for name, strategy in strategies.items()
-        if strategy is None or bench.key("cell", strategy) not in rows
+        if strategy is None or (name, bench.key("cell", strategy)) not in rows
     ]
 
 
@@ -136,7 +145,7 @@ class _Group:
     """The cells of one increment, one after the other."""
 
     def __init__(
-        self, group: Group, rows: dict[str, Row], folder: Path | None, work: Path, tell: Tell
+        self, group: Group, rows: Ledger, folder: Path | None, work: Path, tell: Tell
     ) -> None:
         self.group, self.rows, self.folder, self.work = group, rows, folder, work
         self._tell = tell
@@ -183,7 +192,7 @@ class _Group:
     def cell(self, bench: Bench, name: str, ceiling: Row | None) -> Row:
         strategy = self.strategy(name, bench, search=True)
         assert strategy is not None
-        found = self.rows.get(bench.key("cell", strategy))
+        found = self.rows.get((name, bench.key("cell", strategy)))
         if found is not None:
             return found
         learner = bench.learner(self._progress("first fit"), self._row("first fit"))
@@ -205,7 +214,9 @@ class _Group:
 
     def _row(self, doing: str) -> Callable[[Row], None]:
         def told(row: Row) -> None:
-            self.rows[row["key"]] = row
+            if identity(row) in self.rows:
+                return  # a fit whose learner was lost has been made again
+            self.rows[identity(row)] = row
             self._tell(Event(group=self.group.title, doing=doing, row=row))
 
         return told
@@ -217,7 +228,7 @@ class _Group:
 
 def _side_by_side(
     todo: list[Group],
-    rows: dict[str, Row],
+    rows: Ledger,
     folder: Path | None,
     work: Path,
     jobs: int,
@@ -225,39 +236,64 @@ def _side_by_side(
 ) -> None:
     context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()
+    stop = context.Event()
     with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_begin_worker, initargs=(events,)
+        jobs, mp_context=context, initializer=_begin_worker, initargs=(events, stop)
     ) as pool:
         for _, wave in groupby(todo, key=lambda group: group.seed):
             tasks = [pool.submit(_work, group, dict(rows), folder, work) for group in wave]
             try:
                 for event in _until_done(tasks, events):
                     tell(event)
-                for task in tasks:
-                    task.result()
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                stop.set()  # workers look at it after every epoch
+                for task in tasks:
+                    task.cancel()
+                for _ in _until_done(tasks, events):
+                    pass  # a worker whose words nobody takes does not end
                 raise
+            for task in tasks:
+                if not task.cancelled():
+                    task.result()
 
 
 def _until_done(tasks: list[Future[None]], events: Any) -> Iterator[Event]:
+    """What workers tell. When one of them fails, the others finish what they are at."""
     while True:
-        done = wait(tasks, timeout=0).not_done == set()
+        state = wait(tasks, timeout=0)
+        if any(not task.cancelled() and task.exception() is not None for task in state.done):
+            for task in state.not_done:
+                task.cancel()
         try:
             yield events.get(timeout=0.2)
         except queue.Empty:
-            if done:
+            if not state.not_done:
                 return
 
 
 _events: Any = None  # of a worker process, set once when it begins
+_stop: Any = None
 
 
-def _begin_worker(events: Any) -> None:
-    global _events
-    _events = events
+def _begin_worker(events: Any, stop: Any) -> None:
+    global _events, _stop
+    _events, _stop = events, stop
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _work(group: Group, rows: dict[str, Row], folder: Path | None, work: Path) -> None:
-    _Group(group, rows, folder, work, _events.put).run()
+def _end_with_parent() -> None:
+    """A worker of a parent that was killed would train on with nobody to tell."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _work(group: Group, rows: Ledger, folder: Path | None, work: Path) -> None:
+    def tell(event: Event) -> None:
+        if _stop.is_set():
+            raise InterruptedError("the run was ended")
+        _events.put(event)
+
+    _Group(group, rows, folder, work, tell).run()

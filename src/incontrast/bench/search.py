@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from incontrast.bench.cells import Bench
@@ -12,9 +12,17 @@ from incontrast.learner import Learner
 from incontrast.rows import Row
 from incontrast.strategies import Strategy
 
-__all__ = ["best_rate", "fitting_trials", "strategy_trials"]
+__all__ = ["Ledger", "best_rate", "fitting_trials", "identity", "strategy_trials"]
+
+Ledger = dict[tuple[str, str], Row]
+"""Rows by ``identity``."""
 
 Trials = dict[float, tuple[Bench, Strategy]]
+
+
+def identity(row: Row) -> tuple[str, str]:
+    """The name and the settings of what a row is about: two names may have the same settings."""
+    return row["strategy"], row["key"]
 
 
 def fitting_trials(group: Group, folder: Path | None, work: Path) -> Trials:
@@ -37,7 +45,7 @@ def strategy_trials(group: Group, name: str, bench: Bench) -> Trials:
 def best_rate(
     name: str,
     trials: Trials,
-    rows: Mapping[str, Row],
+    rows: Ledger,
     *,
     learner: Callable[[], Learner] | None = None,
     tell_row: Callable[[Row], None] | None = None,
@@ -47,7 +55,7 @@ def best_rate(
     Args:
         name: What is searched for: ``"fitting"`` or a strategy.
         trials: Its trials.
-        rows: Rows by key.
+        rows: The rows there are.
         learner: Gives the fitted learner, where one is needed.
         tell_row: Takes the rows of missing trials; None does not run any.
 
@@ -58,7 +66,7 @@ def best_rate(
         return next(iter(trials))
     losses: dict[float, float] = {}
     for rate, (bench, strategy) in trials.items():
-        row = rows.get(bench.key("trial", strategy))
+        row = rows.get((name, bench.key("trial", strategy)))
         if row is None:
             if tell_row is None:
                 return None

@@ -57,6 +57,7 @@ class DataSet:
         spacing: It is measured whenever this many times more steps have been taken.
         rates: Learning rates to search for the strategies that need one.
         search_epochs: Epochs of a trial of that search.
+        folds: Folds of every cross-validation.
     """
 
     name: str
@@ -74,6 +75,7 @@ class DataSet:
     spacing: float = 1.08
     rates: tuple[float, ...] = (1e-3, 1e-4, 1e-5)
     search_epochs: int = 20
+    folds: int = 5
 
     def splits(self, folder: Path | None, growth_ratio: float, seed: int) -> Splits:
         """The increment of this growth ratio and seed."""
@@ -101,6 +103,8 @@ class DataSet:
     def settings(self) -> dict[str, Any]:
         """What a row's figures depend on, besides growth ratio, seed and strategy."""
         return {
+            # Only mentioned if unusual, as switches that are off are not (see ``describe``).
+            **({} if self.folds == 5 else {"folds": self.folds}),
             "data": self.name,
             "split": self.split,
             "new_classes": list(self.new_classes),

@@ -67,6 +67,42 @@ def demo(
     run(seed=seed, picture=picture)
 
 
+@app.command()
+def compare(
+    old: Annotated[Path, typer.Argument(help="What came first: a folder or a file of items.")],
+    new: Annotated[Path, typer.Argument(help="What came later, of the same kind.")],
+    minutes: Annotated[float, typer.Option(help="Minutes of training, altogether.")] = 5.0,
+    items: Annotated[int, typer.Option(help="Items at most, old and new together.")] = 2000,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same items.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="An HTML file to write as well.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side of images in pixels.")] = None,
+    channels: Annotated[int | None, typer.Option(help="Of images: 1 or 3.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Of images: small or resnet18.")] = None,
+) -> None:
+    """Try the strategies on your own data, within a time, and recommend one."""
+    if encoder not in (None, "small", "resnet18"):
+        raise typer.BadParameter(f"encoder must be 'small' or 'resnet18', got {encoder!r}")
+    if minutes <= 0 or items < 8:
+        raise typer.BadParameter("minutes must be positive and items at least 8")
+    from incontrast.cli.compare import run
+
+    try:
+        run(
+            old,
+            new,
+            minutes=minutes,
+            items=items,
+            seed=seed,
+            out=out,
+            size=size,
+            channels=channels,
+            encoder=encoder,  # type: ignore[arg-type]
+        )
+    except (ValueError, FileNotFoundError) as error:
+        typer.echo(f"incontrast: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
 def main() -> None:
     """The entry point of the ``incontrast`` command."""
     app()

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from incontrast.cli.options import AsJson, Config, Folder, Strict
-
-if TYPE_CHECKING:
-    from incontrast.data import Source
-    from incontrast.domains.base import Domain
 
 __all__ = ["drift"]
 
@@ -29,7 +25,7 @@ def drift(
 ) -> None:
     """Compare new data with old ones in the encoder's eyes, and say what to do."""
     from incontrast.cli.failing import Exit, failing
-    from incontrast.cli.printing import emit, out
+    from incontrast.cli.printing import emit, narrator, out, warn_skipped
 
     with failing(as_json):
         from incontrast.cli.training import opened
@@ -38,7 +34,11 @@ def drift(
         space = opened(workspace)
         learner = space.learner()
         source = read_source(data, check=False)
-        found = learner.drift(_items(source, learner.domain, strict), level=level)
+        source.check(learner.domain)
+        if source.kind == "images":
+            source = read_source(data, strict=strict)  # finds out which can be read
+            warn_skipped(narrator(), [skip.reason for skip in source.skipped])
+        found = learner.drift(source.items, level=level)
         if as_json:
             emit(
                 {
@@ -52,16 +52,6 @@ def drift(
             out().print(str(found), markup=False)
     if found.drifted and fail_on_drift:
         raise typer.Exit(Exit.DRIFT)
-
-
-def _items(source: Source, domain: Domain, strict: bool) -> Any:
-    """What ``Learner.drift`` takes; images that cannot be read are left out."""
-    source.check(domain)
-    if source.kind != "images":
-        return source.items
-    from incontrast.data import read_source
-
-    return read_source(source.path, strict=strict).items
 
 
 def _plain(value: Any) -> Any:

@@ -91,6 +91,66 @@ def _run(grid: Any, rows: Path, data: Path | None, work: Path, jobs: int) -> Non
     console.print(f"{len(made)} new rows in {rows}")
 
 
+@paper.command()
+def show(
+    rows: Rows = DEFAULT_ROWS,
+    scale: Annotated[str, typer.Option(help="Which sizes: 'small' or 'paper'.")] = "small",
+) -> None:
+    """Print the tables, the paper's figure beside each of ours."""
+    from rich.console import Console
+
+    from incontrast.cli.tables import print_table, print_verdicts
+    from incontrast.report.claims import claims_of_the_paper
+    from incontrast.report.own_claims import claims_of_ours
+    from incontrast.report.paper_tables import level_table, speed_up_table
+
+    summary = _summary(rows, scale)
+    console = Console()
+    for number in (3, 4):
+        print_table(console, speed_up_table(summary, number))
+    for part in (3, 4, None):
+        table = level_table(summary, part)
+        if len(table.columns) > 1:
+            print_table(console, table)
+    print_verdicts(console, "The paper's claims", claims_of_the_paper(summary))
+    print_verdicts(console, "Ours", claims_of_ours(summary))
+
+
+@paper.command()
+def report(
+    rows: Rows = DEFAULT_ROWS,
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("paper.html"),
+    scale: Annotated[str, typer.Option(help="Which sizes: 'small' or 'paper'.")] = "small",
+) -> None:
+    """Write everything into one HTML file that needs nothing else."""
+    from incontrast.report import save
+    from incontrast.report.paper_page import paper_page
+
+    summary = _summary(rows, scale)
+    if not out.absolute().parent.is_dir():
+        _refuse(FileNotFoundError(f"there is no folder {out.absolute().parent}"))
+    save(paper_page(summary), out)
+    typer.echo(f"The report: {out}")
+
+
+def _summary(rows: Path, scale: str) -> Any:
+    from incontrast.report.summary import Summary
+    from incontrast.rows import read_rows
+
+    try:
+        found = read_rows(rows)
+    except ValueError as error:
+        _refuse(error)
+    summary = Summary(found, scale)
+    if not summary.places:
+        _refuse(
+            ValueError(
+                f"{rows} has no finished cell of scale {scale!r}: `incontrast paper run` makes them"
+            )
+        )
+    return summary
+
+
 def _refuse(error: Exception) -> NoReturn:
     typer.echo(f"incontrast: {error}", err=True)
     raise typer.Exit(2)

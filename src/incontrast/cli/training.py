@@ -149,7 +149,7 @@ def _run(
         if chosen is not None:
             options["strategy"] = chosen
         with training_bar(narrate, kind, lines=True) as progress:
-            run = workspace.fit if kind == "fit" else workspace.update
+            run: Any = workspace.fit if kind == "fit" else workspace.update
             step = run(
                 source,
                 budget=Budget(seconds=seconds, passes=passes),

@@ -82,7 +82,7 @@ class TensorCollection:
         return self.data.shape[0]
 
     def take(self, indices: Tensor) -> Tensor:
-        return self.data[indices]
+        return self.data.index_select(0, indices)
 
     def select(self, indices: Tensor) -> Self:
         return type(self)(self.data[indices])

@@ -62,7 +62,7 @@ class Cell:
         text: What it says.
         sort: What it is sorted by, if not by its text; cells without a figure come last.
         mark: How it is set off.
-        note: A smaller line below, such as the figure to compare with.
+        note: Smaller lines below, such as the figure to compare with; " · " parts them.
     """
 
     text: str

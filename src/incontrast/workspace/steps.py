@@ -21,7 +21,7 @@ from incontrast.strategies import Strategy
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.workspace.crew import Crew
-from incontrast.workspace.errors import Unfinished, WorkspaceError
+from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
 from incontrast.workspace.housekeeping import drop_later, tidy
 from incontrast.workspace.intake import Intake
@@ -138,9 +138,13 @@ class Advance:
         pending = self.store.note("pending")
         if pending is None:
             return
+        try:
+            current = self.versions.current()
+        except Damaged:
+            return  # a rollback can set the pointer again; everything else will say what is wrong
         if not pending["complete"]:
             self.discard(pending)
-        elif self.versions.current() == pending["number"]:
+        elif current == pending["number"]:
             told = any(
                 event["step"] == "promote" and event["version"] == pending["number"]
                 for event in self.journal.events()

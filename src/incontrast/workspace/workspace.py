@@ -281,16 +281,42 @@ class Workspace:
             yield store
             store.erase()
 
-    def fit(self, items: Any = None, **options: Any) -> Step:
-        """Train a first encoder; options are those of ``update`` but ``strategy``."""
-        return self._advance("fit", items, None, **options)
+    def fit(
+        self,
+        items: Any = None,
+        *,
+        budget: Budget | None = None,
+        strict: bool = False,
+        force: bool = False,
+        discard: bool = False,
+        progress: ProgressCallback | None = None,
+        notify: Notify | None = None,
+    ) -> Step:
+        """Train a first encoder; arguments as in ``update``."""
+        return self._advance(
+            "fit",
+            items,
+            None,
+            budget=budget,
+            strict=strict,
+            force=force,
+            discard=discard,
+            progress=progress,
+            notify=notify,
+        )
 
     def update(
         self,
         items: Any = None,
         *,
         strategy: Strategy | None = None,
-        **options: Any,
+        budget: Budget | None = None,
+        strict: bool = False,
+        force: bool = False,
+        discard: bool = False,
+        again: bool = False,
+        progress: ProgressCallback | None = None,
+        notify: Notify | None = None,
     ) -> Step:
         """Take new items in, train, evaluate, and promote what came of it.
 
@@ -305,7 +331,18 @@ class Workspace:
             progress: Called after every step of training.
             notify: Called with a sentence at every step of the update.
         """
-        return self._advance("update", items, strategy, **options)
+        return self._advance(
+            "update",
+            items,
+            strategy,
+            budget=budget,
+            strict=strict,
+            force=force,
+            discard=discard,
+            again=again,
+            progress=progress,
+            notify=notify,
+        )
 
     def _advance(
         self,

@@ -1,0 +1,148 @@
+"""A small, budgeted comparison of strategies on somebody's own data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from incontrast.bench.recommend import Attempt, Recommendation, recommend
+from incontrast.bench.trace import Trace, trace
+from incontrast.domains.base import Domain
+from incontrast.evaluate.population import TrueLoss
+from incontrast.learner import Learner
+from incontrast.randomness import generator
+from incontrast.strategies import ICL, Distill, FineTune, Replay, Retrain, Strategy, WarmStart
+from incontrast.streams import pick
+from incontrast.training.loop import TrainingDiverged
+from incontrast.training.progress import Budget, Progress
+
+__all__ = ["RIVALS", "Comparison", "compare", "sampled"]
+
+RIVALS: dict[str, Strategy] = {
+    "fine-tuning": FineTune(),
+    "replay": Replay(),
+    "distillation": Distill(),
+    "warm start": WarmStart(),
+    "ICL()": ICL(),
+}
+MANY = 1_000_000  # epochs: the budget ends a run, not their number
+FIT, RETRAINING, UPDATES = 0.25, 0.35, 0.40  # shares of the budget
+SAMPLE = 512
+
+Tell = Callable[[str], Callable[[Progress], None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What came of a comparison.
+
+    Args:
+        counts: Old and new items that were used.
+        growth_ratio: α.
+        before: The true loss without an update.
+        retraining: What retraining did.
+        attempts: What each other strategy did.
+        recommendation: What to use, and why.
+        traces: The loss along each update, for a picture.
+    """
+
+    counts: tuple[int, int]
+    growth_ratio: float
+    before: TrueLoss
+    retraining: Attempt
+    attempts: tuple[Attempt, ...]
+    recommendation: Recommendation
+    traces: Mapping[str, Trace]
+
+
+def compare(
+    domain: Domain,
+    old: Any,
+    new: Any,
+    *,
+    seconds: float,
+    rivals: Mapping[str, Strategy] | None = None,
+    seed: int = 0,
+    tell: Tell = lambda doing: lambda step: None,
+) -> Comparison:
+    """Fit on the old items, then update with the new ones in every way, within a time.
+
+    A quarter of the time goes into the first fit, about a third into retraining, the rest is shared
+    by the others; measuring comes on top.
+
+    Args:
+        domain: The kind of data.
+        old: Items that came first.
+        new: Items that came later.
+        seconds: Of training, altogether.
+        rivals: The strategies, by name; ``RIVALS`` if None.
+        seed: Determines everything.
+        tell: Given the name of what begins, gives a callback for its progress.
+    """
+    if not seconds > 0:
+        raise ValueError(f"seconds must be positive, got {seconds}")
+    rivals = RIVALS if rivals is None else rivals
+    learner = Learner(domain, fitting=Retrain(max_epochs=MANY), seed=seed)
+    learner.fit(old, budget=Budget(seconds=FIT * seconds), progress=tell("first fit"))
+
+    def attempt(name: str, strategy: Strategy, share: float) -> Trace:
+        return trace(
+            learner,
+            old,
+            new,
+            strategy,
+            sample=SAMPLE,
+            budget=Budget(seconds=share * seconds),
+            progress=tell(name),
+        )
+
+    retrained = attempt("retraining", Retrain(max_epochs=MANY), RETRAINING)
+    before, target = retrained.points[0].loss, retrained.points[-1].loss
+    ceiling = _attempt("retraining", retrained, target)
+    attempts, traces = [], {"retraining": retrained}
+    for name, strategy in rivals.items():
+        many = replace(strategy, max_epochs=MANY, patience=None)
+        try:
+            traces[name] = attempt(name, many, UPDATES / len(rivals))
+            attempts.append(_attempt(name, traces[name], target))
+        except TrainingDiverged as error:
+            attempts.append(
+                Attempt(
+                    strategy=name, seconds=0.0, loss=before, level_seconds=None, failed=str(error)
+                )
+            )
+    return Comparison(
+        counts=(len(old), len(new)),
+        growth_ratio=retrained.outcome.growth_ratio,
+        before=before,
+        retraining=ceiling,
+        attempts=tuple(attempts),
+        recommendation=recommend(before, ceiling, attempts),
+        traces=traces,
+    )
+
+
+def sampled(old: Any, new: Any, items: int, seed: int = 0) -> tuple[Any, Any]:
+    """At most so many items in all, drawn at random, old and new in the proportion they have."""
+    total = len(old) + len(new)
+    share = min(1.0, items / total)
+
+    def some(part: Any, name: str) -> Any:
+        count = max(2, round(share * len(part)))
+        order = torch.randperm(len(part), generator=generator(seed, "compare", name))
+        return pick(part, order[: min(count, len(part))].sort().values)
+
+    return some(old, "old"), some(new, "new")
+
+
+def _attempt(name: str, traced: Trace, target: TrueLoss) -> Attempt:
+    reached = traced.reaches(target)
+    return Attempt(
+        strategy=name,
+        seconds=traced.outcome.seconds,
+        loss=traced.points[-1].loss,
+        level_seconds=None if reached is None else reached.seconds,
+    )

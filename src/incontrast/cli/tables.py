@@ -1,0 +1,88 @@
+"""A report's tables and verdicts on a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from incontrast.report import Cell, Table, Verdict
+
+__all__ = ["print_table", "print_verdicts"]
+
+STYLES = {"best": "bold", "good": "green", "bad": "red", "quiet": "dim", "second": "italic"}
+STANDING = {
+    "holds": ("holds", "green"),
+    "fails": ("does not hold", "red"),
+    "mixed": ("in part", "yellow"),
+    "open": ("not decided", "dim"),
+}
+
+
+def print_table(console: Console, table: Table) -> None:
+    """A wide table is turned: its columns become lines, which a terminal has more room for.
+
+    Where the columns do not fit beside each other, the rest of them follow below.
+    """
+    console.print(Text(table.title, style="bold"))
+    headings = [" ".join(filter(None, (c.group, c.title))) for c in table.columns]
+    if len(table.columns) > len(table.rows):
+        for part in _that_fit(table.rows, console.width - max(map(len, headings)) - 4):
+            grid = Grid(header_style="bold")
+            grid.add_column(no_wrap=True)
+            for row in part:
+                grid.add_column(row[0].text, justify="right")
+            for number, heading in enumerate(headings[1:], start=1):
+                grid.add_row(heading, *(_text(row[number]) for row in part))
+            console.print(grid)
+    else:
+        grid = Grid(header_style="bold")
+        for column, heading in zip(table.columns, headings, strict=True):
+            grid.add_column(heading, justify="right" if column.number else "left")
+        for row in table.rows:
+            grid.add_row(*(_text(cell) for cell in row))
+        console.print(grid)
+    console.print(Padding(Text(_plain(table.caption), style="dim"), (0, 0, 1, 0)))
+
+
+def _that_fit(rows: Sequence[tuple[Cell, ...]], room: int) -> Iterator[list[tuple[Cell, ...]]]:
+    """Rows that become columns, as many at a time as this many characters hold."""
+    part: list[tuple[Cell, ...]] = []
+    left = room
+    for row in rows:
+        words = [word for cell in row for word in (cell.text, *cell.note.split(" · "))]
+        # A name may be broken between its words, a figure not.
+        width = max(len(word) for word in (*row[0].text.split(), *words[1:])) + 3
+        if part and width > left:
+            yield part
+            part, left = [], room
+        part.append(row)
+        left -= width
+    yield part
+
+
+def print_verdicts(console: Console, title: str, verdicts: Sequence[Verdict]) -> None:
+    """Claims, each with its standing and its reasons."""
+    grid = Grid.grid(padding=(0, 2))
+    for verdict in verdicts:
+        word, style = STANDING[verdict.standing]
+        text = Text(_plain(verdict.claim))
+        text.append(f"\n{_plain(verdict.because)}", style="dim")
+        grid.add_row(Text(word, style=style), text)
+    console.print(Text(title, style="bold"))
+    console.print(Padding(grid, (0, 0, 1, 0)))
+
+
+def _text(cell: Cell) -> Text:
+    text = Text(cell.text, style=STYLES.get(cell.mark, ""))
+    for note in filter(None, cell.note.split(" · ")):
+        text.append(f"\n{note}", style="dim")
+    return text
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\*\*|`", "", text)

@@ -1,0 +1,260 @@
+"""Where the paper's claims hold and where they do not: written from the rows, by rule.
+
+The rules are in judging.py.
+"""
+
+from __future__ import annotations
+
+from incontrast.report.judging import (
+    PAPER_CELLS,
+    RATIOS,
+    SHIFTED,
+    cells_of,
+    judge,
+    reaches,
+    speed_up,
+)
+from incontrast.report.names import GRAPHS, IMAGES, OF_THE_PAPER, strategy_title
+from incontrast.report.page import Standing, Verdict
+from incontrast.report.summary import Place, Summary, published
+
+__all__ = ["claims_of_the_paper"]
+
+
+def claims_of_the_paper(summary: Summary) -> tuple[Verdict, ...]:
+    """Every claim of the paper that rows can judge."""
+    return (
+        _faster_than_retraining(summary),
+        _fastest_on_images(summary),
+        _largest(summary),
+        _accuracy_band(summary),
+        _as_good_as_retraining(summary),
+        _as_good_under_shift(summary),
+        _old_data_kept(summary),
+        _ablation(
+            summary, "paper-no-m", "Meta-optimisation is essential to the speed (Section 4.5)."
+        ),
+        _ablation(
+            summary, "paper-no-lrl", "Learned learning rates are vital to the speed (Section 4.5)."
+        ),
+        _nce_ii_alone(summary),
+        _unbiased(summary),
+        _speed_up_falls(summary),
+    )
+
+
+def _faster_than_retraining(summary: Summary) -> Verdict:
+    cells = cells_of(summary, (*IMAGES, *GRAPHS), "paper")
+    values = [speed_up(summary, place, "paper") for place in cells]
+    return judge(
+        "ICL trains faster than retraining at every growth ratio (Tables 3 and 4: 2.3× to 16.7×).",
+        cells,
+        lambda place: speed_up(summary, place, "paper") > 1.0,
+        lambda good, total: (
+            f"By the paper's protocol the paper's ICL is faster in {good} of "
+            f"{total} cells: {min(values):.1f}× to {max(values):.1f}×."
+        ),
+        summary,
+        expected=PAPER_CELLS,
+    )
+
+
+def _fastest_on_images(summary: Summary) -> Verdict:
+    def fastest(place: Place) -> bool:
+        mine = speed_up(summary, place, "paper")
+        return all(mine >= speed_up(summary, place, name) for name in OF_THE_PAPER)
+
+    return judge(
+        "On images ICL is the fastest of all strategies (Table 3: average rank 1.0).",
+        cells_of(summary, IMAGES, "paper"),
+        fastest,
+        lambda good, total: f"It is the fastest of the paper's seven in {good} of {total} cells.",
+        summary,
+        expected=PAPER_CELLS // 2,
+    )
+
+
+def _largest(summary: Summary) -> Verdict:
+    claim = "Up to 16.7× in time and 16.8× in epochs (abstract)."
+    cells = cells_of(summary, (*IMAGES, *GRAPHS), "paper")
+    if not cells:
+        return Verdict(claim=claim, standing="open", because="There are no rows for it yet.")
+    time = max(speed_up(summary, place, "paper") for place in cells)
+    epochs = max(speed_up(summary, place, "paper", "epoch") for place in cells)
+    standing: Standing = (
+        "open"
+        if 2 * len(cells) < PAPER_CELLS
+        else "holds"
+        if time >= 16.7 and epochs >= 16.8
+        else "mixed"
+        if max(time, epochs) >= 16.7
+        else "fails"
+    )
+    return Verdict(
+        claim=claim,
+        standing=standing,
+        because=f"Our largest are {time:.1f}× in time and {epochs:.1f}× in epochs, "
+        f"on a processor and at the sizes named below each table.",
+    )
+
+
+def _accuracy_band(summary: Summary) -> Verdict:
+    band = published()["accuracy_band"]
+
+    def gaps(place: Place) -> list[float]:
+        found = [
+            summary.accuracy_difference(place, "paper", f"svm_{part}").value
+            for part in ("old", "new")
+        ]
+        return [gap for gap in found if gap is not None]
+
+    cells = [place for place in cells_of(summary, (*IMAGES, *GRAPHS), "paper") if gaps(place)]
+    every = [gap for place in cells for gap in gaps(place)]
+    return judge(
+        "ICL's accuracy differs from the others' by no more than "
+        f"{band['low']:+.4f} to {band['high']:+.4f} (Section 4.3).",
+        cells,
+        lambda place: all(gap >= band["low"] for gap in gaps(place)),
+        lambda good, total: (
+            f"Against retraining the paper's ICL loses no more than that in {good} "
+            f"of {total} cells; the differences run from {min(every):+.4f} to {max(every):+.4f}."
+        ),
+        summary,
+        expected=PAPER_CELLS,
+    )
+
+
+def _as_good_as_retraining(summary: Summary) -> Verdict:
+    return judge(
+        "ICL is equivalent to retraining (Theorem 1, Section 3.2).",
+        cells_of(summary, (*IMAGES, *GRAPHS), "paper"),
+        lambda place: reaches(summary, place, "paper"),
+        lambda good, total: (
+            f"With as many encoder passes as retraining, the paper's ICL comes to "
+            f"retraining's true loss in {good} of {total} cells at random splits."
+        ),
+        summary,
+        expected=PAPER_CELLS,
+    )
+
+
+def _as_good_under_shift(summary: Summary) -> Verdict:
+    return judge(
+        "The same where the noise distribution really changes (the paper has no such split).",
+        cells_of(summary, SHIFTED, "paper"),
+        lambda place: reaches(summary, place, "paper"),
+        lambda good, total: f"New classes and turned images: in {good} of {total} cells.",
+        summary,
+        expected=len(SHIFTED),
+    )
+
+
+def _old_data_kept(summary: Summary) -> Verdict:
+    def keeps(place: Place) -> bool:
+        before = summary.loss(place, "paper", "old", "before").value
+        after = summary.loss(place, "paper", "old").value
+        return before is not None and after is not None and after <= 1.02 * before
+
+    cells = [
+        place for place in cells_of(summary, SHIFTED, "paper") if summary.finished(place, "paper")
+    ]
+    changes = []
+    for place in cells:
+        before = summary.loss(place, "paper", "old", "before").value
+        after = summary.loss(place, "paper", "old").value
+        changes.append(f"{before:.2f} → {after:.2f}")
+    return judge(
+        "ICL is stable: old data is not forgotten (Table 1).",
+        cells,
+        keeps,
+        lambda good, total: (
+            f"Where the noise changes, the old items' true loss does not rise in "
+            f"{good} of {total} cells: {', '.join(changes)}."
+        ),
+        summary,
+        expected=len(SHIFTED),
+    )
+
+
+def _ablation(summary: Summary, without: str, claim: str) -> Verdict:
+    cells = [
+        place
+        for place in cells_of(summary, (*IMAGES, *GRAPHS), "paper")
+        if summary.runs(place, without)
+    ]
+    return judge(
+        claim,
+        cells,
+        lambda place: speed_up(summary, place, "paper") > speed_up(summary, place, without),
+        lambda good, total: (
+            f"The paper's ICL is faster than {strategy_title(without)} in {good} of "
+            f"{total} cells, in time by the paper's protocol."
+        ),
+        summary,
+        expected=PAPER_CELLS,
+    )
+
+
+def _nce_ii_alone(summary: Summary) -> Verdict:
+    cells = cells_of(summary, (*IMAGES, *GRAPHS), "paper-no-m-lrl")
+    values = [speed_up(summary, place, "paper-no-m-lrl") for place in cells]
+    return judge(
+        "NCE-II alone is faster than retraining, up to 9.8× (Section 4.5).",
+        cells,
+        lambda place: speed_up(summary, place, "paper-no-m-lrl") > 1.0,
+        lambda good, total: (
+            f"Without meta-optimisation and learned rates it is faster in {good} "
+            f"of {total} cells: {min(values):.1f}× to {max(values):.1f}×."
+        ),
+        summary,
+        expected=PAPER_CELLS,
+    )
+
+
+def _unbiased(summary: Summary) -> Verdict:
+    cells = [
+        place
+        for place in summary.places
+        if place.growth_ratio in RATIOS and summary.finished(place, "inference")
+    ]
+
+    def zero(place: Place) -> bool:
+        rows = summary.finished(place, "inference")
+        return all(row["bias"]["icl"][part] < 1e-9 for row in rows for part in ("old", "new"))
+
+    return judge(
+        "ICL's losses have no bias with respect to retraining's, inference's and fine-tuning's "
+        "have (Table 2).",
+        cells,
+        zero,
+        lambda good, total: (
+            f"At the same weights ICL's bias is 0 to nine digits in {good} of "
+            f"{total} cells. That is about losses, not about what training makes of them."
+        ),
+        summary,
+        expected=PAPER_CELLS,
+    )
+
+
+def _speed_up_falls(summary: Summary) -> Verdict:
+    claim = "ICL's advantage shrinks as the share of new data grows (Section 4.4)."
+    found = []
+    for name in {place.set for place in summary.places}:
+        places = [p for p in summary.places if p.set == name and summary.runs(p, "icl")]
+        if len(places) >= 3:
+            values = {p: summary.paper_speed_up(p, "icl", "time") for p in places}
+            known = [e.value for e in values.values() if e is not None and e.value is not None]
+            if len(known) >= 3:
+                found.append((name, known[0], known[-1]))
+    if not found:
+        return Verdict(claim=claim, standing="open", because="There are no rows for it yet.")
+    falling = sum(first > last for _, first, last in found)
+    standing: Standing = "holds" if falling == len(found) else "fails" if not falling else "mixed"
+    figures = "; ".join(
+        f"{name}: {first:.1f}× → {last:.1f}×" for name, first, last in sorted(found)
+    )
+    return Verdict(
+        claim=claim,
+        standing=standing,
+        because=f"`ICL()` by the paper's protocol, from the smallest to the largest α: {figures}.",
+    )

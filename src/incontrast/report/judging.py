@@ -1,0 +1,66 @@
+"""How claims are judged: cell by cell, from the rows.
+
+A claim about cells (a data set at a growth ratio) holds if it holds in every cell that has rows,
+does not if it holds in none, and otherwise holds in part. As long as fewer than half of the cells
+that it is about have rows, it stays open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from incontrast.report.page import Standing, Verdict
+from incontrast.report.summary import Metric, Place, Summary
+
+__all__ = ["PAPER_CELLS", "RATIOS", "SHIFTED", "cells_of", "judge", "reaches", "speed_up"]
+
+RATIOS = (0.3, 0.5, 0.7)
+SHIFTED = ("mnist-class", "mnist-shift")
+PAPER_CELLS = 12  # of Tables 3 and 4
+
+
+def cells_of(summary: Summary, sets: Sequence[str], strategy: str) -> list[Place]:
+    """The cells of these data sets in which a strategy has been run."""
+    return [
+        place
+        for place in summary.places
+        if place.set in sets and place.growth_ratio in RATIOS and summary.runs(place, strategy)
+    ]
+
+
+def judge(
+    claim: str,
+    cells: Sequence[Place],
+    holds: Callable[[Place], bool],
+    because: Callable[[int, int], str],
+    summary: Summary,
+    *,
+    expected: int,
+) -> Verdict:
+    """A claim about so many cells, with those where it does not hold by name."""
+    if not cells:
+        return Verdict(claim=claim, standing="open", because="There are no rows for it yet.")
+    bad = [place for place in cells if not holds(place)]
+    good = len(cells) - len(bad)
+    standing: Standing = "holds" if not bad else "fails" if not good else "mixed"
+    where = f" Not at: {_names(summary, bad)}." if bad and good else ""
+    if 2 * len(cells) < expected:
+        standing, where = "open", f"{where} That is {len(cells)} of {expected}: too few to decide."
+    return Verdict(claim=claim, standing=standing, because=because(good, len(cells)) + where)
+
+
+def _names(summary: Summary, places: Sequence[Place]) -> str:
+    titles = {row["set"]: row["data"] for row in summary.rows}
+    return ", ".join(f"{titles[place.set]} {place.growth_ratio:g}" for place in places)
+
+
+def speed_up(summary: Summary, place: Place, name: str, metric: Metric = "time") -> float:
+    """By the paper's protocol; 0 where there is none."""
+    found = summary.paper_speed_up(place, name, metric)
+    return 0.0 if found is None or found.value is None else found.value
+
+
+def reaches(summary: Summary, place: Place, name: str) -> bool:
+    """Whether a strategy comes to retraining's level in most seeds."""
+    found = summary.our_speed_up(place, name, "time")
+    return found is not None and found.value is not None

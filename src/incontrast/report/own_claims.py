@@ -1,0 +1,74 @@
+"""What this library says about its own update, judged by the same rules as the paper's claims."""
+
+from __future__ import annotations
+
+from incontrast.report.judging import PAPER_CELLS, RATIOS, SHIFTED, cells_of, judge, reaches
+from incontrast.report.names import GRAPHS, IMAGES
+from incontrast.report.page import Verdict
+from incontrast.report.summary import Place, Summary, published
+
+__all__ = ["claims_of_ours"]
+
+
+def claims_of_ours(summary: Summary) -> tuple[Verdict, ...]:
+    """What this library says about its own update."""
+    return (_at_or_ahead(summary), _within_the_band(summary), _never_worse_under_shift(summary))
+
+
+def _at_or_ahead(summary: Summary) -> Verdict:
+    cells = cells_of(summary, (*IMAGES, *GRAPHS), "icl")
+
+    def ahead(place: Place) -> bool:
+        found = summary.our_speed_up(place, "icl", "time")
+        theirs = published()["speed_ups"][place.set]["paper"]["time"]
+        target: float = theirs[RATIOS.index(place.growth_ratio)]
+        return found is not None and found.value is not None and found.value >= target
+
+    return judge(
+        "`ICL()` is level with retraining at least as fast as the paper says its ICL is.",
+        cells,
+        ahead,
+        lambda good, total: (
+            f"In {good} of {total} cells that have been run (of 12), in time by "
+            "our protocol against the published row."
+        ),
+        summary,
+        expected=PAPER_CELLS,
+    )
+
+
+def _within_the_band(summary: Summary) -> Verdict:
+    low = published()["accuracy_band"]["low"]
+    cells = [
+        place
+        for place in cells_of(summary, (*IMAGES, *GRAPHS), "icl")
+        if summary.finished(place, "icl")
+    ]
+
+    def gap(place: Place, part: str) -> float:
+        found = summary.accuracy_difference(place, "icl", f"svm_{part}", "ours").value
+        return 0.0 if found is None else found
+
+    every = [gap(place, part) for place in cells for part in ("old", "new")]
+    return judge(
+        f"`ICL()` loses no more than {-low:.4f} of SVM accuracy to retraining.",
+        cells,
+        lambda place: all(gap(place, part) >= low for part in ("old", "new")),
+        lambda good, total: (
+            f"On old and on new data in {good} of {total} cells; the differences "
+            f"run from {min(every):+.4f} to {max(every):+.4f}."
+        ),
+        summary,
+        expected=PAPER_CELLS,
+    )
+
+
+def _never_worse_under_shift(summary: Summary) -> Verdict:
+    return judge(
+        "`ICL()` comes to retraining's level where the noise distribution really changes.",
+        cells_of(summary, SHIFTED, "icl"),
+        lambda place: reaches(summary, place, "icl"),
+        lambda good, total: f"New classes and turned images: in {good} of {total} cells.",
+        summary,
+        expected=len(SHIFTED),
+    )

@@ -1,0 +1,139 @@
+"""The pages of the documentation that are made from rows."""
+
+from __future__ import annotations
+
+import re
+
+from incontrast.report.claims import claims_of_the_paper
+from incontrast.report.markdown import table_as_markdown, verdicts_as_markdown
+from incontrast.report.names import GRAPHS, IMAGES, strategy_title
+from incontrast.report.own_claims import claims_of_ours
+from incontrast.report.page import Cell, Column, Mark, Table
+from incontrast.report.paper_page import PROTOCOLS
+from incontrast.report.paper_tables import (
+    accuracy_table,
+    bias_table,
+    cost_table,
+    level_table,
+    loss_table,
+    search_table,
+    speed_up_table,
+)
+from incontrast.report.summary import Place, Summary, published
+
+__all__ = ["BEGIN", "END", "overview_table", "results_page", "with_overview"]
+
+BEGIN = "<!-- made from results/ by results/pages.py: do not edit -->"
+OVERVIEW = "digits-vectors"  # the data set of the README's table
+END = "<!-- end of what results/pages.py makes -->"
+
+
+def results_page(summary: Summary) -> str:
+    """docs/results.md."""
+    parts = [
+        "# Results",
+        BEGIN,
+        "The paper's experiments on real data, the published figures beside ours. All rows are in "
+        "`results/paper.jsonl`; `incontrast paper report` makes a page with figures of them, "
+        "`incontrast paper run --data FOLDER` makes more rows.",
+        "## Where the paper's claims hold and where they do not",
+        "Written from the rows, by rule: a claim about cells holds if it holds in every cell that "
+        "has been run, does not if it holds in none, and stays open while fewer than half of its "
+        "cells have been run.",
+        verdicts_as_markdown(claims_of_the_paper(summary)),
+        "And ours:",
+        verdicts_as_markdown(claims_of_ours(summary)),
+        "## How it was measured",
+        PROTOCOLS,
+    ]
+    tables = [
+        *(speed_up_table(summary, number) for number in (3, 4)),
+        *(level_table(summary, part) for part in (3, 4, None)),
+        accuracy_table(summary),
+        loss_table(summary, (*IMAGES, *GRAPHS)),
+        loss_table(summary, ("mnist-class", "mnist-shift")),
+        loss_table(summary, ("digits", "digits-vectors", "mnist-2-small")),
+        bias_table(summary),
+        cost_table(summary),
+        search_table(summary),
+    ]
+    for table in tables:
+        if len(table.columns) > 1 and table.rows:
+            turned = len(table.columns) > len(table.rows)
+            parts += [
+                f"## {table.title}",
+                table_as_markdown(table, turned=turned),
+                table.caption,
+            ]
+    parts += [_missing(summary), f"Published figures: {published()['source']}.", END]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def with_overview(readme: str, summary: Summary) -> str:
+    """The README with its table made anew; the rest stays.
+
+    Raises:
+        ValueError: It has no place for the table.
+    """
+    pattern = re.compile(re.escape(BEGIN) + r".*?" + re.escape(END), re.DOTALL)
+    if len(pattern.findall(readme)) != 1:
+        raise ValueError(f"the README needs {BEGIN!r} and {END!r} once, around its table")
+    table = overview_table(summary)
+    made = "\n\n".join((BEGIN, table_as_markdown(table), table.caption, END))
+    return pattern.sub(lambda _: made, readme)
+
+
+def overview_table(summary: Summary) -> Table:
+    """What a reader wants to know first: who gets to retraining's level, and how fast."""
+    place = next((place for place in summary.places if place.set == OVERVIEW), None)
+    rows = [_overview_row(summary, place, name) for name in summary.strategies] if place else []
+    caption = "No rows yet." if place is None else f"{summary.sizes(place.set)}."
+    return Table(
+        title="Overview",
+        columns=(
+            Column("strategy"),
+            Column("loss of old items", number=True),
+            Column("of new items", number=True),
+            Column("level with retraining", number=True),
+            Column("speed-up", number=True),
+        ),
+        rows=tuple(rows),
+        caption=f"{caption} Losses are true losses over old and new data together, after as many "
+        "encoder passes as retraining had. Level means as good as retraining's final loss, on old "
+        "and on new items within 2 %; the speed-up is in training time until then.",
+    )
+
+
+def _overview_row(summary: Summary, place: Place, name: str) -> tuple[Cell, ...]:
+    speed = summary.our_speed_up(place, name, "time")
+    losses = [summary.loss(place, name, part).value for part in ("old", "new")]
+    shown = [Cell("–") if loss is None else Cell(f"{loss:.3f}", sort=loss) for loss in losses]
+    title = strategy_title(name)
+    mark: Mark = "best" if name == "icl" else ""
+    if name == "retraining":
+        return (Cell(title), *shown, Cell("by definition"), Cell("1×", sort=1.0))
+    if name == "inference" or speed is None:
+        return (Cell(title), *shown, Cell("–"), Cell("–"))
+    level = f"{speed.seeds} of {speed.seeds + speed.never} seeds"
+    fast = Cell("never") if speed.value is None else Cell(f"{speed.value:.1f}×", sort=speed.value)
+    return (Cell(title, mark=mark), *shown, Cell(level), fast)
+
+
+def _missing(summary: Summary) -> str:
+    """What has not been run is said, not extrapolated."""
+    gaps = []
+    for name in (*IMAGES, *GRAPHS):
+        for ratio in (0.3, 0.5, 0.7):
+            place = Place(name, ratio)
+            absent = [
+                strategy_title(strategy)
+                for strategy in (*summary.strategies,)
+                if not summary.runs(place, strategy)
+            ]
+            if len(absent) == len(summary.strategies):
+                gaps.append(f"{name} {ratio:g}")
+            elif absent:
+                gaps.append(f"{name} {ratio:g} ({', '.join(absent)})")
+    if not gaps:
+        return ""
+    return f"**Not run yet:** {'; '.join(gaps)}."

@@ -1,0 +1,151 @@
+"""The report about the paper: what was run, what came of it, what holds."""
+
+from __future__ import annotations
+
+from incontrast._version import __version__
+from incontrast.report.claims import claims_of_the_paper
+from incontrast.report.figures import can_draw
+from incontrast.report.names import GRAPHS, IMAGES
+from incontrast.report.own_claims import claims_of_ours
+from incontrast.report.page import Block, Facts, Page, Section, Table, Text, Verdicts
+from incontrast.report.paper_figures import (
+    accuracy_figure,
+    level_figure,
+    sweep_figure,
+    training_figure,
+)
+from incontrast.report.paper_tables import (
+    accuracy_table,
+    bias_table,
+    cost_table,
+    level_table,
+    loss_table,
+    search_table,
+    speed_up_table,
+)
+from incontrast.report.summary import Summary, published
+
+__all__ = ["PROTOCOLS", "paper_page"]
+
+PROTOCOLS = """**The paper's protocol.** Time and epochs until the training loss is lowest, where \
+training stops once it has not fallen for `patience` epochs. The speed-up is retraining's over the \
+strategy's.
+
+**Our protocol.** The training loss differs in meaning from strategy to strategy, and says nothing \
+about old data. So we ask for the time and the encoder passes until the true loss over all data \
+(fixed views, noise from old and new items) is at the level where retraining ends, and on old and \
+on new items apart within 2 % of it. Retraining's own time is until it first is at that level \
+itself. Every strategy has as many encoder passes as retraining had; "never" is: not within them.
+
+**What is on the clock.** Training, with everything a strategy needs (teachers, agents, support \
+steps). Measuring along the way is not. On one thread, time is processor time, which other work \
+on the machine does not disturb. The first training on old data is the same for all and counts for \
+none; nor does the search for learning rates, whose cost has a table of its own."""
+
+
+def paper_page(summary: Summary) -> Page:
+    """The whole report."""
+    sections = [
+        Section("At a glance", (_facts(summary),)),
+        Section(
+            "Where the paper's claims hold and where they do not",
+            (
+                Text(
+                    "Written from the rows, by rule: a claim about cells holds if it holds in "
+                    "every cell that has been run, does not if it holds in none, and stays open "
+                    "while fewer than half of its cells have been run."
+                ),
+                Verdicts(claims_of_the_paper(summary)),
+            ),
+        ),
+        Section("What we say of ICL()", (Verdicts(claims_of_ours(summary)),)),
+        Section("How it was measured", (Text(PROTOCOLS),)),
+        Section(
+            "Tables 3 and 4",
+            (speed_up_table(summary, 3), speed_up_table(summary, 4)),
+        ),
+        Section(
+            "Until level with retraining",
+            _with_figures(*(level_table(summary, part) for part in (3, 4, None))),
+        ),
+        Section(
+            "Losses and accuracies",
+            _with_figures(
+                accuracy_table(summary),
+                loss_table(summary, (*IMAGES, *GRAPHS)),
+                loss_table(summary, ("mnist-class", "mnist-shift")),
+            ),
+        ),
+        Section("Figures", _figures(summary)),
+        Section(
+            "Bias, cost and search",
+            (bias_table(summary), cost_table(summary), search_table(summary)),
+        ),
+    ]
+    return Page(
+        title="Incremental contrastive learning: the paper, reproduced and judged",
+        lead="The experiments of “Unbiased and Efficient Self-Supervised Incremental Contrastive "
+        "Learning” (WSDM '23) on real data, the published figures beside ours, and the comparison "
+        "that the paper leaves out.",
+        sections=tuple(sections),
+        foot=_foot(summary),
+    )
+
+
+def _with_figures(*tables: Table) -> tuple[Block, ...]:
+    """Tables that have more to say than the names of strategies."""
+    return tuple(table for table in tables if len(table.columns) > 1)
+
+
+def _facts(summary: Summary) -> Facts:
+    cells = sum(
+        len(summary.seeds(place, name)) for place in summary.places for name in summary.strategies
+    )
+    seconds = sum(row["cost"]["seconds"] for row in summary.rows)
+    judged = claims_of_the_paper(summary)
+    kinds = ("holds", "mixed", "fails", "open")
+    counts = {kind: sum(verdict.standing == kind for verdict in judged) for kind in kinds}
+    return Facts(
+        (
+            ("cells run", f"{cells}", f"{len(summary.places)} data sets and growth ratios"),
+            ("computing time", f"{seconds / 3600:.1f} h", "measuring included"),
+            ("claims that hold", f"{counts['holds']}", f"{counts['mixed']} in part"),
+            (
+                "claims that do not",
+                f"{counts['fails']}",
+                f"of {len(judged)}; {counts['open']} not decided",
+            ),
+        )
+    )
+
+
+def _figures(summary: Summary) -> tuple[Block, ...]:
+    if not can_draw():
+        return (
+            Text('No figures: matplotlib is missing, `pip install "incontrast[plot]"` brings it.'),
+        )
+    makers = (level_figure, training_figure, accuracy_figure, sweep_figure)
+    found = [make(summary) for make in makers]
+    figures: tuple[Block, ...] = tuple(figure for figure in found if figure is not None)
+    missing: tuple[Block, ...] = ()
+    if found[-1] is None:
+        missing = (Text("The sweep of α from 0.1 to 0.9 has no rows yet."),)
+    return figures + missing
+
+
+def _foot(summary: Summary) -> str:
+    machines = sorted(
+        {
+            f"{row['machine']['processor']}, {row['machine']['cores']} cores, "
+            f"{row['machine']['threads']} thread"
+            for row in summary.rows
+        }
+    )
+    dates = sorted({row["date"] for row in summary.rows})
+    torch = sorted({row["software"]["torch"] for row in summary.rows})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else ""
+    return (
+        f"Made by `incontrast paper report`, incontrast {__version__}, from rows of {when}: "
+        f"{'; '.join(machines)}; torch {', '.join(torch)}.\n\n"
+        f"Published figures: {published()['source']}."
+    )

@@ -1,0 +1,81 @@
+"""Means over seeds, with confidence intervals; "never" among them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Estimate", "mean", "ratio"]
+
+# Student's t for 95 %, by degrees of freedom, from 2 on.
+_T = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure over seeds.
+
+    Args:
+        value: The mean; None if there is none, as where most seeds never get there.
+        low: Lower end of the 95 % confidence interval; None with fewer than three seeds, from
+            which it would tell nothing.
+        high: Its upper end.
+        seeds: Seeds that have a figure.
+        never: Seeds that have none.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    seeds: int
+    never: int = 0
+
+    @property
+    def interval(self) -> str:
+        """For a note."""
+        if self.low is None or self.high is None:
+            return ""
+        return "–".join(
+            f"{end:.0f}" if end >= 99.5 else f"{end:.1f}" for end in (self.low, self.high)
+        )
+
+
+def mean(values: Sequence[float]) -> Estimate:
+    """The arithmetic mean.
+
+    >>> mean([1.0, 3.0]).value
+    2.0
+    """
+    if not values:
+        return Estimate(None, None, None, 0)
+    centre = statistics.fmean(values)
+    if len(values) < 3:
+        return Estimate(centre, None, None, len(values))
+    half = _t(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
+    return Estimate(centre, centre - half, centre + half, len(values))
+
+
+def ratio(values: Sequence[float | None]) -> Estimate:
+    """The geometric mean of speed-ups; None stands for a seed that never got there.
+
+    It has a value only where more than half of the seeds got there, and is over those.
+
+    >>> ratio([2.0, 8.0]).value
+    4.0
+    >>> ratio([2.0, None]).value is None
+    True
+    """
+    found = [value for value in values if value is not None]
+    never = len(values) - len(found)
+    if len(found) <= never:
+        return Estimate(None, None, None, len(found), never)
+    logs = mean([math.log(value) for value in found])
+    assert logs.value is not None
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Estimate(math.exp(logs.value), low, high, len(found), never)
+
+
+def _t(count: int) -> float:
+    return _T[count - 3] if count - 3 < len(_T) else 1.96

@@ -1,0 +1,213 @@
+"""Rows by data set, growth ratio, strategy and seed, and the figures that compare them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, Literal
+
+from incontrast.report.names import SETS, STRATEGIES
+from incontrast.report.statistics import Estimate, mean, ratio
+from incontrast.rows import Row
+
+__all__ = ["Metric", "Place", "Summary", "published"]
+
+Metric = Literal["time", "epoch", "passes"]
+_FIELD = {"time": "seconds", "epoch": "epochs", "passes": "passes"}
+
+
+@cache
+def published() -> dict[str, Any]:
+    """The paper's own figures, with their source."""
+    text = (files("incontrast.report") / "published.json").read_text(encoding="utf-8")
+    figures: dict[str, Any] = json.loads(text)
+    return figures
+
+
+@dataclass(frozen=True)
+class Place:
+    """A data set at a growth ratio."""
+
+    set: str
+    growth_ratio: float
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Rows of one scale, ready to be compared.
+
+    Of rows that stand for the same cell the last one counts, and only rows count that share
+    everything but the strategy with the last row of retraining there.
+
+    Args:
+        rows: All rows of a file.
+        scale: Which of them.
+    """
+
+    rows: Sequence[Row]
+    scale: str = "small"
+    _cells: dict[tuple[Place, str, int], Row] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_cells", self._select())
+
+    def _select(self) -> dict[tuple[Place, str, int], Row]:
+        cells: dict[tuple[Place, str, int], Row] = {}
+        shared: dict[tuple[Place, int], Any] = {}
+        mine = [row for row in self.rows if row["kind"] == "cell" and row["scale"] == self.scale]
+        for row in mine:
+            if row["strategy"] == "retraining":
+                shared[_place(row), row["seed"]] = _common(row)
+        for row in mine:
+            if shared.get((_place(row), row["seed"])) == _common(row):
+                cells[_place(row), row["strategy"], row["seed"]] = row
+        return cells
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """Data sets and growth ratios, in the order of the tables."""
+        found = {place for place, _, _ in self._cells}
+        order = {name: number for number, name in enumerate(SETS)}
+        return sorted(found, key=lambda place: (order.get(place.set, 99), place.growth_ratio))
+
+    @cached_property
+    def strategies(self) -> list[str]:
+        """Strategies that have rows, in the order of the tables."""
+        found = {strategy for _, strategy, _ in self._cells}
+        return [name for name in STRATEGIES if name in found]
+
+    @cached_property
+    def _seeds(self) -> dict[tuple[Place, str], list[int]]:
+        found: dict[tuple[Place, str], list[int]] = {}
+        for place, strategy, seed in sorted(self._cells, key=lambda cell: cell[2]):
+            found.setdefault((place, strategy), []).append(seed)
+        return found
+
+    def seeds(self, place: Place, strategy: str) -> list[int]:
+        """Seeds that this cell has been run with."""
+        return self._seeds.get((place, strategy), [])
+
+    def runs(self, place: Place, strategy: str) -> list[tuple[Row, Row]]:
+        """Its rows, one for each seed, each with retraining's row of that seed."""
+        return [
+            (self._cells[place, strategy, seed], self._cells[place, "retraining", seed])
+            for seed in self.seeds(place, strategy)
+        ]
+
+    def finished(self, place: Place, strategy: str) -> list[Row]:
+        """Its rows less those whose training broke off."""
+        return [row for row, _ in self.runs(place, strategy) if "failed" not in row]
+
+    def paper_speed_up(self, place: Place, strategy: str, metric: Metric) -> Estimate | None:
+        """The paper's: retraining's figure to its lowest loss over the strategy's."""
+        return self._speed_up(place, strategy, metric, lambda row: row["paper"]["best"])
+
+    def our_speed_up(self, place: Place, strategy: str, metric: Metric) -> Estimate | None:
+        """Ours: the same until both are level with what retraining ends with."""
+        return self._speed_up(place, strategy, metric, lambda row: row["ours"]["reached"])
+
+    def _speed_up(self, place: Place, strategy: str, metric: Metric, at: Any) -> Estimate | None:
+        values: list[float | None] = []
+        for row, ceiling in self.runs(place, strategy):
+            found = None if "failed" in row else at(row)
+            name = _FIELD[metric]
+            values.append(None if not found else at(ceiling)[name] / max(found[name], 1e-9))
+        return ratio(values) if values else None
+
+    def accuracy(
+        self, place: Place, strategy: str, which: str, protocol: str = "paper"
+    ) -> Estimate:
+        """SVM or kNN accuracy over seeds: svm_old, svm_new, knn_old, knn_new, held_out."""
+        return mean(_accuracies(self.finished(place, strategy), which, protocol))
+
+    def accuracy_difference(
+        self, place: Place, strategy: str, which: str, protocol: str = "paper"
+    ) -> Estimate:
+        """The same less retraining's, seed by seed."""
+        pairs = [
+            (row, ceiling)
+            for row, ceiling in self.runs(place, strategy)
+            if "failed" not in row and "failed" not in ceiling
+        ]
+        mine = _accuracies([row for row, _ in pairs], which, protocol)
+        ceilings = _accuracies([ceiling for _, ceiling in pairs], which, protocol)
+        return mean([a - b for a, b in zip(mine, ceilings, strict=True)])
+
+    def loss(self, place: Place, strategy: str, part: str, when: str = "after") -> Estimate:
+        """The true loss of old, new or all items, before or after."""
+        return mean([row["ours"][when][part] for row in self.finished(place, strategy)])
+
+    def average_rank(
+        self, places: Iterable[Place], strategies: Sequence[str], metric: Metric
+    ) -> dict[str, float]:
+        """Mean rank by the paper's speed-up, over places where all of these have one."""
+        ranks: dict[str, list[float]] = {name: [] for name in strategies}
+        for place in places:
+            found = {name: self.paper_speed_up(place, name, metric) for name in strategies}
+            values = {name: e.value for name, e in found.items() if e is not None and e.value}
+            if len(values) < len(strategies):
+                continue
+            for name, value in values.items():
+                above = sum(other > value for other in values.values())
+                equal = sum(other == value for other in values.values())
+                ranks[name].append(above + (equal + 1) / 2)
+        return {name: sum(found) / len(found) for name, found in ranks.items() if found}
+
+    def search_cost(self, place: Place) -> dict[str, tuple[int, float, float | None]]:
+        """For each searched strategy: trials, their seconds, and the rate that was chosen."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row["kind"] == "trial" and row["scale"] == self.scale and _place(row) == place:
+                found.setdefault(row["strategy"], []).append(row)
+        costs = {}
+        for name, trials in found.items():
+            good = [row for row in trials if row["loss"] is not None]
+            best = min(good, key=lambda row: (row["loss"], -row["rate"]), default=None)
+            seconds = sum(row["cost"]["seconds"] for row in trials)
+            costs[name] = (len(trials), seconds, None if best is None else best["rate"])
+        return costs
+
+    def sizes(self, name: str) -> str:
+        """The sizes of a data set and the seeds it was run with, for a caption."""
+        rows = [row for (place, _, _), row in self._cells.items() if place.set == name]
+        rows = [row for row in rows if "failed" not in row]
+        if not rows:
+            return ""
+        row, settings = rows[-1], rows[-1]["settings"]
+        domain = settings["domain"]
+        seeds = sorted({row["seed"] for row in rows})
+        kind = domain.get("encoder", {"Graphs": "GCN", "Vectors": "MLP"}.get(domain["type"], ""))
+        pixels = f", {domain['size']}×{domain['size']} px" if "size" in domain else ""
+        count = row["counts"]["old"] + row["counts"]["new"]
+        return (
+            f"{row['data']}: {count:,} items{pixels}, {_ENCODERS.get(kind, kind)}, "
+            f"patience {settings['patience']}, at most {settings['max_epochs']} epochs, "
+            f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} "
+            f"({', '.join(map(str, seeds))}), {row['counts']['held_out']} held out"
+        )
+
+
+_ENCODERS = {"resnet18": "ResNet-18", "small": "small encoder"}
+
+
+def _place(row: Row) -> Place:
+    return Place(row["set"], row["growth_ratio"])
+
+
+def _common(row: Row) -> Any:
+    return {name: value for name, value in row["settings"].items() if name != "strategy"}
+
+
+def _accuracies(rows: Iterable[Row], which: str, protocol: str) -> list[float]:
+    values = []
+    for row in rows:
+        accuracy = row[protocol]["accuracy"]
+        if which == "held_out":
+            parts = accuracy["held_out"].values()
+            values.append(sum(parts) / len(parts))
+        else:
+            values.append(accuracy[which])
+    return values

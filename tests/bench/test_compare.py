@@ -1,0 +1,106 @@
+"""Comparing on one's own data, and what is recommended."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from incontrast import ICL, FineTune, Vectors
+from incontrast.bench import compare as module
+from incontrast.bench.compare import compare, sampled
+from incontrast.bench.recommend import Attempt, recommend
+from incontrast.cli.app import app
+from incontrast.evaluate import TrueLoss
+
+
+def attempt(name: str, old: float, new: float, level: float | None = None, **more) -> Attempt:
+    loss = TrueLoss(old, new, 0.5 * (old + new))
+    return Attempt(strategy=name, seconds=5.0, loss=loss, level_seconds=level, **more)
+
+
+CEILING = attempt("retraining", 0.30, 0.30, 20.0)
+BEFORE = TrueLoss(0.30, 0.90, 0.60)
+
+
+def test_the_fastest_that_is_level_is_recommended() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("a", 0.3, 0.3, 4.0), attempt("b", 0.29, 0.29, 2.0)])
+    assert found.strategy == "b"
+    assert "100% above retraining's 0.300 (new items: 0.900 and 0.300)" in found.reasons[0]
+    assert "level with retraining after 2.0 s" in found.reasons[1]
+    assert "10.0 times as fast" in found.reasons[1]
+    assert found.reasons[2] == "Also level, but later: a (4.0 s)."
+
+
+def test_what_needs_no_old_items_says_so() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("fine-tuning", 0.3, 0.3, 1.0)])
+    assert found.reasons[-1] == "It needs no old items, so a small memory will do."
+
+
+def test_no_update_is_needed_where_nothing_can_be_gained() -> None:
+    found = recommend(TrueLoss(0.3, 0.3, 0.3), CEILING, [attempt("a", 0.1, 0.1, 1.0)])
+    assert found.strategy == "inference"
+    assert "there is nothing to gain" in found.reasons[0]
+
+
+def test_without_a_level_one_the_best_that_keeps_old_items_is_recommended() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("forgets", 0.4, 0.2), attempt("keeps", 0.30, 0.34)])
+    assert found.strategy == "keeps"
+    assert "came closest without forgetting: 0.320" in found.reasons[1]
+    assert found.reasons[2] == "The loss of old items rose under forgets."
+
+
+def test_retraining_is_the_safe_choice() -> None:
+    failed = attempt("a", 0.3, 0.3, failed="the loss became nan")
+    for attempts in ([], [failed], [attempt("far", 0.30, 0.60)]):
+        assert recommend(BEFORE, CEILING, attempts).strategy == "retraining"
+
+
+def test_a_comparison_of_vectors(blobs) -> None:
+    result = compare(
+        Vectors(8, hidden=16, out=8),
+        blobs(60),
+        blobs(30, seed=1, shift=2.0),
+        seconds=0.6,
+        rivals={"fine-tuning": FineTune(), "ICL()": ICL()},
+    )
+    assert result.counts == (60, 30)
+    assert result.growth_ratio == pytest.approx(1 / 3)
+    assert [entry.strategy for entry in result.attempts] == ["fine-tuning", "ICL()"]
+    assert set(result.traces) == {"retraining", "fine-tuning", "ICL()"}
+    assert result.recommendation.strategy in ("fine-tuning", "ICL()", "retraining", "inference")
+    with pytest.raises(ValueError, match="seconds must be positive, got 0"):
+        compare(Vectors(8), blobs(9), blobs(9), seconds=0)
+
+
+def test_samples_keep_the_proportion() -> None:
+    old, new = sampled(np.arange(900), np.arange(300), 100)
+    assert (len(old), len(new)) == (75, 25)
+    assert np.array_equal(sampled(np.arange(9), np.arange(3), 100)[0], np.arange(9))
+
+
+def test_the_command(tmp_path, monkeypatch, blobs) -> None:
+    monkeypatch.setattr(module, "RIVALS", {"ICL()": ICL()})
+    np.save(tmp_path / "old.npy", blobs(60).numpy())
+    np.save(tmp_path / "new.npy", blobs(30, seed=1, shift=2.0).numpy())
+    names = [str(tmp_path / name) for name in ("old.npy", "new.npy")]
+    out = tmp_path / "page.html"
+    shown = CliRunner().invoke(app, ["compare", *names, "--minutes", "0.01", "--out", str(out)])
+    assert shown.exit_code == 0, shown.output
+    assert "60 old and 30 new items (vectors)" in shown.output
+    assert "Recommended: " in shown.output
+    assert "Which strategy for this data?" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "nowhere", "nowhere"], "does not exist"),
+        (["compare", "a", "b", "--minutes", "0"], "minutes must be positive"),
+        (["compare", "a", "b", "--encoder", "huge"], "encoder must be 'small' or 'resnet18'"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: list[str], message: str) -> None:
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 2
+    assert message in " ".join(shown.output.split())

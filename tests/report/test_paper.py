@@ -1,0 +1,167 @@
+"""The paper's tables, claims, figures and pages, from rows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from incontrast.cli.app import app
+from incontrast.report import render
+from incontrast.report.claims import claims_of_the_paper
+from incontrast.report.markdown import table_as_markdown
+from incontrast.report.own_claims import claims_of_ours
+from incontrast.report.pages import BEGIN, END, results_page, with_overview
+from incontrast.report.paper_page import paper_page
+from incontrast.report.paper_tables import bias_table, level_table, search_table, speed_up_table
+from incontrast.report.summary import Summary
+from incontrast.rows import append_row
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def summary(whole_grid) -> Summary:
+    return Summary(whole_grid)
+
+
+def cells(table, strategy: str):
+    return next(row for row in table.rows if row[0].text == strategy)
+
+
+def test_every_figure_of_tables_3_and_4_has_the_published_one_beside_it(summary: Summary) -> None:
+    for number, first in ((3, "paper 11.2×"), (4, "paper 10.1×")):
+        table = speed_up_table(summary, number)
+        mine = cells(table, "paper's ICL")
+        assert mine[1].text == "10.0×"
+        assert mine[1].note.endswith(first)
+        assert all("paper " in cell.note for cell in mine[1:])
+        assert cells(table, "ICL()")[1].note.find("paper") == -1
+    assert cells(speed_up_table(summary, 3), "fine-tuning")[1].mark == "best"
+    assert cells(speed_up_table(summary, 3), "fine-tuning")[-2].note == "paper 2.3"
+
+
+def test_our_tables_say_never(summary: Summary) -> None:
+    table = level_table(summary, 3)
+    assert cells(table, "paper's ICL")[1].text == "never"
+    assert cells(table, "paper's ICL")[1].note == "0 of 2 seeds"
+    mine = cells(table, "ICL()")[1]
+    assert mine.text == "20.0×"
+    assert mine.mark == "best"
+    assert mine.note.endswith("paper 11.2×")
+    assert len(level_table(summary).columns) == 5
+
+
+def test_a_table_without_rows_still_shows_the_published_figures(row) -> None:
+    table = speed_up_table(Summary([row("retraining"), row("paper")]), 3)
+    assert cells(table, "paper's ICL")[1].text == "–"
+    assert cells(table, "paper's ICL")[1].note == "paper 11.2×"
+    assert table.caption.startswith("No rows yet.")
+
+
+def test_other_tables(summary: Summary) -> None:
+    bias = bias_table(summary)
+    assert [cell.text for cell in bias.rows[0][1:]] == [
+        *("0.100", "0.200", "0.100", "0.200", "0", "0", "0", "0", "0.90"),
+    ]
+    search = search_table(summary)
+    assert search.rows[0][1].text == "0.0001"
+    assert search.rows[0][1].note == "2 trials, 80 s"
+
+
+def test_claims_follow_from_the_rows(summary: Summary) -> None:
+    standing = [verdict.standing for verdict in claims_of_the_paper(summary)]
+    assert standing == [
+        "holds",  # faster than retraining: 10 times
+        "fails",  # the fastest on images: w/o M is
+        "fails",  # up to 16.7 times
+        "holds",  # accuracy within the band
+        "fails",  # never level at random splits
+        "fails",  # nor under shift
+        "holds",  # the old loss stays
+        "fails",  # faster without meta-optimisation
+        "holds",  # faster with learned rates
+        "holds",  # NCE-II alone
+        "holds",  # no bias
+        "fails",  # no fall with α
+    ]
+    ours = claims_of_ours(summary)
+    assert [verdict.standing for verdict in ours] == ["holds", "holds", "holds"]
+    assert "In 12 of 12 cells" in ours[0].because
+
+
+def test_claims_stay_open_while_there_are_few_rows(row) -> None:
+    rows = [row("retraining", best=(100.0, 1)), row("paper"), row("icl")]
+    for verdict in (*claims_of_the_paper(Summary(rows)), *claims_of_ours(Summary(rows))):
+        assert verdict.standing == "open"
+    faster = claims_of_the_paper(Summary(rows))[0]
+    assert "1 of 1 cells" in faster.because
+    assert "That is 1 of 12: too few to decide." in faster.because
+
+
+def test_the_report_has_everything(summary: Summary) -> None:
+    text = render(paper_page(summary))
+    for word in (
+        *("Table 3: speed-up", "Table 4: speed-up", "Table 2, measured", "does not hold"),
+        *("The sweep of α", "SVM accuracy on old and new data", "Loss against time", "Training:"),
+        *("abacus", "Until level with retraining", "The search for learning rates"),
+    ):
+        assert word in text, word
+    assert text.count("<svg") == 4
+
+
+def test_markdown_can_be_turned(summary: Summary) -> None:
+    table = level_table(summary, 4)
+    straight, turned = (table_as_markdown(table, turned=way) for way in (False, True))
+    assert straight.splitlines()[0].startswith("| strategy | PROTEINS, α = 0.3 time |")
+    assert turned.splitlines()[0].startswith("|  | fine-tuning | replay |")
+    assert len(turned.splitlines()) == 2 + 12
+
+
+def test_the_readme_keeps_its_own_words(summary: Summary) -> None:
+    made = with_overview(f"before\n{BEGIN}\nstale\n{END}\nafter\n", summary)
+    assert made.startswith("before\n")
+    assert made.endswith("\nafter\n")
+    assert "stale" not in made
+    assert with_overview(made, summary) == made
+    with pytest.raises(ValueError, match="the README needs"):
+        with_overview("no place", summary)
+    assert "## Table 3" in results_page(summary)
+
+
+def test_the_pages_fit_the_rows() -> None:
+    """What the documentation says is what the rows say."""
+    script = ROOT / "results" / "pages.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_show_and_report_from_the_command_line(whole_grid, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    for row in whole_grid:
+        append_row(rows, row)
+    shown = CliRunner().invoke(app, ["paper", "show", "--rows", str(rows)])
+    assert shown.exit_code == 0, shown.output
+    for word in ("Table 3", "Table 4", "paper 11.2×", "paper 2.6×", "does not hold", "never"):
+        assert word in shown.output
+    out = tmp_path / "paper.html"
+    made = CliRunner().invoke(app, ["paper", "report", "--rows", str(rows), "--out", str(out)])
+    assert made.exit_code == 0, made.output
+    assert out.stat().st_size > 50_000
+
+
+def test_nothing_to_show_is_told(tmp_path: Path) -> None:
+    for command in (["paper", "show"], ["paper", "report"]):
+        shown = CliRunner().invoke(app, [*command, "--rows", str(tmp_path / "none.jsonl")])
+        assert shown.exit_code == 2
+        assert "has no finished cell of scale 'small'" in shown.output
+    damaged = tmp_path / "rows.jsonl"
+    damaged.write_text("nonsense\n{}\n\n")
+    shown = CliRunner().invoke(app, ["paper", "show", "--rows", str(damaged)])
+    assert shown.exit_code == 2
+    assert "line 1 is no row" in shown.output
