@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -70,33 +70,22 @@ STRATEGIES: dict[str, ic.Strategy] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class GentleJoint(ic.ICL):
-    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, momentum=0.9)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GentleWarmStart(ic.WarmStart):
-    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, momentum=0.9)
-
-
 def gentle(strategy: ic.Strategy) -> ic.Strategy:
-    """Steps that do not amplify rounding.
+    """The same at small rates, for ``plain`` steps."""
+    settings: dict[str, Any] = {"rates": ic.Fixed(1e-4)}
+    if isinstance(strategy, ic.ICL) and strategy.meta is not None:
+        settings["meta"] = replace(strategy.meta, rates=ic.Fixed(1e-3))
+    return replace(strategy, **settings)
+
+
+def plain(parameters: list[nn.Parameter], **_: Any) -> torch.optim.Optimizer:
+    """An optimiser in Adam's place that does not amplify rounding.
 
     Adam divides a gradient by its own size, so that rounding is a whole step where it is nothing
     else; and whether a value is above ReLU's zero is all or nothing. In single precision both make
     large differences of the order of sums, in one process as well.
     """
-    settings = {field.name: getattr(strategy, field.name) for field in fields(strategy)}
-    settings["rates"] = ic.Fixed(1e-4)
-    if settings.get("meta") is not None:
-        settings["meta"] = replace(settings["meta"], rates=ic.Fixed(1e-3))
-    return (GentleJoint if isinstance(strategy, ic.ICL) else GentleWarmStart)(**settings)
-
-
-GENTLE = {name: gentle(of) for name, of in STRATEGIES.items() if name != "distilled"}
+    return torch.optim.SGD(parameters, momentum=0.9)
 
 
 def trained(
