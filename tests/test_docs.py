@@ -20,6 +20,8 @@ PAGES = (
     "docs/updates.md",
     "docs/rates.md",
     "docs/own-data.md",
+    "docs/many-processes.md",
+    "docs/scale.md",
     "docs/comparing.md",
     "docs/theory.md",
     "README.md",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         WarmStart,
     )
     from incontrast.strategies.check import StrategyError, check_strategy
+    from incontrast.training.collectives import LostProcess, ProcessFailed
     from incontrast.training.contrast import Objective
     from incontrast.training.loop import TrainingDiverged
     from incontrast.training.optimizers import Adam, Prodigy
@@ -63,6 +64,7 @@ _HOME = {
         *("Strategy", "WarmStart"),
     ),
     "strategies.check": ("StrategyError", "check_strategy"),
+    "training.collectives": ("LostProcess", "ProcessFailed"),
     "training.contrast": ("Objective",),
     "training.loop": ("TrainingDiverged",),
     "training.optimizers": ("Adam", "Prodigy"),
@@ -90,9 +92,11 @@ __all__ = [
     "KeepAll",
     "Learned",
     "Learner",
+    "LostProcess",
     "Meta",
     "Objective",
     "Outcome",
+    "ProcessFailed",
     "Prodigy",
     "Progress",
     "Queue",

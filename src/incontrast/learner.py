@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +27,22 @@ from incontrast.randomness import generator, seeded
 from incontrast.rates import RatesState
 from incontrast.strategies import ICL, Retrain, Strategy
 from incontrast.training.contrast import Objective
-from incontrast.training.engine import Engine, Precision
+from incontrast.training.engine import Precision
+from incontrast.training.fabric import choose_engine
 from incontrast.training.increment import Increment
 from incontrast.training.loop import calibrate, train
 from incontrast.training.progress import Budget, ProgressCallback, Run
 from incontrast.training.task import Task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["Learner"]
 
 log = logging.getLogger(__name__)
 
 EVALUATED = 512  # old and new items, each, on which an outcome's figures are measured
+DIGESTED = 16  # old and new items, each, that processes compare before they work together
 
 
 class Learner:
@@ -54,6 +60,9 @@ class Learner:
         seed: The same seed gives the same bits.
         device: ``"cpu"``, ``"cuda"``, ``"mps"``, …; None takes a CUDA device if there is one.
         precision: ``"bfloat16"`` runs the encoder under autocast.
+        fabric: A launched ``lightning_fabric.Fabric``, whose processes work together and which
+            then decides device and precision. None takes the processes that ``torchrun`` has
+            started, if it has. Every process makes the same calls with the same data.
 
     >>> from incontrast import Vectors
     >>> rows = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
@@ -77,6 +86,7 @@ class Learner:
         seed: int = 0,
         device: torch.device | str | None = None,
         precision: Precision = "float32",
+        fabric: Fabric | None = None,
     ) -> None:
         self.domain = domain
         self.unbound_domain = domain
@@ -85,7 +95,7 @@ class Learner:
         self.fitting = Retrain() if fitting is None else _checked(fitting)
         self.objective = objective or Objective()
         self.seed = seed
-        self.engine = Engine(device, precision)
+        self.engine = choose_engine(device, precision, fabric)
         self.memory = Memory(memory or KeepAll())
         self.version = 0
         """How many fits and updates have made this encoder."""
@@ -116,10 +126,11 @@ class Learner:
 
         Fitting again starts anew: encoder and memory of before are gone once it has succeeded.
         """
-        collection = _collected(self.unbound_domain, items)
-        domain = self.unbound_domain.bind(
-            collection.in_memory() if isinstance(collection, StoredCollection) else collection
-        )
+        with self.engine.together("read the items"):
+            collection = _collected(self.unbound_domain, items)
+            domain = self.unbound_domain.bind(
+                collection.in_memory() if isinstance(collection, StoredCollection) else collection
+            )
         return self._train(
             None,
             domain,
@@ -151,7 +162,8 @@ class Learner:
         if not self.fitted:
             raise RuntimeError("there is no encoder to update yet: call fit() first")
         strategy = self.strategy if strategy is None else _checked(strategy)
-        new = _collected(self.domain, items)
+        with self.engine.together("read the new items"):
+            new = _collected(self.domain, items)
         increment = Increment(self.memory.items, new, self.memory.seen)
         return self._train(
             self.encoder,
@@ -180,14 +192,17 @@ class Learner:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
         if increment.kept + len(increment.new) < 2:
             raise ValueError("training needs at least 2 items, got 1: items are compared")
-        if current is None or strategy.from_scratch:
-            with seeded(self.seed, "weights", version):
-                encoder = domain.encoder()
-        else:
-            encoder = copy.deepcopy(current)
-        encoder = self.engine.place(encoder)
-        check_views(domain, increment.new, encoder, place=self.engine.place)
-        remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
+        with self.engine.together("begin training"):
+            if current is None or strategy.from_scratch:
+                with seeded(self.seed, "weights", version):
+                    encoder = domain.encoder()
+            else:
+                encoder = copy.deepcopy(current)
+            encoder = self.engine.place(encoder)
+            check_views(domain, increment.new, encoder, place=self.engine.place)
+            remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
+        self.engine.check_same(lambda: _facts(self.seed, version, domain, increment, strategy))
+        self.engine.align(encoder)
         task = Task(
             encoder,
             domain,
@@ -205,9 +220,11 @@ class Learner:
         )
         run = train(task, strategy, budget=budget, progress=progress, rates_state=rates_state)
         after, after_seconds = self._measure(encoder, domain, increment)
+        self.engine.align(encoder)
         taken_back = False
         if strategy.rates.guarded and current is not None and not strategy.from_scratch:
-            taken_back = after.true_loss().all > before.true_loss().all
+            rise = self.engine.agree(after.true_loss().all - before.true_loss().all)
+            taken_back = rise > 0.0
         if taken_back and current is not None:
             encoder, after = current, before
         outcome = _outcome(
@@ -243,7 +260,8 @@ class Learner:
             progress: Called with the number of items done, after each batch.
         """
         encoder = self.encoder
-        collection = _collected(self.domain, items)
+        with self.engine.together("read the items"):
+            collection = _collected(self.domain, items)
         return embed(encoder, self.domain, collection, engine=self.engine, progress=progress)
 
     def true_loss(self, old: Any, new: Any = None, *, sample: int | None = None) -> TrueLoss:
@@ -312,6 +330,7 @@ class Learner:
         fitting: Strategy | None = None,
         memory: Policy | None = None,
         device: torch.device | str | None = None,
+        fabric: Fabric | None = None,
     ) -> Learner:
         """Read a learner back. Nothing in the folder is executed.
 
@@ -322,6 +341,7 @@ class Learner:
             fitting: The fitting strategy, where it is one of your own.
             memory: The policy of the memory, where it is one of your own.
             device: As in the constructor.
+            fabric: As in the constructor.
         """
         from incontrast.saving import load
 
@@ -333,7 +353,33 @@ class Learner:
             fitting=fitting,
             memory=memory,
             device=device,
+            fabric=fabric,
         )
+
+
+def _facts(
+    seed: int, version: int, domain: Domain, increment: Increment, strategy: Strategy
+) -> dict[str, Any]:
+    """What all processes must agree on before they train together."""
+    return {
+        "seed": seed,
+        "version": version,
+        "strategy": repr(strategy),
+        "the number of items seen": increment.seen,
+        "the number of old items": increment.kept,
+        "the number of new items": len(increment.new),
+        "the digest of some old items": _digest(domain, increment.old),
+        "the digest of some new items": _digest(domain, increment.new),
+    }
+
+
+def _digest(domain: Domain, items: Collection | None) -> str:
+    """A few items as one short text: other data, or the same in another order, have another."""
+    if items is None:
+        return "nothing"
+    chosen = torch.linspace(0, len(items) - 1, min(len(items), DIGESTED)).long()
+    packed = b"".join(domain.pack(items, chosen))
+    return hashlib.blake2b(packed, digest_size=6).hexdigest()
 
 
 def _checked(strategy: Any) -> Strategy:

@@ -42,6 +42,8 @@ from incontrast.training.contrast import Objective
 from incontrast.training.optimizers import Adam, Prodigy
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from incontrast.learner import Learner
 
 __all__ = ["decode", "describe", "encode", "load", "read", "revive", "save", "write"]
@@ -127,6 +129,7 @@ def load(
     fitting: Strategy | None,
     memory: Policy | None,
     device: torch.device | str | None,
+    fabric: Fabric | None,
 ) -> L:
     """Read a learner of this class; the arguments replace what only the caller can make."""
 
@@ -142,6 +145,7 @@ def load(
         fitting=fitting,
         memory=memory,
         device=device,
+        fabric=fabric,
     )
 
 
@@ -155,6 +159,7 @@ def read(
     fitting: Strategy | None = None,
     memory: Policy | None = None,
     device: torch.device | str | None = None,
+    fabric: Fabric | None = None,
 ) -> L:
     """Read what ``write`` wrote.
 
@@ -167,11 +172,12 @@ def read(
         fitting: Likewise.
         memory: Likewise.
         device: Where to compute.
+        fabric: Processes that work together.
     """
     file = folder / SETTINGS
     try:
         settings = _read_settings(file)
-        learner = revive(settings, file, kind, domain, strategy, fitting, memory, device)
+        learner = revive(settings, file, kind, domain, strategy, fitting, memory, device, fabric)
         with seeded(learner.seed, "load"):
             encoder = learner.domain.encoder()
         try:
@@ -200,6 +206,7 @@ def revive(
     fitting: Strategy | None = None,
     memory: Policy | None = None,
     device: torch.device | str | None = None,
+    fabric: Fabric | None = None,
 ) -> L:
     """The learner that ``describe`` described, without weights and items."""
     unbound = domain
@@ -216,7 +223,8 @@ def revive(
         memory=memory or decode(settings["policy"], "memory", file),
         seed=settings["seed"],
         device=device,
-        precision=settings["precision"],
+        precision="float32" if fabric is not None else settings["precision"],
+        fabric=fabric,
     )
     learner.unbound_domain = unbound or domain
     return learner

@@ -129,7 +129,7 @@ def test_files_of_others_are_left_alone(
     embed_source(other, source, tmp_path / "theirs.npy")
     with pytest.raises(WorkspaceError, match="embeddings of another workspace"):
         embed_source(workspace, source, tmp_path / "theirs.npy")
-    with pytest.raises(ValueError, match=r"to \.npy or \.parquet, got 'a\.txt'"):
+    with pytest.raises(ValueError, match=r"to \.npy, to \.parquet or to a folder, got 'a\.txt'"):
         embed_source(workspace, source, tmp_path / "a.txt")
     with pytest.raises(ValueError, match="there is no folder"):
         embed_source(workspace, source, tmp_path / "missing" / "a.npy")

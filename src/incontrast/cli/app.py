@@ -13,6 +13,7 @@ from incontrast.cli.embed import embed
 from incontrast.cli.init import init
 from incontrast.cli.looking import log, status
 from incontrast.cli.paper import paper
+from incontrast.cli.processes import refuse_many
 from incontrast.cli.reporting import report
 from incontrast.cli.training import fit, update
 from incontrast.cli.undoing import forget, rollback
@@ -40,11 +41,13 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def incontrast(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Keep a self-supervised encoder up to date."""
+    refuse_many(context.invoked_subcommand)
 
 
 @app.command()

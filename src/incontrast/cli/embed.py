@@ -14,7 +14,12 @@ __all__ = ["embed"]
 
 def embed(
     data: Annotated[Path, typer.Argument(help="Data of the workspace's kind.")],
-    to: Annotated[Path, typer.Argument(help="The file to write: .npy (with ids) or .parquet.")],
+    to: Annotated[
+        Path,
+        typer.Argument(
+            help="The file to write: .npy (with ids) or .parquet; or a folder, for shards."
+        ),
+    ],
     workspace: Folder = Path(),
     version: Annotated[
         int | None,
@@ -33,6 +38,7 @@ def embed(
     """Write embeddings of data to a file; interrupted, the same command goes on."""
     from incontrast.cli.failing import failing
     from incontrast.cli.printing import emit, narrator, out, warn_skipped
+    from incontrast.cli.processes import speaks
 
     with failing(as_json):
         from incontrast.cli.progress import counting_bar
@@ -42,10 +48,12 @@ def embed(
 
         space = opened(workspace)
         narrate = narrator()
+        with space.crew().engine.together("read the data"):
+            source = read_source(data, check=False)
         with counting_bar(narrate, "embed") as progress:
             done = embed_source(
                 space,
-                read_source(data, check=False),
+                source,
                 to,
                 version=version,
                 append=append,
@@ -53,6 +61,8 @@ def embed(
                 strict=strict,
                 progress=progress,
             )
+        if not speaks():
+            return
         warn_skipped(narrate, done.skipped)
         if as_json:
             emit(vars(done))

@@ -9,6 +9,8 @@ from enum import IntEnum
 
 import typer
 
+from incontrast.cli.processes import speaks, yield_the_floor
+
 __all__ = ["Exit", "failing"]
 
 
@@ -33,6 +35,7 @@ def failing(as_json: bool = False) -> Iterator[None]:
     """Run a command; what goes wrong becomes a sentence on stderr and an exit code."""
     # Torch is imported by now, or will be in a moment.
     from incontrast.memory import StoreError, StoreUnwritable
+    from incontrast.training.collectives import LostProcess, ProcessFailed
     from incontrast.training.loop import TrainingDiverged
     from incontrast.workspace import Busy, Damaged, WorkspaceError
 
@@ -50,7 +53,11 @@ def failing(as_json: bool = False) -> Iterator[None]:
         machine = isinstance(error.__cause__, OSError)
         _end(error, Exit.MACHINE if machine else Exit.STATE, as_json)
     except TrainingDiverged as error:
-        _end(error, Exit.REFUSED, as_json)
+        _end(error, Exit.REFUSED, as_json, silent=not speaks())
+    except LostProcess as error:
+        _end(error, Exit.MACHINE, as_json)
+    except ProcessFailed as error:
+        _end(error, Exit.MACHINE, as_json, silent=not speaks())
     except (ValueError, FileNotFoundError) as error:
         _end(error, Exit.DATA, as_json)
     except OSError as error:
@@ -62,8 +69,11 @@ def failing(as_json: bool = False) -> Iterator[None]:
         _end(text, Exit.INTERRUPTED, as_json)
 
 
-def _end(error: object, code: Exit, as_json: bool) -> None:
-    if as_json:
+def _end(error: object, code: Exit, as_json: bool, *, silent: bool = False) -> None:
+    """Say what went wrong, unless another process says the same, and end."""
+    if silent:
+        yield_the_floor()
+    elif as_json:
         typer.echo(json.dumps({"error": str(error), "exit": int(code)}, ensure_ascii=False))
     else:
         typer.echo(f"incontrast: {error}", err=True)

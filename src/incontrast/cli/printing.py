@@ -8,6 +8,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from incontrast.cli.processes import speaks
+
 __all__ = ["emit", "narrator", "out", "warn_skipped"]
 
 
@@ -19,7 +21,7 @@ def out() -> Console:
 
 def narrator() -> Console:
     """For progress and remarks."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, soft_wrap=True, quiet=not speaks())
 
 
 def emit(value: Any) -> None:

@@ -98,12 +98,14 @@ def update(
 
 
 def opened(folder: Path) -> Workspace:
-    """The workspace, with its number of threads set."""
+    """The workspace, with its number of threads set; in every process, if there are several."""
     import torch
 
+    from incontrast.cli.processes import contact
     from incontrast.workspace import Workspace
 
-    workspace = Workspace.open(folder)
+    with contact().together("open the workspace"):
+        workspace = Workspace.open(folder)
     if workspace.settings["threads"] is not None:
         torch.set_num_threads(workspace.settings["threads"])
     return workspace
@@ -124,6 +126,7 @@ def _run(
 ) -> None:
     from incontrast.cli.failing import Exit, failing
     from incontrast.cli.printing import emit, narrator, warn_skipped
+    from incontrast.cli.processes import speaks
 
     with failing(as_json):
         from incontrast.cli.progress import training_bar
@@ -134,10 +137,14 @@ def _run(
         workspace = opened(folder)
         narrate = narrator()
         if discard and data is None:
+            if not speaks():
+                return
             dropped = workspace.discard()
             narrate.print("dropped" if dropped else "there is nothing to drop")
             return
-        source = None if data is None else read_source(data, check=False)
+        with workspace.crew().engine.together("read the data"):
+            # The first process takes the data in; the others read them from the workspace.
+            source = None if data is None or not speaks() else read_source(data, check=False)
         chosen = _chosen(workspace, strategy, epochs)
         if chosen is not None:
             options["strategy"] = chosen
@@ -151,12 +158,13 @@ def _run(
                 notify=lambda sentence: narrate.print(sentence, markup=False),
                 **options,
             )
-        warn_skipped(narrate, step.skipped)
-        page = None if step.repeated else write_report(workspace, step.version)
-        if as_json:
-            emit({**vars(step), "report": page})
-        else:
-            _say(workspace, step, page)
+        if speaks():
+            warn_skipped(narrate, step.skipped)
+            page = None if step.repeated else write_report(workspace, step.version)
+            if as_json:
+                emit({**vars(step), "report": page})
+            else:
+                _say(workspace, step, page)
     if not step.promoted:
         raise typer.Exit(Exit.REFUSED)
 

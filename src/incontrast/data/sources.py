@@ -23,7 +23,7 @@ from incontrast.domains.image_reading import find_images, is_image
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 
-__all__ = ["Chunk", "Kind", "Source", "read_source"]
+__all__ = ["Chunk", "Kind", "Source", "read_source", "rows_at_once"]
 
 Kind = Literal["images", "vectors", "graphs"]
 
@@ -97,23 +97,25 @@ class Source:
         if expected not in (None, self.kind):
             raise ValueError(f"{self.path} holds {self.kind}, but {expected} are expected here")
 
-    def chunks(self, domain: Domain, *, strict: bool = False, start: int = 0) -> Iterator[Chunk]:
+    def chunks(
+        self, domain: Domain, *, strict: bool = False, start: int = 0, stop: int | None = None
+    ) -> Iterator[Chunk]:
         """All items in order, a few megabytes at a time; images are decoded.
 
         Args:
             domain: Collects them.
             strict: Refuse an image that cannot be read instead of leaving it out.
             start: Items to pass over, as many as some of the chunks held together.
+            stop: Where to end; at the last item by default.
 
         Raises:
             ValueError: The items are not the domain's, or no image can be read.
         """
         self.check(domain)
-        rows = CHUNK
-        if isinstance(domain, Images):
-            rows = max(1, CHUNK_BYTES // (domain.channels * domain.size**2))
-        for begin in range(start, len(self), rows):
-            indices = torch.arange(begin, min(begin + rows, len(self)))
+        rows = rows_at_once(domain)
+        stop = len(self) if stop is None else min(stop, len(self))
+        for begin in range(start, stop, rows):
+            indices = torch.arange(begin, min(begin + rows, stop))
             if self.kind == "images":
                 yield self._decoded(domain, indices, strict)
             else:
@@ -224,6 +226,13 @@ def _tu_set(folder: Path) -> tuple[Path, str] | None:
                 if (place / f"{name}_graph_indicator.txt").is_file():
                     return place, name
     return None
+
+
+def rows_at_once(domain: Domain) -> int:
+    """Items of a chunk."""
+    if isinstance(domain, Images):
+        return max(1, CHUNK_BYTES // (domain.channels * domain.size**2))
+    return CHUNK
 
 
 def _kind_of(domain: Domain) -> Kind | None:

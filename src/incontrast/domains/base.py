@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-__all__ = ["Batch", "Collection", "Domain", "TensorCollection"]
+__all__ = ["Batch", "Collection", "Domain", "Part", "TensorCollection"]
 
 
 class Batch(Protocol):
@@ -95,6 +96,33 @@ class TensorCollection:
         return type(self)(torch.cat([self.data, other.data]))
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A range of a batch whose other items are with other processes.
+
+    Args:
+        batch: The items of this part, on the encoder's device.
+        start: Where they begin in the whole batch.
+        sources: The whole batch: collections, and the places in them that it takes.
+        place: Puts a batch on the encoder's device.
+    """
+
+    batch: Any
+    start: int
+    sources: Sequence[tuple[Collection, Tensor]]
+    place: Callable[[Any], Any]
+
+    @property
+    def range(self) -> slice:
+        """Where the items of this part are in the whole batch."""
+        return slice(self.start, self.start + len(self.batch))
+
+    @property
+    def total(self) -> int:
+        """Items of the whole batch."""
+        return sum(len(indices) for _, indices in self.sources)
+
+
 class Domain(ABC):
     """One kind of data: how items become batches, what a view is, which encoder fits.
 
@@ -121,6 +149,25 @@ class Domain(ABC):
     @abstractmethod
     def encoder(self) -> nn.Module:
         """A freshly initialised encoder: a batch of n items in, (n, d) embeddings out."""
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[Any, Any]:
+        """What ``views`` makes of these items when it is given the whole batch.
+
+        With several processes, views must not depend on how many there are. This takes the whole
+        batch, makes all views and keeps some, which is always right. A domain that can draw for
+        all items and change only its own is faster with a method of its own.
+        """
+        taken = [collection.take(indices) for collection, indices in part.sources]
+        whole = part.place(taken[0] if len(taken) == 1 else self.join(taken))
+        views = self.views(whole, generator)
+        try:
+            first, second = (view[part.range] for view in views)
+        except TypeError as error:
+            raise TypeError(
+                f"a {type(views[0]).__name__} cannot be sliced, which training on several "
+                "processes needs: give it slices, or the domain a views_of_part of its own"
+            ) from error
+        return first, second
 
     def bind(self, collection: Collection) -> Domain:
         """This domain with what only the first data can tell (a feature width, say) filled in."""

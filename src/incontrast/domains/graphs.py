@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Collection, Domain
+from incontrast.domains.base import Collection, Domain, Part
 from incontrast.domains.graph_bytes import pack_graphs, unpack_graphs
 from incontrast.domains.graph_collection import GraphBatch, GraphCollection
 from incontrast.domains.graph_encoder import GCN
@@ -87,6 +88,15 @@ class Graphs(Domain):
         return replace(self, features=self._fitting(collection).features)
 
     def views(self, batch: GraphBatch, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
+        return self._views(batch, generator)
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
+        sizes = [_nodes(collection, indices) for collection, indices in part.sources]
+        return self._views(part.batch, generator, torch.cat(sizes), part.start)
+
+    def _views(
+        self, batch: GraphBatch, generator: Generator, whole: Tensor | None = None, start: int = 0
+    ) -> tuple[GraphBatch, GraphBatch]:
         return two_views(
             batch,
             generator,
@@ -95,6 +105,8 @@ class Graphs(Domain):
             walkers=self.walkers,
             steps=self.steps,
             per=self.per,
+            whole=whole,
+            start=start,
         )
 
     def join(self, batches: Sequence[GraphBatch]) -> GraphBatch:
@@ -122,3 +134,11 @@ class Graphs(Domain):
                 "give all graphs the features of the first ones"
             )
         return graphs
+
+
+def _nodes(collection: Collection, indices: Tensor) -> Tensor:
+    """(n,) numbers of nodes of these graphs."""
+    if isinstance(collection, GraphCollection):
+        return collection.node_ptr[indices + 1] - collection.node_ptr[indices]
+    batch: GraphBatch = collection.take(indices)  # graphs in a store: only their bytes tell
+    return batch.ptr.diff()

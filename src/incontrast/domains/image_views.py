@@ -67,15 +67,25 @@ class ImageViews:
                 f"got {self.jitter}"
             )
 
-    def __call__(self, pixels: Tensor, generator: Generator) -> Tensor:
+    def __call__(
+        self, pixels: Tensor, generator: Generator, *, total: int | None = None, start: int = 0
+    ) -> Tensor:
         """One random view of every image; the images stay as they are.
+
+        Args:
+            pixels: The images.
+            generator: Draws the changes.
+            total: Images of the whole batch, where these are only a part of it.
+            start: Where they begin in the whole batch.
 
         Shapes:
             pixels: (n, C, S, S) floating point in [0, 1], C 1 or 3
             result: (n, C, S, S) in [0, 1]
         """
         # One draw for everything, used or not: changing one setting does not change the others.
-        draws = torch.rand(13, len(pixels), generator=generator, device=generator.device)
+        count = len(pixels) if total is None else total
+        draws = torch.rand(13, count, generator=generator, device=generator.device)
+        draws = draws[:, start : start + len(pixels)]
         area, ratio, top, left, flip, jitter, *changes, gray, blurred, sigma = draws.to(
             pixels.device, pixels.dtype
         )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Domain
+from incontrast.domains.base import Domain, Part
 from incontrast.domains.image_collection import ImageCollection
 from incontrast.domains.image_encoders import ResNet18, SmallEncoder
 from incontrast.domains.image_reading import read_images
@@ -133,8 +133,18 @@ class Images(Domain):
         return self._normalised(batch / 255)
 
     def views(self, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        return self._views(batch, generator, len(batch), 0)
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[Tensor, Tensor]:
+        return self._views(part.batch, generator, part.total, part.start)
+
+    def _views(
+        self, batch: Tensor, generator: Generator, total: int, start: int
+    ) -> tuple[Tensor, Tensor]:
         pixels = batch / 255
-        first, second = (self.augmentation(pixels, generator) for _ in range(2))
+        first, second = (
+            self.augmentation(pixels, generator, total=total, start=start) for _ in range(2)
+        )
         return self._normalised(first), self._normalised(second)
 
     def encoder(self) -> nn.Module:

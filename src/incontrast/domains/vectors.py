@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Domain, TensorCollection
+from incontrast.domains.base import Domain, Part, TensorCollection
 
 __all__ = ["Vectors"]
 
@@ -111,11 +111,20 @@ class Vectors(Domain):
         return scaled.clamp(-LIMIT, LIMIT) + scaled.sign() * beyond.log1p()
 
     def views(self, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        rows = self.prepare(batch).repeat(2, 1)
-        where = generator.device
-        chance = torch.rand(rows.shape, generator=generator, device=where).to(rows)
-        noise = torch.randn(rows.shape, generator=generator, device=where).to(rows)
-        first, second = (rows * (chance >= self.drop) + self.noise * noise).chunk(2)
+        return self._views(batch, generator, len(batch), slice(None))
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[Tensor, Tensor]:
+        return self._views(part.batch, generator, part.total, part.range)
+
+    def _views(
+        self, batch: Tensor, generator: Generator, total: int, mine: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Views of ``batch``, which is this slice of a whole batch of ``total`` items."""
+        rows = self.prepare(batch)
+        size, where = (2, total, self.dim), generator.device
+        chance = torch.rand(size, generator=generator, device=where)[:, mine].to(rows)
+        noise = torch.randn(size, generator=generator, device=where)[:, mine].to(rows)
+        first, second = rows * (chance >= self.drop) + self.noise * noise
         return first, second
 
     def encoder(self) -> nn.Module:

@@ -24,8 +24,8 @@ class StoreUnwritable(StoreError):
     """The machine does not let the store be written: no space, or read-only."""
 
 
-def connect(path: Path, mode: str) -> sqlite3.Connection:
-    address = f"file:{quote(os.fspath(path.absolute()))}?mode={mode}"
+def connect(path: Path, mode: str, *, still: bool = False) -> sqlite3.Connection:
+    address = f"file:{quote(os.fspath(path.absolute()))}?mode={mode}{'&immutable=1' * still}"
     try:
         connection = _opened(address)
         connection.execute("select count(*) from sqlite_master").fetchone()

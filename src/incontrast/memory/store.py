@@ -81,8 +81,14 @@ class Store:
         return cls(path, connection)
 
     @classmethod
-    def open(cls, path: Path, *, readonly: bool = False) -> Store:
+    def open(cls, path: Path, *, readonly: bool = False, still: bool = False) -> Store:
         """A store that is there.
+
+        Args:
+            path: Where it is.
+            readonly: Whether it is only read.
+            still: Nobody writes to it meanwhile, so that it can be read without locks; also from
+                another machine, on a shared file system.
 
         Raises:
             StoreError: It is missing, damaged, or of another format.
@@ -90,7 +96,7 @@ class Store:
         if not path.is_file():
             raise StoreError(f"{path} is missing: restore it from a copy")
         with translated(path):
-            connection = connect(path, "ro" if readonly else "rw")
+            connection = connect(path, "ro" if readonly else "rw", still=still)
             found = connection.execute("pragma application_id").fetchone()[0]
             version = connection.execute("pragma user_version").fetchone()[0]
         if found != APPLICATION:

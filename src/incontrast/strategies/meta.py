@@ -13,6 +13,7 @@ from torch import Tensor
 
 from incontrast.rates import Fixed, RatePlan, Rates
 from incontrast.strategies.joint import joint_losses, weigh
+from incontrast.training.engine import Engine
 from incontrast.training.sampling import Picks, Rounds, new_epoch
 from incontrast.training.task import Loaded, Task
 
@@ -92,8 +93,9 @@ def _query_loss(
     for batch in supports:
         of_old, _ = joint_losses(task, batch, retention, {**weights, **buffers})
         loss = of_old.mean()
-        rates.observe(loss.item())
-        weights = adapt(weights, loss, rates.propose(), order=meta.order)
+        rates.observe(task.engine.agree(loss.item()))
+        rate = task.engine.agree(rates.propose())
+        weights = adapt(weights, loss, rate, order=meta.order, engine=task.engine)
     of_old, of_new = joint_losses(task, next(queries), retention, {**weights, **buffers})
     if meta.query == "new":
         return of_new.mean()
@@ -101,7 +103,7 @@ def _query_loss(
 
 
 def adapt(
-    weights: dict[str, Tensor], loss: Tensor, rate: float, *, order: int
+    weights: dict[str, Tensor], loss: Tensor, rate: float, *, order: int, engine: Engine
 ) -> dict[str, Tensor]:
     """One support step θ′ = θ − lr_s·∂L/∂θ (Eq. 11), differentiable in θ to this order."""
     gradients = torch.autograd.grad(
@@ -109,5 +111,5 @@ def adapt(
     )
     return {
         name: weight - rate * gradient
-        for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
+        for (name, weight), gradient in zip(weights.items(), engine.average(gradients), strict=True)
     }

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["Engine", "Precision"]
 
 Precision = Literal["float32", "bfloat16"]
+T = TypeVar("T")
 
 
 class Engine:
     """One process, one device.
 
     Strategies, losses and domains never ask how many processes there are or where tensors live.
+    ``training/fabric.py`` has the engine of many processes, which answers the same questions.
 
     Args:
         device: ``"cpu"``, ``"cuda"``, ``"mps"``, …; None takes a CUDA device if there is one.
         precision: ``"bfloat16"`` runs encoders under autocast; weights stay in float32.
     """
+
+    rank: int = 0
+    """The number of this process, from 0."""
+    processes: int = 1
+    """How many processes work together."""
+    own: tuple[int, ...] = ()
+    """What tells this process's draws apart where they must not be the others': dropout."""
 
     def __init__(
         self, device: torch.device | str | None = None, precision: Precision = "float32"
@@ -31,7 +41,7 @@ class Engine:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
-        self.precision = precision
+        self.precision: Precision = precision
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
@@ -43,14 +53,49 @@ class Engine:
         """Put a batch or a module on the device."""
         return value.to(self.device)
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    def encoding(self) -> AbstractContextManager[Any]:
+        """What encoders run in: autocast, and BatchNorm over the items of all processes."""
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
+    def share(self, count: int) -> range:
+        """Which of so many items are this process's own. All processes together have each once."""
+        return range(count)
+
     def gather(self, embeddings: Tensor) -> Tensor:
-        """The embeddings of all processes, with gradients; there is one process here."""
+        """(…, n, d) embeddings of this process's share to (…, N, d) of all, with gradients."""
         return embeddings
 
-    def backward(self, loss: Tensor) -> None:
+    def average(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Gradients of a loss of gathered embeddings, from those that each process has of it.
+
+        They can be differentiated again.
+        """
+        return gradients
+
+    def backward(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
+        """Fill the gradients of these parameters from a loss of gathered embeddings."""
         loss.backward()  # type: ignore[no-untyped-call]
+
+    def agree(self, number: float) -> float:
+        """The first process's number, for all: what they decide by must not differ by a bit."""
+        return number
+
+    def same(self, value: T) -> T:
+        """The first process's value, for all."""
+        return value
+
+    def align(self, encoder: nn.Module) -> None:
+        """Give all processes the first one's weights."""
+
+    def together(self, task: str) -> AbstractContextManager[None]:
+        """What fails in one process inside the block fails in all at its end, with one message.
+
+        Args:
+            task: What is done inside, for that message.
+        """
+        return nullcontext()
+
+    def check_same(self, facts: Callable[[], dict[str, Any]]) -> None:
+        """Raise an error in all processes if they do not agree on these facts."""

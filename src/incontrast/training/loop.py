@@ -103,13 +103,13 @@ def train(
                     )
                 )
 
-    with seeded(task.seed, "modules", device=task.engine.device):
+    with seeded(task.seed, "modules", *task.engine.own, device=task.engine.device):
         encoder.train()
         for number, losses in enumerate(recipe.run(task), start=1):
             values: list[float] = []
             stopped, marked, rate = "epochs", 0, math.nan
             for loss in losses:
-                value = loss.item()
+                value = task.engine.agree(loss.item())
                 rates.observe(value)
                 verdict = rates.verdict()
                 if verdict == "undo":
@@ -125,12 +125,12 @@ def train(
                 if verdict == "mark":
                     mark.take()
                     marked = len(values)
-                rate = rates.propose()
+                rate = task.engine.agree(rates.propose())
                 _step(loss, optimizer, rate, task)
                 average.update()
                 steps += 1
                 tell(number, value, rate)
-                if budget.spent(watch.seconds(), task.passes):
+                if budget.spent(task.engine.agree(watch.seconds()), task.passes):
                     stopped = "budget"
                     break
             if not values and not undone:
@@ -158,7 +158,9 @@ def train(
             calibrate(task, encoder)
             _check_weights(encoder)
         encoder.eval()
-    return Run(tuple(history), steps, task.passes, watch.seconds(), stopped, undone, rates.state())
+    return task.engine.same(
+        Run(tuple(history), steps, task.passes, watch.seconds(), stopped, undone, rates.state())
+    )
 
 
 def _finite(value: float) -> float:
@@ -182,7 +184,7 @@ def _step(loss: Tensor, optimizer: torch.optim.Optimizer, rate: float, task: Tas
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.zero_grad()
-    task.engine.backward(loss)
+    task.engine.backward(loss, [p for group in optimizer.param_groups for p in group["params"]])
     optimizer.step()
 
 
@@ -203,5 +205,5 @@ def calibrate(task: Task, encoder: nn.Module) -> None:
     """
     draws, views = task.generator("calibration draws"), task.generator("calibration views")
     picks = islice(joint_epoch(task.increment, CALIBRATION_SIZE, draws), CALIBRATION_BATCHES)
-    with task.engine.autocast():
+    with task.engine.encoding():
         update_bn((loaded.views for loaded in task.load(picks, views)), encoder)

@@ -10,22 +10,26 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from incontrast.domains.base import Domain
+from incontrast.domains.base import Collection, Domain
 from incontrast.randomness import generator
 from incontrast.training.contrast import Objective
 from incontrast.training.engine import Engine
 from incontrast.training.increment import Increment
 from incontrast.training.reading import read_ahead
 from incontrast.training.sampling import Picks
+from incontrast.training.share import take, two_views
 
 __all__ = ["Loaded", "Task"]
 
 
 class Loaded(NamedTuple):
-    """Two views of n items on the device: first views of old, of new items, then second views."""
+    """Two views of n items on the device: first views of old, of new items, then second views.
+
+    Where several processes share a batch, ``views`` are those of this process's items.
+    """
 
     views: Any  # a batch of 2n
-    old: int  # old items among the n
+    old: int  # old items of the whole batch
 
 
 class Task:
@@ -92,9 +96,11 @@ class Task:
 
         def fetch(order: tuple[Picks, int]) -> Loaded:
             pick, seed = order
-            batch = self.engine.place(self._take(pick))
+            parts = self._sources(pick)
+            batch = take(self.domain, parts, self.engine)
             draws = torch.Generator().manual_seed(seed)
-            return Loaded(self.domain.join(self.domain.views(batch, draws)), len(pick.old))
+            views = two_views(self.domain, batch, parts, draws, self.engine)
+            return Loaded(self.domain.join(views), len(pick.old))
 
         sources = (self.increment.old, self.increment.new)
         slow = any(source is not None and source.background for source in sources)
@@ -102,13 +108,14 @@ class Task:
         # small operations, which contend with the encoder's for the interpreter.
         return read_ahead(fetch, orders()) if slow else map(fetch, orders())
 
-    def _take(self, picks: Picks) -> Any:
-        parts = []
+    def _sources(self, picks: Picks) -> list[tuple[Collection, Tensor]]:
+        """Old items first: losses count on it."""
+        sources: list[tuple[Collection, Tensor]] = []
         if self.increment.old is not None and len(picks.old):
-            parts.append(self.increment.old.take(picks.old))
+            sources.append((self.increment.old, picks.old))
         if len(picks.new):
-            parts.append(self.increment.new.take(picks.new))
-        return parts[0] if len(parts) == 1 else self.domain.join(parts)
+            sources.append((self.increment.new, picks.new))
+        return sources
 
     def embed(
         self,
@@ -125,16 +132,17 @@ class Task:
             parameters: Weights and buffers to use instead of the encoder's own.
 
         Returns:
-            (n, d) embeddings of the first views, (n, d) of the second.
+            (n, d) embeddings of the first views, (n, d) of the second, of the whole batch.
         """
-        self.passes += len(views)
         encoder = self.encoder if encoder is None else encoder
-        with self.engine.autocast():
+        with self.engine.encoding():
             if parameters is None:
                 embeddings = encoder(views)
             else:
                 embeddings = functional_call(encoder, parameters, (views,))
         if embeddings.dtype == torch.bfloat16:
             embeddings = embeddings.float()
-        first, second = embeddings.chunk(2)
-        return self.engine.gather(first), self.engine.gather(second)
+        pair = embeddings.unflatten(0, (2, len(embeddings) // 2))
+        first, second = self.engine.gather(pair)
+        self.passes += 2 * len(first)
+        return first, second

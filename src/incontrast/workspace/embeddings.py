@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from incontrast.workspace.array_file import GrowingArray
 from incontrast.workspace.errors import WorkspaceError
 from incontrast.workspace.files import read_json, write_json
 from incontrast.workspace.parquet import write_parquet
+from incontrast.workspace.shards import MANIFEST, Piece, Shards, embed_shards, pieces
 from incontrast.workspace.workspace import Workspace
 
 __all__ = ["Embedded", "embed_source", "outputs", "stamp_of"]
@@ -48,15 +50,15 @@ def embed_source(
     strict: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Embedded:
-    """Write the embeddings of a source to ``.npy`` or ``.parquet``.
+    """Write the embeddings of a source to ``.npy``, to ``.parquet``, or to a folder of shards.
 
     An interrupted run is gone on with. A file that holds this source's embeddings by this version
-    already is left as it is.
+    already is left as it is. Where several processes work together, all of them call this.
 
     Args:
         workspace: Whose encoder.
         source: What to embed.
-        file: Where to.
+        file: Where to; a name without a suffix is a folder of shards with a manifest.
         version: The version; the current one by default.
         append: Add to a file that holds embeddings of other data, by the same version.
         overwrite: Begin anew whatever is there.
@@ -67,34 +69,119 @@ def embed_source(
         WorkspaceError: The file holds embeddings of another version or workspace, or of other data.
     """
     file = file.absolute()
-    if file.suffix not in (".npy", ".parquet"):
-        raise ValueError(f"embeddings are written to .npy or .parquet, got {file.name!r}")
+    if file.suffix not in (".npy", ".parquet", ""):
+        raise ValueError(
+            f"embeddings are written to .npy, to .parquet or to a folder, got {file.name!r}"
+        )
     if not file.parent.is_dir():
         raise ValueError(f"there is no folder {file.parent}")
     learner = workspace.learner(version, memory=False)
     source.check(learner.domain)
     version = workspace.current if version is None else version
-    fresh: dict[str, Any] = {
-        "workspace": workspace.id,
-        "version": version,
-        "columns": 0,
-        "rows": 0,
-        "ids": 0,
-        "done": 0,
-        "sources": [],
-        "complete": False,
-    }
     about = {"path": str(source.path), "fingerprint": source.fingerprint()}
-    stamp = _begin(file, fresh, about, append=append, overwrite=overwrite)
+    job = _Job(workspace, learner, source, about, file, version, append, overwrite, strict)
+    if not file.suffix:
+        return _embed_to_folder(job, progress)
+    if learner.engine.processes > 1:
+        return _embed_by_many(job, progress)
+
+    def found(start: int) -> Iterator[Piece]:
+        return pieces(learner, source, learner.engine, strict=strict, start=start)
+
+    return _write_file(job, found, progress)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What ``embed_source`` was asked for."""
+
+    workspace: Workspace
+    learner: Learner
+    source: Source
+    about: dict[str, str]
+    file: Path
+    version: int | None
+    append: bool
+    overwrite: bool
+    strict: bool
+
+    def begin(self) -> dict[str, Any]:
+        """The stamp to go on from."""
+        fresh: dict[str, Any] = {
+            "workspace": self.workspace.id,
+            "version": self.version,
+            "columns": 0,
+            "rows": 0,
+            "ids": 0,
+            "done": 0,
+            "sources": [],
+            "complete": False,
+        }
+        return _begin(self.file, fresh, self.about, append=self.append, overwrite=self.overwrite)
+
+    def shards(
+        self, folder: Path, overwrite: bool, progress: Callable[[int, int], None] | None
+    ) -> Shards:
+        of = {"workspace": self.workspace.id, "version": self.version, "source": self.about}
+        return embed_shards(
+            self.learner,
+            self.source,
+            folder,
+            of,
+            strict=self.strict,
+            overwrite=overwrite,
+            progress=progress,
+        )
+
+
+def _embed_to_folder(job: _Job, progress: Callable[[int, int], None] | None) -> Embedded:
+    """Shards and a manifest, by one process or by many."""
+    if job.append:
+        raise ValueError("a folder holds embeddings of one source: choose another for more")
+    there = job.file / MANIFEST
+    before = read_json(there).get("rows", 0) if there.exists() and not job.overwrite else 0
+    shards = job.shards(job.file, job.overwrite, progress)
+    rows = read_json(there)["rows"]
+    skipped = tuple(reason for piece in shards.read() for reason in piece.skipped)
+    return Embedded(job.file, job.version or 0, rows, rows - before, skipped)
+
+
+def _embed_by_many(job: _Job, progress: Callable[[int, int], None] | None) -> Embedded:
+    """One file, from shards that all processes make beside it and the first then joins."""
+    engine, done = job.learner.engine, None
+    complete = False
+    with engine.together("begin to embed"):
+        if engine.rank == 0:
+            complete = job.begin()["complete"]
+    fingerprint = job.about["fingerprint"][:8]
+    folder = job.file.with_name(f".{job.file.name}.{job.version}-{fingerprint}")
+    shards = None if engine.same(complete) else job.shards(folder, False, progress)
+    with engine.together("write the file"):
+        if engine.rank == 0:
+            done = _write_file(job, shards.read if shards else lambda start: iter(()), None)
+            for leftover in job.file.parent.glob(f".{job.file.name}.*-????????/{MANIFEST}"):
+                shutil.rmtree(leftover.parent)
+    result: Embedded | None = engine.same(done)
+    assert result is not None
+    return result
+
+
+def _write_file(
+    job: _Job,
+    found: Callable[[int], Iterator[Piece]],
+    progress: Callable[[int, int], None] | None,
+) -> Embedded:
+    """One file from pieces, which ``found`` gives from an item on."""
+    file, stamp = job.file, job.begin()
     before = stamp["rows"] if stamp.get("kept") is None else stamp["kept"]
     skipped: list[str] = []
     if not stamp["complete"]:
-        _remember(workspace, file)
-        skipped = _write(learner, source, file, stamp, strict, progress)
+        _remember(job.workspace, file)
+        skipped = _write(found, job, stamp, progress)
         stamp.pop("kept", None)
         if file.suffix == ".parquet":
             write_parquet(file, _rows_file(file), _ids_file(file), stamp)
-        stamp["sources"] = [*stamp["sources"], about]
+        stamp["sources"] = [*stamp["sources"], job.about]
         stamp["complete"] = True
         write_json(_stamp_file(file), stamp)
         if file.suffix == ".parquet":
@@ -155,14 +242,13 @@ def _begin(
 
 
 def _write(
-    learner: Learner,
-    source: Source,
-    file: Path,
+    found: Callable[[int], Iterator[Piece]],
+    job: _Job,
     stamp: dict[str, Any],
-    strict: bool,
     progress: Callable[[int, int], None] | None,
 ) -> list[str]:
-    stamp["current"] = {"path": str(source.path), "fingerprint": source.fingerprint()}
+    file, source = job.file, job.source
+    stamp["current"] = job.about
     skipped: list[str] = []
     # Rows that are in the file already, as opposed to in a Parquet file that they will join.
     elsewhere = stamp.get("kept", 0) if file.suffix == ".parquet" else 0
@@ -172,23 +258,22 @@ def _write(
         with ids:
             ids.truncate(stamp["ids"])
             ids.seek(0, os.SEEK_END)
-            for chunk in source.chunks(learner.domain, strict=strict, start=stamp["done"]):
-                skipped += [skip.reason for skip in chunk.skipped]
-                if chunk.names:
-                    embedded = learner.embed(chunk.items).numpy()
+            for piece in found(stamp["done"]):
+                skipped += piece.skipped
+                if piece.rows is not None:
                     if array is None:
-                        stamp["columns"] = embedded.shape[1]
+                        stamp["columns"] = piece.rows.shape[1]
                         array = GrowingArray(
-                            _rows_file(file), embedded.shape[1], stamp["rows"] - elsewhere
+                            _rows_file(file), piece.rows.shape[1], stamp["rows"] - elsewhere
                         )
-                    array.add(embedded)
+                    array.add(piece.rows)
                     array.commit()
-                    ids.write("".join(f"{json.dumps(name)}\n" for name in chunk.names).encode())
+                    ids.write("".join(f"{json.dumps(name)}\n" for name in piece.names).encode())
                     ids.flush()
                     os.fsync(ids.fileno())
                 stamp["ids"] = ids.tell()
-                stamp["rows"] += len(chunk.names)
-                stamp["done"] += chunk.passed
+                stamp["rows"] += len(piece.names)
+                stamp["done"] += piece.passed
                 write_json(_stamp_file(file), stamp)
                 if progress is not None:
                     progress(stamp["done"], len(source))

@@ -20,6 +20,7 @@ from incontrast.randomness import generator
 from incontrast.strategies import Strategy
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, ProgressCallback
+from incontrast.workspace.crew import Crew
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
 from incontrast.workspace.housekeeping import drop_later, tidy
@@ -75,6 +76,7 @@ class Advance:
         budget: Budget | None,
         progress: ProgressCallback | None,
         notify: Notify | None,
+        crew: Crew | None = None,
     ) -> None:
         self.workspace = workspace
         self.versions = workspace.versions
@@ -85,6 +87,7 @@ class Advance:
         self.budget = budget or Budget()
         self.progress = progress
         self.notify = notify or (lambda sentence: None)
+        self.crew = crew or workspace.crew()
 
     def run(self, items: Any, *, strict: bool, force: bool, discard: bool, again: bool) -> Step:
         self.recover()
@@ -119,9 +122,9 @@ class Advance:
             pending = self._ingest(intake, learner, current)
         number = pending["number"]
         if not self.versions.folder(number).is_dir():
-            self._train(pending, learner)
+            self.train(pending, learner)
         if self.versions.evaluation(number) is None:
-            self._evaluate(pending)
+            self.evaluate(pending)
         step = self._step(number, promoted=False)
         if step.objections and not force:
             return step
@@ -199,6 +202,7 @@ class Advance:
             for contents in intake.packed():
                 self.store.append(first + count, contents)
                 count += len(contents)
+                self.crew.tell("wait")  # before they take this process for lost
             if count == 0:
                 raise WorkspaceError(
                     f"nothing in {intake.name} can be read; the first: {intake.skipped[0]}"
@@ -218,7 +222,8 @@ class Advance:
         self.notify(f"ingested {count:,} items in {seconds:.1f} s")
         return pending
 
-    def _train(self, pending: dict[str, Any], learner: Learner) -> None:
+    def train(self, pending: dict[str, Any], learner: Learner) -> None:
+        """Train on what was ingested; the first process writes what comes of it."""
         begin = time.perf_counter()
         first, count = pending["first"], pending["data"]["items"]
         sizes = self.store.columns(first + count).sizes[first:]
@@ -229,13 +234,17 @@ class Advance:
             "progress": self.progress,
         }
         try:
-            if self.kind == "fit":
-                outcome = learner.fit(new, **options)
-            else:
-                outcome = learner.update(new, strategy=self._strategy(pending), **options)
+            with self.crew.joint("train", pending, self.store):
+                if self.kind == "fit":
+                    outcome = learner.fit(new, **options)
+                else:
+                    outcome = learner.update(new, strategy=self._strategy(pending), **options)
         except (ValueError, TrainingDiverged):
-            self.discard(pending)  # it would end the same way every time
+            if self.crew.leads:
+                self.discard(pending)  # it would end the same way every time
             raise
+        if not self.crew.leads:
+            return
         memory = learner.memory
         record = {
             "kind": self.kind,
@@ -269,20 +278,24 @@ class Advance:
         strategy: Strategy = saving.decode(written, "strategy", self.store.path)
         return strategy
 
-    def _evaluate(self, pending: dict[str, Any]) -> None:
+    def evaluate(self, pending: dict[str, Any]) -> None:
+        """Judge what was trained; the first process writes the judgement."""
         begin = time.perf_counter()
         number, base = pending["number"], pending["base"]
-        after = self.workspace._load(number, self.store)
-        before = None if base is None else self.workspace._load(base, self.store)
-        evaluation = evaluate(
-            before,
-            after,
-            self.store,
-            first=pending["first"],
-            count=pending["data"]["items"],
-            outcome=self.versions.record(number)["outcome"],
-            tolerance=self.workspace.settings["tolerance"],
-        )
+        with self.crew.joint("evaluate", pending, self.store):
+            after = self.workspace._load(number, self.store)
+            before = None if base is None else self.workspace._load(base, self.store)
+            evaluation = evaluate(
+                before,
+                after,
+                self.store,
+                first=pending["first"],
+                count=pending["data"]["items"],
+                outcome=self.versions.record(number)["outcome"],
+                tolerance=self.workspace.settings["tolerance"],
+            )
+        if not self.crew.leads:
+            return
         self.versions.set_evaluation(number, evaluation)
         seconds = time.perf_counter() - begin
         self.journal.add(

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,14 +17,20 @@ from incontrast.domains.base import Domain
 from incontrast.learner import Learner
 from incontrast.memory import Memory, Policy, Store, remembered
 from incontrast.strategies import Strategy
+from incontrast.training.fabric import FabricEngine, choose_engine
 from incontrast.training.progress import Budget, ProgressCallback
+from incontrast.workspace.crew import Crew
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import read_json, write_json
+from incontrast.workspace.following import follow
 from incontrast.workspace.journal import Journal
 from incontrast.workspace.lock import locked
 from incontrast.workspace.steps import Advance, Notify, Step
 from incontrast.workspace.undoing import discard_pending, forget_items, go_back
 from incontrast.workspace.versions import Versions
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["Workspace"]
 
@@ -60,6 +66,7 @@ class Workspace:
         fitting: Strategy | None = None,
         memory: Policy | None = None,
         device: torch.device | str | None = None,
+        fabric: Fabric | None = None,
     ) -> None:
         self.folder = folder
         self.settings = settings
@@ -74,7 +81,9 @@ class Workspace:
             "fitting": fitting,
             "memory": memory,
             "device": device,
+            "fabric": fabric,
         }
+        self._crew: Crew | None = None
 
     @classmethod
     def create(
@@ -104,6 +113,29 @@ class Workspace:
             raise ValueError(f"tolerance must not be negative, got {tolerance}")
         if keep < 2:
             raise ValueError(f"keep must be at least 2, got {keep}: an update needs a way back")
+        engine = learner.engine
+        settings: dict[str, Any] = {}
+        with engine.together("make the workspace"):
+            if engine.rank == 0:
+                settings = cls._make(folder, learner, tolerance, keep, threads)
+        settings = engine.same(settings)
+        workspace = cls(folder, settings)
+        fabric = engine.fabric if isinstance(engine, FabricEngine) else None
+        workspace._own = {
+            "domain": learner.unbound_domain,
+            "strategy": learner.strategy,
+            "fitting": learner.fitting,
+            "memory": learner.memory.policy,
+            "device": engine.device if fabric is None else None,
+            "fabric": fabric,
+        }
+        return workspace
+
+    @classmethod
+    def _make(
+        cls, folder: Path, learner: Learner, tolerance: float, keep: int, threads: int | None
+    ) -> dict[str, Any]:
+        """Make the folder; returns the workspace's settings."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             what = "is a workspace already" if (folder / SETTINGS).exists() else "is not empty"
             raise WorkspaceError(f"{folder} {what}: choose a new or an empty folder")
@@ -119,16 +151,8 @@ class Workspace:
             "learner": saving.describe(learner),
         }
         write_json(folder / SETTINGS, settings)  # last: with it, the folder is a workspace
-        workspace = cls(folder, settings)
-        workspace._own = {
-            "domain": learner.unbound_domain,
-            "strategy": learner.strategy,
-            "fitting": learner.fitting,
-            "memory": learner.memory.policy,
-            "device": learner.engine.device,
-        }
-        workspace.journal.add("init", workspace=settings["id"])
-        return workspace
+        cls(folder, settings).journal.add("init", workspace=settings["id"])
+        return settings
 
     @classmethod
     def open(
@@ -140,6 +164,7 @@ class Workspace:
         fitting: Strategy | None = None,
         memory: Policy | None = None,
         device: torch.device | str | None = None,
+        fabric: Fabric | None = None,
     ) -> Workspace:
         """A workspace that is there.
 
@@ -150,6 +175,8 @@ class Workspace:
             fitting: As in ``Learner.load``.
             memory: As in ``Learner.load``.
             device: As in ``Learner.load``.
+            fabric: As in ``Learner.load``. Every process opens the workspace and makes the same
+                calls; the first one writes.
         """
         folder = Path(folder).absolute()
         if not (folder / SETTINGS).is_file():
@@ -164,7 +191,18 @@ class Workspace:
             fitting=fitting,
             memory=memory,
             device=device,
+            fabric=fabric,
         )
+
+    def crew(self) -> Crew:
+        """The processes that work on it."""
+        if self._crew is None:
+            precision = self.settings["learner"]["precision"]
+            device, fabric = self._own["device"], self._own["fabric"]
+            self._crew = Crew(
+                choose_engine(device, "float32" if fabric is not None else precision, fabric)
+            )
+        return self._crew
 
     @property
     def id(self) -> str:
@@ -321,9 +359,14 @@ class Workspace:
         progress: ProgressCallback | None = None,
         notify: Notify | None = None,
     ) -> Step:
-        with self.writing(kind) as store:
+        crew = self.crew()
+        if not crew.leads:
+            return follow(self, crew, kind, strategy, progress)
+        with crew.leading(), self.writing(kind) as store:
             advance = Advance(self, store, kind, strategy, budget, progress, notify)
-            return advance.run(items, strict=strict, force=force, discard=discard, again=again)
+            step = advance.run(items, strict=strict, force=force, discard=discard, again=again)
+        crew.tell("done", step)
+        return step
 
     def discard(self) -> bool:
         """Drop an update that is unfinished or was refused; returns whether there was one."""

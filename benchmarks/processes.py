@@ -1,0 +1,209 @@
+"""Items per second of one process and of several, and what the cost model says about it.
+
+    python benchmarks/processes.py
+
+Processes have one thread each. In every round the first process trains alone while the others
+wait, then all train together, so that noise of the machine hits both; the median of the ratios is
+shown, once by the clock and once by processor time, which other programs on the machine disturb
+less but which does not know of waiting. Before that, small and large sums over processes are
+timed: from these and the time of one process, ``training/cost.py`` predicts the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+
+import incontrast as ic
+from incontrast.randomness import seeded
+from incontrast.training.average import Average
+from incontrast.training.collectives import summed_
+from incontrast.training.contrast import Objective, increment_losses
+from incontrast.training.cost import Link, Step, step_seconds
+from incontrast.training.engine import Engine
+from incontrast.training.fabric import choose_engine
+from incontrast.training.increment import Increment
+from incontrast.training.loop import train
+from incontrast.training.task import Task
+
+ITEMS = 256
+
+
+class Case(NamedTuple):
+    name: str
+    domain: ic.Images
+    strategy: ic.ICL
+    steps: int
+
+
+CASES = (
+    Case("ResNet-18, 32 px, 32 + 32 items", ic.Images(32), ic.ICL(batch=32, old_batch=32), 1),
+    Case("small encoder, 28 px, 64 + 32 items", ic.Images(28, 1, encoder="small"), ic.ICL(), 20),
+)
+
+
+class Times(NamedTuple):
+    """Seconds of a step."""
+
+    clock: float
+    processor: float
+
+
+def make_task(domain: ic.Images, engine: Engine) -> Task:
+    generator = torch.Generator().manual_seed(0)
+    shape = (ITEMS, domain.channels, domain.size, domain.size)
+    items = domain.collect(torch.randint(256, shape, generator=generator).to(torch.uint8))
+    half = torch.arange(ITEMS // 2)
+    with seeded(0, "benchmark"):
+        encoder = domain.encoder()
+    return Task(
+        encoder,
+        domain,
+        Increment(items.select(half), items.select(half + ITEMS // 2), ITEMS // 2),
+        objective=Objective(),
+        engine=engine,
+        seed=0,
+    )
+
+
+def timed(case: Case, engine: Engine) -> Times:
+    """Times of a step, after one that warms up."""
+    marks: list[Times] = []
+
+    def mark(progress: ic.Progress) -> None:
+        if progress.finished is None:
+            marks.append(Times(time.perf_counter(), time.process_time()))
+            if len(marks) > case.steps:
+                raise StopIteration
+
+    with suppress(StopIteration):
+        train(make_task(case.domain, engine), case.strategy, progress=mark)
+    first, last = marks[0], marks[-1]
+    return Times(*((b - a) / case.steps for a, b in zip(first, last, strict=True)))
+
+
+def link(engine: Engine) -> Link:
+    """Seconds of a small sum over processes, and bytes per second of a large one."""
+
+    def of(size: int, times: int) -> float:
+        values = torch.zeros(size)
+        taken = []
+        for _ in range(times):
+            engine.agree(0.0)
+            begin = time.perf_counter()
+            summed_(values)
+            taken.append(time.perf_counter() - begin)
+        return statistics.median(taken)
+
+    small, large = of(64, 200), of(2**22, 9)
+    return Link.measured(engine.processes, small, 2**24, large)
+
+
+def common(case: Case, rounds: int = 5) -> float:
+    """Seconds of what every process does for the whole batch: losses, optimiser, average."""
+    items = case.strategy.batch + case.strategy.old_batch
+    task = make_task(case.domain, Engine("cpu"))
+    width = Step.of(task.encoder, items=items).width
+    parameters = list(task.encoder.parameters())
+    optimizer, average = torch.optim.Adam(parameters, fused=True), Average(parameters, 0.99)
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    taken = []
+    for _ in range(rounds):
+        first, second = torch.randn(2, items, width).requires_grad_()
+        begin = time.process_time()
+        losses = increment_losses(
+            first,
+            second,
+            task.objective,
+            old=case.strategy.old_batch,
+            growth_ratio=task.growth_ratio,
+            retention=case.strategy.retention,
+        )
+        torch.cat(losses).mean().backward()
+        optimizer.step()
+        average.update()
+        taken.append(time.process_time() - begin)
+    return statistics.median(taken)
+
+
+def work(rounds: int, chosen: str) -> None:
+    torch.set_num_threads(1)
+    many, alone = choose_engine("cpu", "float32", None), Engine("cpu")
+    path = link(many)
+    if many.rank == 0:
+        print(
+            f"\n{many.processes} processes: a small sum takes {1e6 * path.latency:.0f} µs, "
+            f"a large one moves {path.bandwidth / 1e6:.0f} MB/s",
+            flush=True,
+        )
+    for case in CASES:
+        if chosen not in case.name:
+            continue
+        pairs = []
+        for _ in range(rounds):
+            many.agree(0.0)
+            single = timed(case, alone) if many.rank == 0 else Times(0.0, 0.0)
+            many.agree(0.0)
+            several = timed(case, many)
+            # The slowest process decides.
+            shared = Times(*summed_max(many, several))
+            pairs.append((single, shared))
+        if many.rank == 0:
+            report(case, pairs, path, many.processes)
+
+
+def summed_max(engine: Engine, times: Times) -> list[float]:
+    table = torch.zeros(engine.processes, 2, dtype=torch.float64)
+    table[engine.rank] = torch.tensor(times)
+    return [float(value) for value in summed_(table).max(dim=0).values]
+
+
+def report(case: Case, pairs: list[tuple[Times, Times]], path: Link, processes: int) -> None:
+    items = case.strategy.batch + case.strategy.old_batch
+    ratios = [sorted(one[i] / many[i] for one, many in pairs) for i in range(2)]
+    clock, processor = (statistics.median(values) for values in ratios)
+    one, many = (statistics.median(pair[i].clock for pair in pairs) for i in range(2))
+    quiet = statistics.median(pair[0].processor for pair in pairs)  # as on an idle machine
+    step = Step.of(case.domain.encoder(), items=items)
+    cores = os.cpu_count() or 1
+    share = common(case) / quiet
+    expected = step_seconds(quiet, step, path, processes, cores=cores, common=share)
+    print(
+        f"{case.name}\n"
+        f"  {items / one:.1f} items/s alone, {items / many:.1f} together\n"
+        f"  by the clock      {clock:.2f}× ({ratios[0][0]:.2f} to {ratios[0][-1]:.2f})\n"
+        f"  by processor time {processor:.2f}× ({ratios[1][0]:.2f} to {ratios[1][-1]:.2f})\n"
+        f"  predicted         {quiet / expected:.2f}× on an idle machine, of whose step "
+        f"{100 * step.talking(path, processes) / expected:.0f}% is talking\n"
+        f"  load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--processes", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--case", default="", help="Part of a case's name.")
+    settings = parser.parse_args()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        work(settings.rounds, settings.case)
+        return
+    for count in settings.processes:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", str(count), __file__, "--rounds", str(settings.rounds)]
+        command += ["--case", settings.case]
+        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""The engine of many processes: lightning-fabric starts and places them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from incontrast.training.batch_norm import SynchronisedBatchNorm
+from incontrast.training.collectives import (
+    ProcessFailed,
+    broadcast,
+    exchange,
+    in_contact,
+    joined,
+    summed,
+    summed_,
+)
+from incontrast.training.engine import Engine, Precision
+from incontrast.training.share import share_of
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["TIMEOUT", "FabricEngine", "choose_engine", "time_out"]
+
+T = TypeVar("T")
+
+TIMEOUT = "INCONTRAST_TIMEOUT"  # environment: seconds after which a silent process counts as lost
+DEFAULT_TIMEOUT = 600.0
+PRECISIONS: dict[str, Precision] = {"32-true": "float32", "bf16-mixed": "bfloat16"}
+
+
+def choose_engine(
+    device: torch.device | str | None, precision: Precision, fabric: Fabric | None
+) -> Engine:
+    """The engine for this process: Fabric's, torchrun's processes, or this one alone."""
+    if fabric is not None:
+        if device is not None or precision != "float32":
+            raise ValueError(
+                "a Fabric object decides device and precision: "
+                f"leave out device={device!r}, precision={precision!r}"
+            )
+        return FabricEngine(fabric) if fabric.world_size > 1 else _alone(fabric)
+    if dist.is_available() and dist.is_torchelastic_launched() and _number("WORLD_SIZE") > 1:
+        return FabricEngine(_torchrun(device, precision))
+    return Engine(device, precision)
+
+
+def _torchrun(device: torch.device | str | None, precision: Precision) -> Fabric:
+    """A Fabric of the processes that torchrun has started."""
+    count, local = _number("WORLD_SIZE"), _number("LOCAL_WORLD_SIZE")
+    try:
+        from lightning_fabric import Fabric
+        from lightning_fabric.strategies import DDPStrategy
+    except ImportError as error:
+        raise ImportError(
+            f"torchrun started {count} processes, which need lightning-fabric: "
+            "pip install 'incontrast[dist]'"
+        ) from error
+    kind = Engine(device, precision).device.type
+    fabric = Fabric(
+        accelerator=kind,
+        devices=local,
+        num_nodes=count // local,
+        strategy=DDPStrategy(timeout=timedelta(seconds=time_out())),
+        precision="bf16-mixed" if precision == "bfloat16" else "32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+def _alone(fabric: Fabric) -> Engine:
+    return Engine(fabric.device, _precision(fabric))
+
+
+class FabricEngine(Engine):
+    """Many processes that give the answer of one.
+
+    All of them draw the same items and the same views. Each loads its share of a batch, a range of
+    nearly equal length, and runs it through its copy of the encoder; losses are computed by all
+    from the embeddings of the whole batch.
+
+    Args:
+        fabric: A launched Fabric object with more than one process.
+    """
+
+    def __init__(self, fabric: Fabric) -> None:
+        if not dist.is_initialized():
+            raise ValueError("the Fabric object has not started its processes: call launch() on it")
+        super().__init__(fabric.device, _precision(fabric))
+        self.fabric = fabric
+        self.rank = fabric.global_rank
+        self.processes = fabric.world_size
+        self.own = (self.rank,)
+
+    @contextmanager
+    def encoding(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(self.fabric.autocast())
+            stack.enter_context(SynchronisedBatchNorm())
+            yield
+
+    def share(self, count: int) -> range:
+        return share_of(count, self.rank, self.processes)
+
+    def gather(self, embeddings: Tensor) -> Tensor:
+        return joined(embeddings)
+
+    def average(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        parts = (summed(flat) / self.processes).tensor_split(_ends(gradients))
+        return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
+
+    def backward(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
+        # Not DDP, which counts forward passes and hooks parameters: a strategy may embed several
+        # times for one loss, and the meta step runs the encoder with other weights.
+        super().backward(loss, parameters)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        flat = summed_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        parts = flat.div_(self.processes).tensor_split(_ends(gradients))
+        torch._foreach_copy_(
+            gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
+        )
+
+    def agree(self, number: float) -> float:
+        box = torch.tensor(number, dtype=torch.float64, device=self.device)
+        with in_contact():
+            dist.broadcast(box, src=0)
+        return box.item()
+
+    def same(self, value: T) -> T:
+        return broadcast(value)
+
+    def align(self, encoder: nn.Module) -> None:
+        with in_contact():
+            for values in encoder.state_dict().values():
+                dist.broadcast(values, src=0)
+
+    def together(self, task: str) -> AbstractContextManager[None]:
+        return self._together(task)
+
+    @contextmanager
+    def _together(self, task: str) -> Iterator[None]:
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        report = None if failure is None else f"{socket.gethostname()}: {failure}"
+        reports = exchange(report)
+        if failure is not None:
+            raise failure
+        for rank, text in enumerate(reports):
+            if text is not None:
+                raise ProcessFailed(f"process {rank} of {self.processes} could not {task}: {text}")
+
+    def check_same(self, facts: Callable[[], dict[str, Any]]) -> None:
+        first, *others = exchange(facts())
+        for rank, theirs in enumerate(others, start=1):
+            for name, value in first.items():
+                if theirs[name] != value:
+                    raise ValueError(
+                        f"all processes must be given the same: {name} is {value} in process 0 "
+                        f"and {theirs[name]} in process {rank}"
+                    )
+
+
+def _ends(tensors: Sequence[Tensor]) -> list[int]:
+    """Where each of these but the last ends when they lie end to end."""
+    return list(accumulate(tensor.numel() for tensor in tensors))[:-1]
+
+
+def _precision(fabric: Fabric) -> Precision:
+    name = str(fabric._precision.precision)
+    if name not in PRECISIONS:
+        raise ValueError(
+            f"Fabric's precision must be one of {', '.join(PRECISIONS)}, got {name}: "
+            "weights stay in float32"
+        )
+    return PRECISIONS[name]
+
+
+def _number(name: str) -> int:
+    return int(os.environ.get(name, "1"))
+
+
+def time_out() -> float:
+    """Seconds after which a process that does not answer counts as lost."""
+    text = os.environ.get(TIMEOUT, str(DEFAULT_TIMEOUT))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"{TIMEOUT} must be a number of seconds above 0, got {text!r}")
+    return seconds
