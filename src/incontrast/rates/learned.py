@@ -32,7 +32,8 @@ POLICY = Path(__file__).parent / "policy.safetensors"
 WINDOW = 8  # decisions that a state looks back on
 FEATURES = 5  # figures per decision, see `entry`
 DISCOUNT = 0.97
-FACTOR = 4.0  # by which a decision changes the rate at most
+FACTOR = 4.0  # by which the first decision changes the rate at most
+SETTLING, LEAST = 12, 0.1  # decisions that halve the exponent of that, and where it ends
 LOWEST, HIGHEST = 1e-8, 10.0  # rates
 LARGE = 1e6  # stands for a loss that is not finite
 
@@ -53,7 +54,7 @@ class Learned(RatePlan):
 
     start: float = 1e-3
     every: int = 4
-    explore: float = 0.05
+    explore: float = 0.02
     learn_every: int = 16
     learning_rate: float = 1e-5
     guard: bool = True
@@ -141,7 +142,7 @@ class LearnedRates(Rates):
         else:
             self._last = mean
             self._action = self._act(state)
-        self.rate = min(max(self.rate * FACTOR**self._action, LOWEST), HIGHEST)
+        self.rate = min(max(self.rate * self._reach() ** self._action, LOWEST), HIGHEST)
         if self.guard is not None:
             self.rate = min(self.rate, self.guard.ceiling)
 
@@ -149,6 +150,14 @@ class LearnedRates(Rates):
         if self.guard is None:
             return None
         return self.guard.judge(mean, self.rate)
+
+    def _reach(self) -> float:
+        """The largest factor of a decision: the longer a run, the smaller.
+
+        The first decisions must be able to leave a bad start at once. Later ones mostly follow
+        noise, which small moves average out.
+        """
+        return float(FACTOR ** max(1.0 / (1.0 + self._decisions / SETTLING), LEAST))
 
     def _entry(self, mean: float) -> Tensor:
         spread = pstdev(self._losses) / (abs(mean) + 1e-12)
