@@ -18,6 +18,7 @@ REFERENCE = ROOT / "docs" / "reference.md"
 PAGES = (
     "docs/tutorial.md",
     "docs/updates.md",
+    "docs/rates.md",
     "docs/own-data.md",
     "docs/many-processes.md",
     "docs/scale.md",

@@ -19,6 +19,7 @@ from incontrast import (
     Fixed,
     Inference,
     KeepAll,
+    Learned,
     Learner,
     Meta,
     Reservoir,
@@ -451,3 +452,24 @@ def test_defaults() -> None:
     assert learner.strategy == ICL()
     assert learner.fitting == Retrain()
     assert learner.memory.policy == KeepAll()
+
+
+def test_learned_rates_go_on_from_what_they_have_learned(blobs, tmp_path) -> None:
+    learner = make(blobs, strategy=ICL(rates=Learned(learn_every=1), max_epochs=8))
+    assert learner.rates_state == {}
+    learner.update(blobs(200, seed=1))
+    first = dict(learner.rates_state)
+    assert first
+    learner.save(tmp_path / "learner")
+    learner.update(blobs(200, seed=2))
+    assert any(not torch.equal(learner.rates_state[name], value) for name, value in first.items())
+    twin = Learner.load(tmp_path / "learner")
+    assert twin.strategy == learner.strategy
+    assert_same(first, twin.rates_state)
+    twin.update(blobs(200, seed=2))
+    assert_same(state(learner), state(twin))
+    assert_same(learner.rates_state, twin.rates_state)
+    learner.update(blobs(20, seed=3), strategy=ICL(rates=Fixed(1e-3), max_epochs=1))
+    assert_same(learner.rates_state, twin.rates_state)
+    learner.fit(blobs(60))
+    assert learner.rates_state == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from incontrast import (
     Budget,
     FineTune,
     Fixed,
+    Learned,
     Learner,
     Reservoir,
     Retrain,
@@ -20,6 +22,7 @@ from incontrast import (
     data,
     evaluate,
 )
+from incontrast.rates import RatePlan, Rates
 from incontrast.streams import by_class, in_batches
 
 
@@ -49,7 +52,7 @@ def test_icl_learns_the_new_and_keeps_the_old(learner, digits) -> None:
 
 
 def test_the_papers_objective_collapses_old_items_and_retention_repairs_it(learner, digits) -> None:
-    without, outcome = updated(learner, digits[1], ICL(retention=0.0))
+    without, outcome = updated(learner, digits[1], ICL(retention=0.0, rates=Fixed(2e-3)))
     assert outcome.loss_old.after > 2 * outcome.loss_old.before
     assert outcome.change_ratio.after.median < 0.5 * outcome.change_ratio.before.median
     collapsed = evaluate.uniformity(without.embed(digits[0]))
@@ -98,3 +101,42 @@ def test_twenty_updates_in_a_row_with_a_small_memory(digits) -> None:
     loss = learner.true_loss(torch.cat(parts[:-1]), parts[-1])
     assert loss.all < 0.5 * start
     assert loss.old < 1.5 * loss.new
+
+
+@dataclass(frozen=True)
+class Spoiling(RatePlan):
+    """A rate far too high."""
+
+    guard: bool
+
+    @property
+    def guarded(self) -> bool:
+        return self.guard
+
+    def begin(self, generator, state=None) -> Rates:
+        return Fixed(0.3).begin(generator)
+
+
+def test_a_guarded_update_that_ends_worse_is_taken_back(learner, digits) -> None:
+    twin, outcome = updated(
+        learner, digits[1], ICL(rates=Spoiling(guard=True), max_epochs=1, average=0.0)
+    )
+    assert outcome.taken_back
+    assert outcome.loss.after == outcome.loss.before
+    assert "taken back" in str(outcome)
+    assert torch.equal(twin.embed(digits[0]), learner.embed(digits[0]))
+    assert (twin.version, twin.memory.seen) == (2, len(digits[0]) + len(digits[1]))
+    _, outcome = updated(
+        learner, digits[1], ICL(rates=Spoiling(guard=False), max_epochs=1, average=0.0)
+    )
+    assert not outcome.taken_back
+    assert outcome.loss.after.all > outcome.loss.before.all
+
+
+@pytest.mark.parametrize(("start", "loss"), [(10.0, 1.15), (1e-2, 1.05), (1e-5, 1.05)])
+def test_learned_rates_do_not_need_a_good_start(learner, digits, start, loss) -> None:
+    _, outcome = updated(learner, digits[1], ICL(rates=Learned(start=start)))
+    _, fixed = updated(learner, digits[1], ICL(rates=Fixed(3e-3)))
+    assert outcome.loss.after.all <= loss * fixed.loss.after.all
+    if start == 10.0:
+        assert outcome.undone > 2

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from incontrast.learner import Learner
     from incontrast.memory import KeepAll, Queue, Reservoir
     from incontrast.outcome import Outcome
-    from incontrast.rates import Cosine, Fixed
-    from incontrast.rates.ddpg import DDPG
+    from incontrast.rates import Cosine, Fixed, Learned
+    from incontrast.rates.literal import DDPG
     from incontrast.strategies import (
         ICL,
         Distill,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from incontrast.training.collectives import LostProcess, ProcessFailed
     from incontrast.training.contrast import Objective
     from incontrast.training.loop import TrainingDiverged
+    from incontrast.training.optimizers import Adam, Prodigy
     from incontrast.training.progress import Budget, Progress
     from incontrast.workspace import Workspace, WorkspaceError
 
@@ -56,8 +57,8 @@ _HOME = {
     "learner": ("Learner",),
     "memory": ("KeepAll", "Queue", "Reservoir"),
     "outcome": ("Outcome",),
-    "rates": ("Cosine", "Fixed"),
-    "rates.ddpg": ("DDPG",),
+    "rates": ("Cosine", "Fixed", "Learned"),
+    "rates.literal": ("DDPG",),
     "strategies": (
         *("ICL", "Distill", "FineTune", "Inference", "Meta", "Replay", "Retrain"),
         *("Strategy", "WarmStart"),
@@ -66,6 +67,7 @@ _HOME = {
     "training.collectives": ("LostProcess", "ProcessFailed"),
     "training.contrast": ("Objective",),
     "training.loop": ("TrainingDiverged",),
+    "training.optimizers": ("Adam", "Prodigy"),
     "training.progress": ("Budget", "Progress"),
     "workspace": ("Workspace", "WorkspaceError"),
 }
@@ -74,6 +76,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "DDPG",
     "ICL",
+    "Adam",
     "Budget",
     "Collection",
     "Cosine",
@@ -87,12 +90,14 @@ __all__ = [
     "Images",
     "Inference",
     "KeepAll",
+    "Learned",
     "Learner",
     "LostProcess",
     "Meta",
     "Objective",
     "Outcome",
     "ProcessFailed",
+    "Prodigy",
     "Progress",
     "Queue",
     "Replay",

@@ -24,6 +24,7 @@ from incontrast.forecast import forecast as expected_seconds
 from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
+from incontrast.rates import RatesState
 from incontrast.strategies import ICL, Retrain, Strategy
 from incontrast.training.contrast import Objective
 from incontrast.training.engine import Precision
@@ -98,6 +99,8 @@ class Learner:
         self.memory = Memory(memory or KeepAll())
         self.version = 0
         """How many fits and updates have made this encoder."""
+        self.rates_state: RatesState = {}
+        """What learned rates have learned so far; the next run goes on from it."""
         self._encoder: nn.Module | None = None
 
     @property
@@ -133,6 +136,7 @@ class Learner:
             domain,
             Increment(None, collection, 0),
             Memory(self.memory.policy),
+            {},
             self.fitting,
             budget,
             progress,
@@ -166,6 +170,7 @@ class Learner:
             self.domain,
             increment,
             self.memory,
+            self.rates_state,
             strategy,
             budget,
             progress,
@@ -178,6 +183,7 @@ class Learner:
         domain: Domain,
         increment: Increment,
         memory: Memory,
+        rates_state: RatesState,
         strategy: Strategy,
         budget: Budget | None,
         progress: ProgressCallback | None,
@@ -212,11 +218,20 @@ class Learner:
         before, before_seconds = self._measure(
             encoder if current is None else current, domain, increment
         )
-        run = train(task, strategy, budget=budget, progress=progress)
+        run = train(task, strategy, budget=budget, progress=progress, rates_state=rates_state)
         after, after_seconds = self._measure(encoder, domain, increment)
         self.engine.align(encoder)
-        outcome = _outcome(strategy, increment, run, before, after, before_seconds + after_seconds)
+        taken_back = False
+        if strategy.rates.guarded and current is not None and not strategy.from_scratch:
+            rise = self.engine.agree(after.true_loss().all - before.true_loss().all)
+            taken_back = rise > 0.0
+        if taken_back and current is not None:
+            encoder, after = current, before
+        outcome = _outcome(
+            strategy, increment, run, before, after, before_seconds + after_seconds, taken_back
+        )
         self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
+        self.rates_state = run.rates_state or rates_state
         log.info("version %d: %s", version, outcome)
         return outcome
 
@@ -388,6 +403,7 @@ def _outcome(
     before: Population,
     after: Population,
     evaluation_seconds: float,
+    taken_back: bool,
 ) -> Outcome:
     return Outcome(
         strategy=strategy,
@@ -402,5 +418,7 @@ def _outcome(
         steps=run.steps,
         passes=run.passes,
         stopped=run.stopped,
+        undone=run.undone,
+        taken_back=taken_back,
         history=run.history,
     )

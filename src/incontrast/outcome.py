@@ -37,6 +37,9 @@ class Outcome:
         steps: Steps of the optimiser.
         passes: Views that went through the encoder.
         stopped: What ended training.
+        undone: How often learned rates took steps back that had done harm.
+        taken_back: Whether the encoder is the one of before, because guarded rates ended above the
+            loss they began with.
         history: One line per epoch.
     """
 
@@ -50,6 +53,8 @@ class Outcome:
     steps: int
     passes: int
     stopped: Stop
+    undone: int
+    taken_back: bool
     history: tuple[Epoch, ...]
 
     @property
@@ -67,6 +72,8 @@ class Outcome:
             f"{type(self.strategy).__name__}: {self.epochs} epochs, {self.steps} steps, "
             f"{self.seconds:.1f} s, stopped by {self.stopped}"
         ]
+        if self.taken_back:
+            lines.append("  taken back: the loss had not fallen, the encoder is the one of before")
         if self.change_ratio is not None:
             lines.append(f"  loss of old items  {_arrow(*self.loss_old)}")
             lines.append(f"  loss of new items  {_arrow(*self.loss_new)}")

@@ -25,8 +25,8 @@ from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 from incontrast.memory import KeepAll, Memory, Policy, Queue, Reservoir
 from incontrast.randomness import seeded
-from incontrast.rates import Cosine, Fixed
-from incontrast.rates.ddpg import DDPG
+from incontrast.rates import Cosine, Fixed, Learned
+from incontrast.rates.literal import DDPG
 from incontrast.strategies import (
     ICL,
     Distill,
@@ -39,6 +39,7 @@ from incontrast.strategies import (
     WarmStart,
 )
 from incontrast.training.contrast import Objective
+from incontrast.training.optimizers import Adam, Prodigy
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -51,12 +52,14 @@ L = TypeVar("L", bound="Learner")
 
 FORMAT = 1
 SETTINGS, WEIGHTS, MEMORY = "learner.json", "encoder.safetensors", "memory.safetensors"
+RATES = "rates.safetensors"
 KNOWN: dict[str, type[Any]] = {
     known.__name__: known
     for known in (
         *(Vectors, Images, ImageViews, Graphs),
         *(KeepAll, Reservoir, Queue),
-        *(Fixed, Cosine, DDPG),
+        *(Fixed, Cosine, Learned, DDPG),
+        *(Adam, Prodigy),
         *(Inference, FineTune, Retrain, WarmStart, Replay, Distill, ICL, Meta),
         Objective,
     )
@@ -79,6 +82,7 @@ def write(learner: Learner, folder: Path) -> None:
     state = learner.encoder.state_dict()
     weights = {name: value.clone().contiguous() for name, value in state.items()}
     save_file(weights, folder / WEIGHTS)
+    save_file(learner.rates_state, folder / RATES)
     settings = {"format": FORMAT, "incontrast": __version__, **describe(learner)}
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
 
@@ -183,6 +187,7 @@ def read(
             raise ValueError(message) from error
         learner._encoder = learner.engine.place(encoder).eval()
         learner.version = settings["version"]
+        learner.rates_state = _read_tensors(folder / RATES)
         threshold = settings["threshold"]
         learner.memory = items(
             learner, settings["arrivals"], float("inf") if threshold is None else threshold

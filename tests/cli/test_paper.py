@@ -48,12 +48,12 @@ def test_the_chain_from_data_to_report(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
     rows = str(tmp_path / "rows.jsonl")
-    for wrong, message in (
-        (["--set", "nope"], "there is no data set 'nope'"),
-        (["--strategy", "nope"], "there is no strategy 'nope'"),
-        (["--set", "proteins", "--data", str(tmp_path / "none")], "there is no folder"),
-        (["--set", "mnist-2", "--data", str(tmp_path)], "there is no train-images-idx3-ubyte"),
+    for wrong, code, message in (
+        (["--set", "nope"], 2, "there is no data set 'nope'"),
+        (["--strategy", "nope"], 2, "there is no strategy 'nope'"),
+        (["--set", "proteins", "--data", str(tmp_path / "none")], 3, "there is no folder"),
+        (["--set", "mnist-2", "--data", str(tmp_path)], 3, "there is no train-images-idx3-ubyte"),
     ):
         shown = CliRunner().invoke(app, ["paper", "run", "--rows", rows, *wrong])
-        assert shown.exit_code == 2, shown.output
+        assert shown.exit_code == code, shown.output
         assert message in shown.output

@@ -1,30 +1,46 @@
-"""The DDPG agent against its formulas."""
+"""The DDPG agent against its formulas and against torchrl."""
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
 from torch import Generator, Tensor
 
-from incontrast import DDPG
-from incontrast.rates import Cosine, Fixed
-from incontrast.rates.ddpg import Actor, Agent, Critic, OrnsteinUhlenbeck, follow
+from incontrast.rates.ddpg import (
+    Actor,
+    ActorCritic,
+    Critic,
+    OrnsteinUhlenbeck,
+    Replay,
+    Transitions,
+    follow,
+)
+
+WINDOW, FEATURES = 8, 3
 
 
-def agent(seed: int = 0, **settings) -> Agent:
-    return DDPG(**settings).begin(Generator().manual_seed(seed))
+def networks(seed: int = 0) -> ActorCritic:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made = ActorCritic(WINDOW, FEATURES)
+        for target in (made.target_actor, made.target_critic):  # as after some learning
+            for parameter in target.parameters():
+                parameter.mul_(1.1)
+    return made
 
 
-def batch(size: int = 5, window: int = 8) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def batch(size: int = 5) -> Transitions:
     generator = Generator().manual_seed(3)
 
     def draw(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator)
 
-    return draw(size, window), 2 * draw(size) - 1, draw(size), draw(size, window)
+    states = draw(size, WINDOW, FEATURES)
+    return Transitions(states, 2 * draw(size) - 1, draw(size), draw(size, WINDOW, FEATURES))
 
 
 def test_networks_are_the_papers() -> None:
@@ -35,9 +51,7 @@ def test_networks_are_the_papers() -> None:
 
 
 def test_critic_and_actor_losses_are_their_formulas() -> None:
-    ours = agent()
-    for parameter in ours.target_critic.parameters():
-        parameter.data.mul_(1.1)
+    ours = networks()
     states, actions, rewards, following = batch()
     squares, values = [], []
     for i in range(5):
@@ -49,13 +63,83 @@ def test_critic_and_actor_losses_are_their_formulas() -> None:
     assert ours.actor_loss(batch()).item() == pytest.approx(-sum(values) / 5, rel=1e-5)
 
 
+def test_losses_and_gradients_are_torchrls() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tensordict import TensorDict
+        from tensordict.nn import TensorDictModule
+        from torchrl.objectives import DDPGLoss, ValueEstimators
+
+        ours, data = networks(), batch(16)
+        actor = _Column(copy.deepcopy(ours.actor))
+        critic = _Column(copy.deepcopy(ours.critic))
+        theirs = DDPGLoss(
+            TensorDictModule(actor, ["observation"], ["action"]),
+            TensorDictModule(critic, ["observation", "action"], ["state_action_value"]),
+            loss_function="l2",
+            delay_actor=True,
+            delay_value=True,
+        )
+        theirs.make_value_estimator(ValueEstimators.TD0, gamma=0.9)
+        for targets, twin in (
+            (theirs.target_actor_network_params, ours.target_actor),
+            (theirs.target_value_network_params, ours.target_critic),
+        ):
+            state = {f"module.network.{name}": p for name, p in twin.named_parameters()}
+            for name, value in targets.flatten_keys(".").items():
+                value.data.copy_(state[name])
+        done = torch.zeros(16, 1, dtype=torch.bool)
+        following = {
+            "observation": data.following,
+            "reward": data.reward[:, None],
+            "done": done,
+            "terminated": done,
+        }
+        rows = {"observation": data.state, "action": data.action[:, None], "next": following}
+        losses = theirs(TensorDict(rows, batch_size=[16]))
+        (losses["loss_value"] + losses["loss_actor"]).backward()
+    critic_loss, actor_loss = ours.critic_loss(data), ours.actor_loss(data)
+    assert critic_loss.item() == pytest.approx(losses["loss_value"].item(), rel=1e-5)
+    assert actor_loss.item() == pytest.approx(losses["loss_actor"].item(), rel=1e-5)
+    critic_loss.backward()
+    critic_gradients = {n: p.grad.clone() for n, p in ours.critic.named_parameters()}
+    actor_loss.backward()
+    for params, expected in (
+        (theirs.value_network_params, critic_gradients),
+        (theirs.actor_network_params, {n: p.grad for n, p in ours.actor.named_parameters()}),
+    ):
+        for name, value in params.flatten_keys(".").items():
+            torch.testing.assert_close(value.grad, expected[name.removeprefix("module.network.")])
+
+
+class _Column(torch.nn.Module):
+    """Our networks give and take (n,) actions and values, torchrl's (n, 1)."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, state: Tensor, action: Tensor | None = None) -> Tensor:
+        inputs = (state,) if action is None else (state, action[:, 0])
+        return self.network(*inputs)[:, None]
+
+
 def test_learning_moves_all_four_networks() -> None:
-    ours = agent()
-    networks = (ours.actor, ours.critic, ours.target_actor, ours.target_critic)
-    before = [copy.deepcopy(network.state_dict()) for network in networks]
+    ours = networks()
+    before = copy.deepcopy(ours.state_dict())
     ours.learn(batch())
-    for network, state in zip(networks, before, strict=True):
-        assert any(not torch.equal(state[name], v) for name, v in network.state_dict().items())
+    moved = {n.split(".")[0] for n, v in ours.state_dict().items() if not torch.equal(v, before[n])}
+    assert moved == {"actor", "critic", "target_actor", "target_critic"}
+
+
+def test_replay_forgets_the_oldest() -> None:
+    replay = Replay(2)
+    for number in range(3):
+        replay.add(torch.full((1, 1), float(number)), 0.5, float(number), torch.zeros(1, 1))
+    assert replay.all().reward.tolist() == [1.0, 2.0]
+    drawn = replay.sample(50, Generator().manual_seed(0))
+    assert set(drawn.reward.tolist()) == {1.0, 2.0}
+    assert torch.equal(drawn.state[:, 0, 0], drawn.reward)
 
 
 def test_targets_follow_with_momentum() -> None:
@@ -80,41 +164,3 @@ def test_ornstein_uhlenbeck_noise_is_stationary() -> None:
     noise = OrnsteinUhlenbeck(0.3, Generator().manual_seed(0))
     draws = torch.tensor([noise.sample() for _ in range(20_000)])
     assert draws.std().item() == pytest.approx(0.3 / math.sqrt(1 - 0.85**2), rel=0.1)
-
-
-def test_rates_stay_in_their_range_and_are_rewarded_by_the_fall_of_the_loss() -> None:
-    ours = agent(noise=3.0, low=1e-4, high=1e-2)
-    losses = [3.0, 2.5, 2.6, 2.0]
-    for loss in losses:
-        ours.observe(loss)
-        assert 1e-4 * 0.999 <= ours.propose() <= 1e-2 * 1.001
-    rewards = [reward for _, _, reward, _ in ours._transitions]
-    assert rewards == pytest.approx([0.5, -0.1, 0.6])
-    state, _, _, following = ours._transitions[-1]
-    assert state[-3:].tolist() == pytest.approx([3.0, 2.5, 2.6])
-    assert following[-3:].tolist() == pytest.approx([2.5, 2.6, 2.0])
-
-
-def test_the_same_seed_proposes_the_same_rates() -> None:
-    def rates(seed: int) -> list[float]:
-        ours, proposed = agent(seed), []
-        for step in range(40):
-            ours.observe(3.0 / (step + 1))
-            proposed.append(ours.propose())
-        return proposed
-
-    assert rates(0) == rates(0)
-    assert rates(0) != rates(1)
-
-
-def test_schedules() -> None:
-    fixed = Fixed(0.1).begin(Generator())
-    cosine = Cosine(0.1, steps=4).begin(Generator())
-    proposed = []
-    for _ in range(6):
-        fixed.observe(1.0)
-        cosine.observe(1.0)
-        assert fixed.propose() == 0.1
-        proposed.append(cosine.propose())
-    expected = [0.1 * (1 + math.cos(math.pi * min(t / 4, 1))) / 2 for t in range(6)]
-    assert proposed == pytest.approx(expected)

@@ -158,10 +158,10 @@ def test_show_and_report_from_the_command_line(whole_grid, tmp_path: Path) -> No
 def test_nothing_to_show_is_told(tmp_path: Path) -> None:
     for command in (["paper", "show"], ["paper", "report"]):
         shown = CliRunner().invoke(app, [*command, "--rows", str(tmp_path / "none.jsonl")])
-        assert shown.exit_code == 2
+        assert shown.exit_code == 3
         assert "has no finished cell of scale 'small'" in shown.output
     damaged = tmp_path / "rows.jsonl"
     damaged.write_text("nonsense\n{}\n\n")
     shown = CliRunner().invoke(app, ["paper", "show", "--rows", str(damaged)])
-    assert shown.exit_code == 2
+    assert shown.exit_code == 5
     assert "line 1 is no row" in shown.output

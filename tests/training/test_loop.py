@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from incontrast import Budget, Fixed, Retrain, Strategy, TensorCollection, TrainingDiverged, Vectors
 from incontrast.randomness import seeded
+from incontrast.rates.base import RatePlan, Rates, RatesState, Verdict
 from incontrast.training.average import Average
 from incontrast.training.contrast import Objective
 from incontrast.training.engine import Engine
@@ -238,3 +239,62 @@ def test_settings_are_checked(arguments, message: str) -> None:
 def test_budgets_are_checked(limit) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         Budget(**limit)
+
+
+@dataclass(frozen=True)
+class Judging(RatePlan):
+    """Verdicts that are given, step by step."""
+
+    verdicts: tuple[str | None, ...]
+
+    def begin(self, generator: Generator, state: RatesState | None = None) -> Rates:
+        return _JudgingRates(list(self.verdicts))
+
+
+class _JudgingRates(Rates):
+    def __init__(self, verdicts: list[str | None]) -> None:
+        self._verdicts = verdicts
+
+    def observe(self, loss: float) -> None:
+        self._now = self._verdicts.pop(0) if self._verdicts else None
+
+    def propose(self) -> float:
+        return 0.1
+
+    def verdict(self) -> Verdict | None:
+        return self._now
+
+    def state(self) -> RatesState:
+        return {"left": torch.tensor(float(len(self._verdicts)))}
+
+
+def test_steps_that_are_undone_leave_no_trace(blobs) -> None:
+    def weights(*verdicts: str | None, epochs: int) -> tuple[list[Tensor], int]:
+        own = task(blobs(8))
+        strategy = Scripted(values=(1.0,) * epochs, rates=Judging(verdicts), average=0.9)
+        run = train(own, strategy)
+        return [p.detach().clone() for p in own.encoder.parameters()], run.undone
+
+    straight, none = weights("mark", None, epochs=1)
+    detour, once = weights(None, "mark", None, "undo", epochs=2)
+    # One step before the mark, one after it that is taken back, and the loss at hand is dropped.
+    assert (none, once) == (0, 1)
+    one, _ = weights("mark", "undo", None, "undo", epochs=2)
+    for ours, theirs, start in zip(
+        one, [p.detach() for p in task(blobs(8)).encoder.parameters()], detour, strict=True
+    ):
+        assert torch.equal(ours, theirs)
+        assert not torch.equal(start, theirs)
+    assert all(not torch.equal(a, b) for a, b in zip(straight, one, strict=True))
+
+
+def test_what_rates_have_learned_is_handed_over(blobs) -> None:
+    run = train(task(blobs(8)), Scripted(values=(1.0,), rates=Judging((None,) * 5)))
+    assert run.rates_state["left"].item() == 3.0
+
+
+def test_an_epoch_of_undone_steps_counts_as_no_progress(blobs) -> None:
+    verdicts = ("mark", None, "undo", "undo", None, None)
+    run = train(task(blobs(8)), Scripted(values=(1.0, 9.0, 0.5), rates=Judging(verdicts)))
+    assert [epoch.loss for epoch in run.history] == [1.0, 1.0, 0.5]
+    assert run.undone == 2

@@ -1,6 +1,7 @@
 """Kills updates of a workspace, lets them go on, and compares what comes of it; prints JSON.
 
     python killing.py FOLDER points        at every point at which something is written
+    python killing.py FOLDER forget        likewise, while items are forgotten
     python killing.py FOLDER random 100    at random moments, 100 times
 
 A program of its own: every update runs in a fork of it, so that torch is imported once.
@@ -138,6 +139,39 @@ def judge(folder: Path, expected: dict[str, Any], report: dict[str, Any], about:
     report["promotions"].append(steps.count("promote"))
 
 
+def kill_everywhere(
+    folder: Path,
+    work: Callable[[Path], object],
+    look: Callable[[Path, str], None],
+) -> int:
+    """Kill it before every write, on a fresh workspace each time; returns how often."""
+    number = 0
+    while True:
+        number += 1
+        target = fresh(folder, "killed")
+
+        def killed(point: int = number, place: Path = target) -> None:
+            at_point(point)
+            work(place)
+
+        if ended(in_fork(killed)) == 0:
+            return number - 1
+        look(target, f"point {number}")
+
+
+def forgotten(folder: Path, item: int, secret: bytes, report: dict[str, Any], about: str) -> None:
+    """After a kill while an item was forgotten: is all well, and is it gone once it is done?"""
+    workspace = Workspace.open(folder)
+    if workspace.check() or workspace.current != 2:
+        report["inconsistent"].append([about, workspace.check()])
+    workspace.forget([item])
+    left = [
+        path.name for path in folder.rglob("*") if path.is_file() and secret in path.read_bytes()
+    ]
+    if left or item in workspace.learner().memory.ids.tolist():
+        report["different"].append([about, left])
+
+
 def main() -> None:
     folder, how = Path(sys.argv[1]), sys.argv[2]
     make(folder / "start")
@@ -148,19 +182,18 @@ def main() -> None:
     expected = bits(whole)
     report: dict[str, Any] = {"kills": 0, "inconsistent": [], "different": [], "promotions": []}
     if how == "points":
-        number = 0
-        while True:
-            number += 1
-            target = fresh(folder, "killed")
-
-            def killed(point: int = number, place: Path = target) -> None:
-                at_point(point)
-                update(place)
-
-            if ended(in_fork(killed)) == 0:
-                break
-            report["kills"] += 1
-            judge(target, expected, report, f"point {number}")
+        report["kills"] = kill_everywhere(
+            folder, update, lambda place, about: judge(place, expected, report, about)
+        )
+    elif how == "forget":
+        item = max(Workspace.open(folder / "start").learner().memory.ids.tolist())
+        secret = rows(20, 1)[item - 40].numpy().tobytes()  # of the second data
+        assert secret in (folder / "start" / "memory.sqlite").read_bytes()
+        report["kills"] = kill_everywhere(
+            folder,
+            lambda place: Workspace.open(place).forget([item]),
+            lambda place, about: forgotten(place, item, secret, report, about),
+        )
     else:
         draws = random.Random(0)
         while report["kills"] < int(sys.argv[3]):

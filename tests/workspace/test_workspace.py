@@ -16,6 +16,7 @@ from incontrast import (
     FineTune,
     Fixed,
     Images,
+    Learned,
     Learner,
     Queue,
     Reservoir,
@@ -80,6 +81,20 @@ def test_a_workspace_learns_what_a_learner_learns(workspace: Workspace, blobs) -
     # And a learner that was taken out can go on by itself.
     again.update(blobs(10, seed=3).double().numpy(), strategy=FineTune(max_epochs=1))
     assert workspace.current == 2
+
+
+def test_learned_rates_are_carried_from_version_to_version(tmp_path: Path, blobs) -> None:
+    strategy = ICL(max_epochs=2, rates=Learned())
+    workspace = Workspace.create(tmp_path / "space", learner(strategy=strategy))
+    plain = learner(strategy=strategy)
+    workspace.fit(blobs(60))
+    plain.fit(blobs(60))
+    for seed in (1, 2):
+        workspace.update(blobs(20, seed=seed), force=True)
+        plain.update(blobs(20, seed=seed))
+    assert plain.rates_state
+    assert same(plain.rates_state, workspace.learner().rates_state)
+    assert same(plain.encoder.state_dict(), weights(workspace))
 
 
 @pytest.mark.parametrize("policy", [Reservoir(items=25), Queue(items=25)])

@@ -112,6 +112,10 @@ class Bench:
         learner.save(place)
         return Learner.load(place)
 
+    def limit(self, ceiling: Row) -> int:
+        """The encoder passes that an update has, from retraining's row."""
+        return int(self.group.data.limit * ceiling["total"]["passes"])
+
     def cell(
         self,
         name: str,
@@ -148,7 +152,7 @@ class Bench:
 
         budget = None
         if ceiling is not None:
-            budget = Budget(passes=int(data.limit * ceiling["total"]["passes"]))
+            budget = Budget(passes=self.limit(ceiling))
         old, new = self.splits.old.items, self.splits.new.items
         try:
             traced = trace(

@@ -44,14 +44,14 @@ class Event:
         group: The increment.
         doing: What is being run there.
         epoch: Epochs finished of it.
-        epochs: Epochs at most.
+        share: How much of what it may take at most is done, in [0, 1]; None where nobody knows.
         row: A row that was just finished.
     """
 
     group: str
     doing: str
     epoch: int = 0
-    epochs: int | None = None
+    share: float | None = None
     row: Row | None = None
 
 
@@ -196,17 +196,21 @@ class _Group:
         if found is not None:
             return found
         learner = bench.learner(self._progress("first fit"), self._row("first fit"))
-        row = bench.cell(name, strategy, learner, ceiling=ceiling, progress=self._progress(name))
+        limit = None if ceiling is None else bench.limit(ceiling)
+        row = bench.cell(
+            name, strategy, learner, ceiling=ceiling, progress=self._progress(name, limit)
+        )
         self._row(name)(row)
         return row
 
-    def _progress(self, doing: str) -> Callable[[Progress], None]:
+    def _progress(self, doing: str, passes: int | None = None) -> Callable[[Progress], None]:
         self._tell(Event(group=self.group.title, doing=doing))
 
         def told(step: Progress) -> None:
             if step.finished is not None:
+                done = step.epoch / step.epochs if passes is None else step.passes / passes
                 epoch = Event(
-                    group=self.group.title, doing=doing, epoch=step.epoch, epochs=step.epochs
+                    group=self.group.title, doing=doing, epoch=step.epoch, share=min(done, 1.0)
                 )
                 self._tell(epoch)
 

@@ -85,6 +85,7 @@ def compare(
     if minutes <= 0 or items < 8:
         raise typer.BadParameter("minutes must be positive and items at least 8")
     from incontrast.cli.compare import run
+    from incontrast.cli.failing import Exit
 
     try:
         run(
@@ -100,7 +101,7 @@ def compare(
         )
     except (ValueError, FileNotFoundError) as error:
         typer.echo(f"incontrast: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(Exit.DATA) from None
 
 
 def main() -> None:

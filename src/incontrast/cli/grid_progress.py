@@ -72,8 +72,8 @@ class _Display:
     def __rich__(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
         for event in self._running.values():
-            bar = ProgressBar(total=event.epochs, completed=event.epoch, width=24)
-            epochs = f"epoch {event.epoch} of {event.epochs}" if event.epochs else ""
+            bar = ProgressBar(total=1.0, completed=event.share or 0.0, width=24)
+            epochs = f"epoch {event.epoch}" if event.epoch else ""
             table.add_row(event.group, event.doing, bar, epochs)
         spent = _duration(time.monotonic() - self._begin)
         return Group(table, f"{self.rest()}; running for {spent}")

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+from incontrast.cli.failing import Exit
+from incontrast.rows import Row, read_rows
+
+if TYPE_CHECKING:
+    from incontrast.bench import Grid
+    from incontrast.report.summary import Summary
 
 __all__ = ["paper"]
 
@@ -55,9 +62,9 @@ def run_command(
     ] = 1,
 ) -> None:
     """Run the grid, or a part of it. What has a row already is skipped."""
-    try:
-        from incontrast.bench import Grid
+    from incontrast.bench import Grid
 
+    try:
         grid = Grid.of(
             sets=sets,
             strategies=strategies,
@@ -68,22 +75,28 @@ def run_command(
             patience=patience,
             items=items,
         )
-        _run(grid, rows, data, work, jobs)
+    except ValueError as error:
+        _end(error, Exit.USAGE)
+    known = _rows(rows)
+    try:
+        _run(grid, rows, known, data, work, jobs)
     except (ValueError, FileNotFoundError) as error:
-        _refuse(error)
+        _end(error, Exit.DATA)
+    except KeyboardInterrupt:
+        _end("interrupted: finished rows are kept, the same command goes on", Exit.INTERRUPTED)
 
 
-def _run(grid: Any, rows: Path, data: Path | None, work: Path, jobs: int) -> None:
+def _run(
+    grid: Grid, rows: Path, known: list[Row], data: Path | None, work: Path, jobs: int
+) -> None:
     import torch
     from rich.console import Console
 
     from incontrast.bench import run, unfinished
     from incontrast.cli.grid_progress import grid_progress
-    from incontrast.rows import read_rows
 
     torch.set_num_threads(1)  # on one thread a run's processor time is its time on an idle machine
     console = Console()
-    known = read_rows(rows)
     left = len(unfinished(grid, known))
     console.print(f"{grid.count()} cells, {left} without a row; rows go to {rows}")
     with grid_progress(console, grid, known, jobs=jobs) as tell:
@@ -128,29 +141,30 @@ def report(
 
     summary = _summary(rows, scale)
     if not out.absolute().parent.is_dir():
-        _refuse(FileNotFoundError(f"there is no folder {out.absolute().parent}"))
+        _end(f"there is no folder {out.absolute().parent}", Exit.USAGE)
     save(paper_page(summary), out)
     typer.echo(f"The report: {out}")
 
 
-def _summary(rows: Path, scale: str) -> Any:
+def _summary(rows: Path, scale: str) -> Summary:
     from incontrast.report.summary import Summary
-    from incontrast.rows import read_rows
 
-    try:
-        found = read_rows(rows)
-    except ValueError as error:
-        _refuse(error)
-    summary = Summary(found, scale)
+    summary = Summary(_rows(rows), scale)
     if not summary.places:
-        _refuse(
-            ValueError(
-                f"{rows} has no finished cell of scale {scale!r}: `incontrast paper run` makes them"
-            )
+        _end(
+            f"{rows} has no finished cell of scale {scale!r}: `incontrast paper run` makes them",
+            Exit.DATA,
         )
     return summary
 
 
-def _refuse(error: Exception) -> NoReturn:
+def _rows(path: Path) -> list[Row]:
+    try:
+        return read_rows(path)
+    except ValueError as error:
+        _end(error, Exit.DAMAGED)
+
+
+def _end(error: object, code: Exit) -> NoReturn:
     typer.echo(f"incontrast: {error}", err=True)
-    raise typer.Exit(2)
+    raise typer.Exit(code) from None

@@ -1,6 +1,7 @@
-"""Learning rates: fixed, cosine."""
+"""Learning rates: fixed, cosine, learned."""
 
-from incontrast.rates.base import RatePlan, Rates
+from incontrast.rates.base import RatePlan, Rates, RatesState
+from incontrast.rates.learned import Learned
 from incontrast.rates.schedules import Cosine, Fixed
 
-__all__ = ["Cosine", "Fixed", "RatePlan", "Rates"]
+__all__ = ["Cosine", "Fixed", "Learned", "RatePlan", "Rates", "RatesState"]

@@ -7,35 +7,42 @@ from dataclasses import dataclass
 
 from torch import Generator
 
+from incontrast.rates.base import RatePlan, Rates, RatesState
+
 __all__ = ["Cosine", "Fixed"]
 
 
-def _check_rate(rate: float) -> None:
+def check_rate(rate: float) -> None:
     if not (rate > 0 and math.isfinite(rate)):
         raise ValueError(f"a learning rate must be positive and finite, got {rate}")
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(RatePlan):
     """The same rate at every step."""
 
     rate: float
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        check_rate(self.rate)
 
-    def begin(self, generator: Generator) -> Fixed:
-        return self
+    def begin(self, generator: Generator, state: RatesState | None = None) -> Rates:
+        return _FixedRates(self.rate)
+
+
+class _FixedRates(Rates):
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
 
     def observe(self, loss: float) -> None:
         pass
 
     def propose(self) -> float:
-        return self.rate
+        return self._rate
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(RatePlan):
     """From ``rate`` down to 0 along half a cosine.
 
     Args:
@@ -47,15 +54,15 @@ class Cosine:
     steps: int
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        check_rate(self.rate)
         if self.steps < 1:
             raise ValueError(f"a cosine needs a horizon of at least one step, got {self.steps}")
 
-    def begin(self, generator: Generator) -> _CosineRates:
+    def begin(self, generator: Generator, state: RatesState | None = None) -> Rates:
         return _CosineRates(self)
 
 
-class _CosineRates:
+class _CosineRates(Rates):
     def __init__(self, plan: Cosine) -> None:
         self._plan = plan
         self._step = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from incontrast.report.judging import PAPER_CELLS, RATIOS, SHIFTED, cells_of, judge, reaches
-from incontrast.report.names import GRAPHS, IMAGES
+from incontrast.report.names import GRAPHS, IMAGES, strategy_title
 from incontrast.report.page import Verdict
 from incontrast.report.summary import Place, Summary, published
 
@@ -12,20 +12,30 @@ __all__ = ["claims_of_ours"]
 
 def claims_of_ours(summary: Summary) -> tuple[Verdict, ...]:
     """What this library says about its own update."""
-    return (_at_or_ahead(summary), _within_the_band(summary), _never_worse_under_shift(summary))
+    fixed = "icl-fixed" in summary.strategies
+    return tuple(
+        verdict
+        for name in ("icl", *(("icl-fixed",) if fixed else ()))
+        for verdict in (
+            _at_or_ahead(summary, name),
+            _within_the_band(summary, name),
+            _level_under_shift(summary, name),
+        )
+    )
 
 
-def _at_or_ahead(summary: Summary) -> Verdict:
-    cells = cells_of(summary, (*IMAGES, *GRAPHS), "icl")
+def _at_or_ahead(summary: Summary, name: str) -> Verdict:
+    cells = cells_of(summary, (*IMAGES, *GRAPHS), name)
 
     def ahead(place: Place) -> bool:
-        found = summary.our_speed_up(place, "icl", "time")
+        found = summary.our_speed_up(place, name, "time")
         theirs = published()["speed_ups"][place.set]["paper"]["time"]
         target: float = theirs[RATIOS.index(place.growth_ratio)]
         return found is not None and found.value is not None and found.value >= target
 
     return judge(
-        "`ICL()` is level with retraining at least as fast as the paper says its ICL is.",
+        f"`{strategy_title(name)}` is level with retraining at least as fast as the paper says its "
+        "ICL is.",
         cells,
         ahead,
         lambda good, total: (
@@ -37,21 +47,21 @@ def _at_or_ahead(summary: Summary) -> Verdict:
     )
 
 
-def _within_the_band(summary: Summary) -> Verdict:
+def _within_the_band(summary: Summary, name: str) -> Verdict:
     low = published()["accuracy_band"]["low"]
     cells = [
         place
-        for place in cells_of(summary, (*IMAGES, *GRAPHS), "icl")
-        if summary.finished(place, "icl")
+        for place in cells_of(summary, (*IMAGES, *GRAPHS), name)
+        if summary.finished(place, name)
     ]
 
     def gap(place: Place, part: str) -> float:
-        found = summary.accuracy_difference(place, "icl", f"svm_{part}", "ours").value
+        found = summary.accuracy_difference(place, name, f"svm_{part}", "ours").value
         return 0.0 if found is None else found
 
     every = [gap(place, part) for place in cells for part in ("old", "new")]
     return judge(
-        f"`ICL()` loses no more than {-low:.4f} of SVM accuracy to retraining.",
+        f"`{strategy_title(name)}` loses no more than {-low:.4f} of SVM accuracy to retraining.",
         cells,
         lambda place: all(gap(place, part) >= low for part in ("old", "new")),
         lambda good, total: (
@@ -63,11 +73,12 @@ def _within_the_band(summary: Summary) -> Verdict:
     )
 
 
-def _never_worse_under_shift(summary: Summary) -> Verdict:
+def _level_under_shift(summary: Summary, name: str) -> Verdict:
     return judge(
-        "`ICL()` comes to retraining's level where the noise distribution really changes.",
-        cells_of(summary, SHIFTED, "icl"),
-        lambda place: reaches(summary, place, "icl"),
+        f"`{strategy_title(name)}` comes to retraining's level where the noise distribution "
+        "really changes.",
+        cells_of(summary, SHIFTED, name),
+        lambda place: reaches(summary, place, name),
         lambda good, total: f"New classes and turned images: in {good} of {total} cells.",
         summary,
         expected=len(SHIFTED),

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from incontrast.rates import Fixed, RatePlan
 from incontrast.training.contrast import batch_losses
 from incontrast.training.increment import Increment
+from incontrast.training.optimizers import Adam, OptimizerPlan
 from incontrast.training.sampling import Picks
 from incontrast.training.task import Task
 
@@ -33,6 +33,7 @@ class Strategy(ABC):
         patience: Epochs without a new lowest loss after which training ends; None waits for ever.
         average: Weight of the past in the averaged weights that training ends with; 0 keeps the
             last ones.
+        optimizer: What takes the steps.
     """
 
     rates: RatePlan = Fixed(1e-3)
@@ -40,6 +41,7 @@ class Strategy(ABC):
     max_epochs: int = 200
     patience: int | None = 50
     average: float = 0.99
+    optimizer: OptimizerPlan = Adam()
 
     from_scratch: ClassVar[bool] = False
     """Whether training begins with fresh weights instead of the current ones."""
@@ -60,10 +62,6 @@ class Strategy(ABC):
             raise ValueError(
                 f"average must be in [0, 1), got {self.average}: 0 keeps the last weights"
             )
-
-    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimiser of a run; its learning rate is set before every step."""
-        return torch.optim.Adam(parameters, fused=True)
 
     def epoch_items(self, increment: Increment) -> int:
         """Items that an epoch embeds, for forecasts: everything at hand, unless told otherwise."""

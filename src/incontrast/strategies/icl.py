@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from incontrast.rates import Fixed, RatePlan
-from incontrast.rates.ddpg import DDPG
+from incontrast.rates.literal import DDPG
 from incontrast.strategies.base import Strategy
 from incontrast.strategies.joint import joint_losses, weigh
 from incontrast.strategies.meta import Meta, meta_losses

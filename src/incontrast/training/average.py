@@ -23,18 +23,18 @@ class Average:
 
     def __init__(self, parameters: Sequence[Tensor], decay: float) -> None:
         self._parameters = list(parameters)
-        self._mean = [p.detach().clone() for p in parameters]
+        self.mean = [p.detach().clone() for p in parameters]
         self._decay = decay
-        self._steps = 0
+        self.steps = 0
 
     @torch.no_grad()
     def update(self) -> None:
         """Take the current iterate into the mean."""
-        self._steps += 1
-        weight = max(1.0 - self._decay, 1.0 / (self._steps + 1))
-        torch._foreach_lerp_(self._mean, self._parameters, weight)
+        self.steps += 1
+        weight = max(1.0 - self._decay, 1.0 / (self.steps + 1))
+        torch._foreach_lerp_(self.mean, self._parameters, weight)
 
     @torch.no_grad()
     def apply(self, parameters: Sequence[Tensor]) -> None:
         """Set these parameters to the mean."""
-        torch._foreach_copy_(list(parameters), self._mean)
+        torch._foreach_copy_(list(parameters), self.mean)

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from incontrast.randomness import seeded
-from incontrast.rates.base import RatePlan
+from incontrast.rates.base import RatePlan, RatesState
 from incontrast.training.average import Average
+from incontrast.training.mark import Mark
+from incontrast.training.optimizers import OptimizerPlan
 from incontrast.training.progress import (
     Budget,
     Epoch,
@@ -48,7 +50,8 @@ class Recipe(Protocol):
     def max_epochs(self) -> int: ...
     @property
     def patience(self) -> int | None: ...
-    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer: ...
+    @property
+    def optimizer(self) -> OptimizerPlan: ...
     def run(self, task: Task) -> Iterator[Iterable[Tensor]]: ...
 
 
@@ -58,12 +61,13 @@ def train(
     *,
     budget: Budget | None = None,
     progress: ProgressCallback | None = None,
+    rates_state: RatesState | None = None,
 ) -> Run:
     """Train ``task.encoder`` in place on the losses that ``recipe.run`` yields, epoch by epoch.
 
     The encoder ends in evaluation mode, with averaged weights (with those of the epoch of lowest
     loss, if there is no averaging) and BatchNorm statistics that fit them. Time spent in
-    ``progress`` does not count.
+    ``progress`` does not count. ``rates_state`` is what the rates of an earlier run have learned.
 
     Raises:
         TrainingDiverged: The loss was not finite or rose out of bounds. The encoder is then in no
@@ -71,11 +75,12 @@ def train(
     """
     encoder, budget = task.encoder, budget or Budget()
     parameters = [p for p in encoder.parameters() if p.requires_grad]
-    optimizer = recipe.optimizer(parameters)
+    optimizer = recipe.optimizer.make(parameters)
     average = Average(parameters, recipe.average)
-    rates = recipe.rates.begin(task.generator("rates"))
+    mark = Mark(encoder, optimizer, average)
+    rates = recipe.rates.begin(task.generator("rates"), rates_state)
     history: list[Epoch] = []
-    steps, best, waited, bound = 0, math.inf, 0, math.inf
+    steps, undone, best, waited, bound = 0, 0, math.inf, 0, math.inf
     kept: list[Tensor] | None = None  # the weights of the best epoch, where none are averaged
     stopped: Stop = "nothing to do"
     watch = Stopwatch()
@@ -101,25 +106,36 @@ def train(
     with seeded(task.seed, "modules", *task.engine.own, device=task.engine.device):
         encoder.train()
         for number, losses in enumerate(recipe.run(task), start=1):
-            stopped, values, rate = "epochs", [], math.nan
+            values: list[float] = []
+            stopped, marked, rate = "epochs", 0, math.nan
             for loss in losses:
-                values.append(_finite(task.engine.agree(loss.item())))
+                value = task.engine.agree(loss.item())
+                rates.observe(value)
+                verdict = rates.verdict()
+                if verdict == "undo":
+                    mark.restore()
+                    del values[marked:]
+                    undone += 1
+                    continue
+                values.append(_finite(value))
                 if steps == 0:
                     # From here on a loss is no longer that of training. A collapsed encoder has
                     # log(1 + K), far above this where training began from good weights.
-                    bound = values[0] + max(1.0, abs(values[0]))
-                rates.observe(values[-1])
+                    bound = value + max(1.0, abs(value))
+                if verdict == "mark":
+                    mark.take()
+                    marked = len(values)
                 rate = task.engine.agree(rates.propose())
                 _step(loss, optimizer, rate, task)
                 average.update()
                 steps += 1
-                tell(number, values[-1], rate)
+                tell(number, value, rate)
                 if budget.spent(task.engine.agree(watch.seconds()), task.passes):
                     stopped = "budget"
                     break
-            if not values:
+            if not values and not undone:
                 raise ValueError("the strategy gave an epoch without a loss: yield at least one")
-            mean = sum(values) / len(values)
+            mean = sum(values) / len(values) if values else best
             history.append(Epoch(number, mean, rate, steps, task.passes, watch.seconds()))
             tell(number, mean, rate, history[-1])
             if mean > bound:
@@ -142,7 +158,9 @@ def train(
             calibrate(task, encoder)
             _check_weights(encoder)
         encoder.eval()
-    return task.engine.same(Run(tuple(history), steps, task.passes, watch.seconds(), stopped))
+    return task.engine.same(
+        Run(tuple(history), steps, task.passes, watch.seconds(), stopped, undone, rates.state())
+    )
 
 
 def _finite(value: float) -> float:

@@ -10,6 +10,8 @@ from typing import Literal
 
 from torch import nn
 
+from incontrast.rates.base import RatesState
+
 __all__ = ["Budget", "Epoch", "Progress", "ProgressCallback", "Run", "Stop", "Stopwatch"]
 
 Stop = Literal["patience", "epochs", "budget", "nothing to do"]
@@ -78,6 +80,8 @@ class Run:
     passes: int
     seconds: float
     stopped: Stop
+    undone: int  # times that steps were taken back
+    rates_state: RatesState  # what the rates have learned
 
 
 class Stopwatch:

@@ -349,6 +349,8 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
         "steps": outcome.steps,
         "passes": outcome.passes,
         "stopped": outcome.stopped,
+        "undone": outcome.undone,
+        "taken_back": outcome.taken_back,
         "history": [_plain(vars(epoch)) for epoch in outcome.history],
     }
 

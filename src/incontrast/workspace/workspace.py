@@ -20,12 +20,13 @@ from incontrast.strategies import Strategy
 from incontrast.training.fabric import FabricEngine, choose_engine
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.workspace.crew import Crew
-from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
+from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import read_json, write_json
 from incontrast.workspace.following import follow
 from incontrast.workspace.journal import Journal
 from incontrast.workspace.lock import locked
 from incontrast.workspace.steps import Advance, Notify, Step
+from incontrast.workspace.undoing import discard_pending, forget_items, go_back
 from incontrast.workspace.versions import Versions
 
 if TYPE_CHECKING:
@@ -369,13 +370,7 @@ class Workspace:
 
     def discard(self) -> bool:
         """Drop an update that is unfinished or was refused; returns whether there was one."""
-        with self.writing("discard") as store:
-            advance = Advance(self, store, "discard", None, None, None, None)
-            advance.recover()
-            pending = store.note("pending")
-            if pending is not None:
-                advance.discard(pending)
-        return pending is not None
+        return discard_pending(self)
 
     def rollback(self, to: int | None = None) -> int:
         """Make an earlier version the current one, with the memory it had; returns its number.
@@ -385,27 +380,7 @@ class Workspace:
         Args:
             to: The version; the one before the current by default.
         """
-        with self.writing("rollback") as store:
-            advance = Advance(self, store, "rollback", None, None, None, None)
-            advance.recover()
-            pending = store.note("pending")
-            candidate = None if pending is None else pending["number"]
-            before: int | None = None
-            if to is None:
-                before = self.versions.current()
-                to = None if before is None else self.versions.record(before)["parent"]
-                if to is None or not self.versions.folder(to).is_dir():
-                    raise WorkspaceError("there is no earlier version to go back to")
-            if to == candidate:
-                raise Unfinished(
-                    f"version {to} was never promoted: incontrast update --force does that"
-                )
-            self.versions.verify(to)
-            if pending is not None:
-                advance.discard(pending)
-            self.versions.promote(to)
-            self.journal.add("rollback", version=to, before=before)
-        return to
+        return go_back(self, to)
 
     def forget(self, ids: Iterable[int] = (), *, hashes: Iterable[bytes] = ()) -> int:
         """Delete items for good, from memory and from the file; returns how many there were.
@@ -414,29 +389,4 @@ class Workspace:
             ids: Their places in the order of arrival, from 0.
             hashes: Content hashes (``content_hash`` of packed items).
         """
-        wanted = torch.tensor(sorted(set(ids)), dtype=torch.int64)
-        with self.writing("forget") as store:
-            advance = Advance(self, store, "forget", None, None, None, None)
-            advance.recover()
-            if store.note("pending") is not None:
-                raise Unfinished(
-                    "an update is unfinished: run incontrast update to finish it, or "
-                    "incontrast update --discard to drop it, then forget"
-                )
-            arrivals = max(
-                (self.versions.memory_state(n)[0] for n in self.versions.numbers()), default=0
-            )
-            unknown = wanted[(wanted < 0) | (wanted >= arrivals)].tolist()
-            if unknown:
-                raise WorkspaceError(
-                    f"no items have the ids {unknown[:5]}: ids go from 0 to {arrivals - 1}"
-                )
-            found = torch.unique(torch.cat([wanted, store.find(hashes)]))
-            self.journal.add("forgetting", ids=found.tolist())  # in case of a power cut now
-            removed = store.remove(found, forgotten=True) if len(found) else 0
-            store.erase()
-            # Reports show pictures of items; `incontrast report` makes them again.
-            for page in self.reports.glob("*.html"):
-                page.unlink()
-            self.journal.add("forget", items=removed, ids=found.tolist())
-        return removed
+        return forget_items(self, ids, hashes)

@@ -1,0 +1,226 @@
+"""Learning rates that need no tuning: a DDPG agent that comes with knowledge from elsewhere.
+
+A few hundred noisy decisions in one update cannot teach a policy (docs/rates.md). So the policy
+comes with the package, trained by ``tools/train_policy.py`` on many short updates of small tasks,
+and what an agent learns here is added to that, slowly. Where the paper's agent sets the rate of
+each step anew within two decades, this one multiplies it, every few steps, by a bounded factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import ClassVar
+
+import torch
+from safetensors.torch import load_file
+from torch import Generator, Tensor
+
+from incontrast.randomness import seeded
+from incontrast.rates.base import RatePlan, Rates, RatesState, Verdict
+from incontrast.rates.ddpg import ActorCritic, OrnsteinUhlenbeck, Replay
+from incontrast.rates.guard import Guard
+from incontrast.rates.schedules import check_rate
+
+__all__ = ["FEATURES", "WINDOW", "Learned", "LearnedRates", "entry", "policy", "relative"]
+
+POLICY = Path(__file__).parent / "policy.safetensors"
+WINDOW = 8  # decisions that a state looks back on
+FEATURES = 5  # figures per decision, see `entry`
+DISCOUNT = 0.97
+FACTOR = 4.0  # by which a decision changes the rate at most
+LOWEST, HIGHEST = 1e-8, 10.0  # rates
+LARGE = 1e6  # stands for a loss that is not finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(RatePlan):
+    """Rates by an agent that has seen many updates before, and goes on learning.
+
+    Args:
+        start: The first rate; it hardly matters.
+        every: Steps per decision.
+        explore: σ of the noise on the agent's actions.
+        learn_every: Decisions per update of the agent's networks; 0 leaves them as they are.
+        learning_rate: Of the agent's own networks.
+        guard: Whether steps that did harm are taken back, and with them an update that ends worse
+            than it began.
+    """
+
+    start: float = 1e-3
+    every: int = 4
+    explore: float = 0.05
+    learn_every: int = 16
+    learning_rate: float = 1e-5
+    guard: bool = True
+
+    def __post_init__(self) -> None:
+        check_rate(self.start)
+        check_rate(self.learning_rate)
+        if self.every < 1 or self.learn_every < 0 or self.explore < 0:
+            raise ValueError(
+                "every must be at least 1, learn_every and explore at least 0, "
+                f"got {self.every}, {self.learn_every} and {self.explore}"
+            )
+
+    @property
+    def guarded(self) -> bool:
+        return self.guard
+
+    def begin(self, generator: Generator, state: RatesState | None = None) -> LearnedRates:
+        return LearnedRates(self, generator, state)
+
+
+class LearnedRates(Rates):
+    """One run's rates, and the agent that chooses them."""
+
+    batch: ClassVar[int] = 32  # transitions per update of the networks
+    kept: ClassVar[int] = 512  # transitions that are remembered, and carried to the next run
+
+    def __init__(self, plan: Learned, generator: Generator, state: RatesState | None) -> None:
+        self.plan = plan
+        with seeded(0, "agent"):  # its first weights are drawn, and replaced below
+            self.networks = ActorCritic(
+                WINDOW,
+                FEATURES,
+                discount=DISCOUNT,
+                actor_rate=plan.learning_rate,
+                critic_rate=plan.learning_rate,
+            )
+        self.replay = Replay(self.kept)
+        self.guard = Guard() if plan.guard else None
+        self.noise = OrnsteinUhlenbeck(plan.explore, generator)
+        self.rate = plan.start
+        self._generator = generator
+        self._restore(state)
+        self._losses: list[float] = []
+        self._entries: deque[Tensor] = deque(maxlen=WINDOW)
+        self._first = self._last = math.nan  # mean losses
+        self._decisions = 0
+        self._action = 0.0
+        self._verdict: Verdict | None = None
+        self._fresh = True  # nothing was done to the weights since they were known to be good
+
+    def observe(self, loss: float) -> None:
+        finite, self._verdict = math.isfinite(loss), None
+        if not finite and self._fresh:
+            return  # no rate is to blame: the loop stops, and says so
+        self._fresh = False
+        self._losses.append(loss if finite else LARGE)
+        if self._decisions == 0 or len(self._losses) == self.plan.every or not finite:
+            self._close()
+            self._losses.clear()
+
+    def propose(self) -> float:
+        return self.rate
+
+    def verdict(self) -> Verdict | None:
+        return self._verdict
+
+    def _close(self) -> None:
+        """The window at hand is over: judge it, learn from it, decide about the next one."""
+        mean = fmean(self._losses)
+        if self._decisions == 0:
+            self._first = self._last = mean
+        before = self._state() if self._decisions else None
+        self._entries.append(self._entry(mean))
+        state = self._state()
+        if before is not None:
+            self.replay.add(before, self._action, -10.0 * relative(mean, self._last), state)
+        self._decisions += 1
+        self._learn()
+        self._verdict = self._judge(mean)
+        if self._verdict == "undo":
+            # As far as the next decision is concerned, what is undone has never happened.
+            self._entries.pop()
+            self._action, self._fresh = -1.0, True
+        else:
+            self._last = mean
+            self._action = self._act(state)
+        self.rate = min(max(self.rate * FACTOR**self._action, LOWEST), HIGHEST)
+        if self.guard is not None:
+            self.rate = min(self.rate, self.guard.ceiling)
+
+    def _judge(self, mean: float) -> Verdict | None:
+        if self.guard is None:
+            return None
+        return self.guard.judge(mean, self.rate)
+
+    def _entry(self, mean: float) -> Tensor:
+        spread = pstdev(self._losses) / (abs(mean) + 1e-12)
+        return entry(
+            self.rate,
+            change=relative(mean, self._last),
+            level=relative(mean, self._first),
+            spread=spread,
+            decisions=self._decisions,
+        )
+
+    def _state(self) -> Tensor:
+        """(window, features), padded in front with the first entry."""
+        entries = list(self._entries)
+        return torch.stack([entries[0]] * (WINDOW - len(entries)) + entries)
+
+    def _act(self, state: Tensor) -> float:
+        action = self.networks.act(state)
+        if self.plan.explore:
+            action += self.noise.sample()
+        return min(max(action, -1.0), 1.0)
+
+    def _learn(self) -> None:
+        every = self.plan.learn_every
+        if every and self._decisions % every == 0 and len(self.replay) >= self.batch:
+            self.networks.learn(self.replay.sample(self.batch, self._generator))
+
+    def state(self) -> RatesState:
+        """The networks and the transitions they learn from."""
+        kept = {f"networks.{k}": v.clone() for k, v in self.networks.state_dict().items()}
+        if len(self.replay):
+            kept |= {f"replay.{k}": v for k, v in self.replay.all()._asdict().items()}
+        return kept
+
+    def _restore(self, state: RatesState | None) -> None:
+        carried = state or {}
+        networks = {k[9:]: v for k, v in carried.items() if k.startswith("networks.")}
+        self.networks.load_state_dict(networks or policy())
+        if "replay.state" in carried:
+            rows = (carried[f"replay.{k}"] for k in ("state", "action", "reward", "following"))
+            for before, action, reward, after in zip(*rows, strict=True):
+                self.replay.add(before, action.item(), reward.item(), after)
+
+
+def relative(value: float, reference: float) -> float:
+    """(value − reference) relative to their size, in [−2, 2]; like a difference of logarithms."""
+    return 2.0 * (value - reference) / (abs(value) + abs(reference) + 1e-12)
+
+
+def entry(rate: float, *, change: float, level: float, spread: float, decisions: int) -> Tensor:
+    """(features,) of one window of steps, each of about unit size.
+
+    Args:
+        rate: The rate it was made with.
+        change: Of the mean loss, relative to the window before.
+        level: Of the mean loss, relative to the first.
+        spread: Of its losses, relative to their mean.
+        decisions: Decisions before this one.
+    """
+    return torch.tensor(
+        [
+            math.log(rate / 1e-3) / math.log(100.0),
+            math.tanh(5.0 * change),
+            2.0 * level,
+            math.tanh(5.0 * spread),
+            math.log1p(decisions) / 4.0,
+        ]
+    )
+
+
+@cache
+def policy() -> RatesState:
+    """The weights that come with the package; targets begin where their networks are."""
+    weights = {name: value.float() for name, value in load_file(POLICY).items()}
+    return weights | {f"target_{name}": value for name, value in weights.items()}

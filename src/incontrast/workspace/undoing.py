@@ -1,0 +1,81 @@
+"""Taking back: an update that is under way, versions, and items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from incontrast.workspace.errors import Unfinished, WorkspaceError
+from incontrast.workspace.steps import Advance
+
+if TYPE_CHECKING:
+    from incontrast.workspace.workspace import Workspace
+
+__all__ = ["discard_pending", "forget_items", "go_back"]
+
+
+def discard_pending(workspace: Workspace) -> bool:
+    """Drop what is under way; returns whether something was."""
+    with workspace.writing("discard") as store:
+        advance = Advance(workspace, store, "discard", None, None, None, None)
+        advance.recover()
+        pending = store.note("pending")
+        if pending is not None:
+            advance.discard(pending)
+    return pending is not None
+
+
+def go_back(workspace: Workspace, to: int | None) -> int:
+    """Point to another version; returns its number."""
+    versions = workspace.versions
+    with workspace.writing("rollback") as store:
+        advance = Advance(workspace, store, "rollback", None, None, None, None)
+        advance.recover()
+        pending = store.note("pending")
+        before: int | None = None
+        if to is None:
+            before = versions.current()
+            to = None if before is None else versions.record(before)["parent"]
+            if to is None or not versions.folder(to).is_dir():
+                raise WorkspaceError("there is no earlier version to go back to")
+        if pending is not None and to == pending["number"]:
+            raise Unfinished(
+                f"version {to} was never promoted: incontrast update --force does that"
+            )
+        versions.verify(to)
+        if pending is not None:
+            advance.discard(pending)
+        versions.promote(to)
+        workspace.journal.add("rollback", version=to, before=before)
+    return to
+
+
+def forget_items(workspace: Workspace, ids: Iterable[int], hashes: Iterable[bytes]) -> int:
+    """Delete items and their bytes; returns how many there were."""
+    versions = workspace.versions
+    wanted = torch.tensor(sorted(set(ids)), dtype=torch.int64)
+    with workspace.writing("forget") as store:
+        Advance(workspace, store, "forget", None, None, None, None).recover()
+        if store.note("pending") is not None:
+            raise Unfinished(
+                "an update is unfinished: run incontrast update to finish it, or "
+                "incontrast update --discard to drop it, then forget"
+            )
+        numbers = versions.numbers()
+        arrivals = max((versions.memory_state(number)[0] for number in numbers), default=0)
+        unknown = wanted[(wanted < 0) | (wanted >= arrivals)].tolist()
+        if unknown:
+            raise WorkspaceError(
+                f"no items have the ids {unknown[:5]}: ids go from 0 to {arrivals - 1}"
+            )
+        found = torch.unique(torch.cat([wanted, store.find(hashes)]))
+        workspace.journal.add("forgetting", ids=found.tolist())  # in case of a power cut now
+        removed = store.remove(found, forgotten=True) if len(found) else 0
+        store.erase()
+        # Reports show pictures of items; `incontrast report` makes them again.
+        for page in workspace.reports.glob("*.html"):
+            page.unlink()
+        workspace.journal.add("forget", items=removed, ids=found.tolist())
+    return removed
