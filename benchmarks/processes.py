@@ -3,10 +3,12 @@
     python benchmarks/processes.py
 
 Processes have one thread each. In every round the first process trains alone while the others
-wait, then all train together, so that noise of the machine hits both; the median of the ratios is
-shown, once by the clock and once by processor time, which other programs on the machine disturb
-less but which does not know of waiting. Before that, small and large sums over processes are
-timed: from these and the time of one process, ``training/cost.py`` predicts the ratio.
+wait; then each trains by itself, all at the same time; then all train together. So noise of the
+machine hits all three, and the second says what the machine has to give at that moment: on one that
+others use as well, two processes may not get two cores. The medians of the ratios are shown, and by
+processor time too, which other programs disturb less but which does not know of waiting. Before
+that, small and large sums over processes are timed: from these and the time of one process,
+``training/cost.py`` predicts the ratio.
 """
 
 from __future__ import annotations
@@ -148,43 +150,48 @@ def work(rounds: int, chosen: str) -> None:
     for case in CASES:
         if chosen not in case.name:
             continue
-        pairs = []
+        rows = []
         for _ in range(rounds):
             many.agree(0.0)
             single = timed(case, alone) if many.rank == 0 else Times(0.0, 0.0)
             many.agree(0.0)
-            several = timed(case, many)
-            # The slowest process decides.
-            shared = Times(*summed_max(many, several))
-            pairs.append((single, shared))
+            apart = Times(*slowest(many, timed(case, alone)))
+            many.agree(0.0)
+            shared = Times(*slowest(many, timed(case, many)))
+            rows.append((single, apart, shared))
         if many.rank == 0:
-            report(case, pairs, path, many.processes)
+            report(case, rows, path, many.processes)
 
 
-def summed_max(engine: Engine, times: Times) -> list[float]:
+def slowest(engine: Engine, times: Times) -> list[float]:
+    """The times of the slowest process: all wait for it."""
     table = torch.zeros(engine.processes, 2, dtype=torch.float64)
     table[engine.rank] = torch.tensor(times)
     return [float(value) for value in summed_(table).max(dim=0).values]
 
 
-def report(case: Case, pairs: list[tuple[Times, Times]], path: Link, processes: int) -> None:
+def report(case: Case, rows: list[tuple[Times, Times, Times]], path: Link, processes: int) -> None:
     items = case.strategy.batch + case.strategy.old_batch
-    ratios = [sorted(one[i] / many[i] for one, many in pairs) for i in range(2)]
-    clock, processor = (statistics.median(values) for values in ratios)
-    one, many = (statistics.median(pair[i].clock for pair in pairs) for i in range(2))
-    quiet = statistics.median(pair[0].processor for pair in pairs)  # as on an idle machine
+    one, many = (statistics.median(row[i].clock for row in rows) for i in (0, 2))
+    quiet = statistics.median(row[0].processor for row in rows)  # as on an idle machine
     step = Step.of(case.domain.encoder(), items=items)
     cores = os.cpu_count() or 1
     share = common(case) / quiet
     expected = step_seconds(quiet, step, path, processes, cores=cores, common=share)
+    figures = {
+        "by the clock": [one.clock / shared.clock for one, _, shared in rows],
+        "what there was": [processes * one.clock / apart.clock for one, apart, _ in rows],
+        "of what there was": [apart.clock / shared.clock / processes for _, apart, shared in rows],
+        "by processor time": [one.processor / shared.processor for one, _, shared in rows],
+    }
+    print(f"{case.name}\n  {items / one:.1f} items/s alone, {items / many:.1f} together")
+    for name, values in figures.items():
+        ends = f"{min(values):.2f} to {max(values):.2f}"
+        print(f"  {name:<18}{statistics.median(values):.2f} ({ends})")
     print(
-        f"{case.name}\n"
-        f"  {items / one:.1f} items/s alone, {items / many:.1f} together\n"
-        f"  by the clock      {clock:.2f}× ({ratios[0][0]:.2f} to {ratios[0][-1]:.2f})\n"
-        f"  by processor time {processor:.2f}× ({ratios[1][0]:.2f} to {ratios[1][-1]:.2f})\n"
-        f"  predicted         {quiet / expected:.2f}× on an idle machine, of whose step "
+        f"  {'predicted':<18}{quiet / expected:.2f} on an idle machine, of whose step "
         f"{100 * step.talking(path, processes) / expected:.0f}% is talking\n"
-        f"  load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
+        f"  load {os.getloadavg()[0]:.1f} on {cores} cores",
         flush=True,
     )
 

@@ -150,6 +150,12 @@ def learners() -> Result:
     found["weights"] = exchange(many.embed(ROWS[:3]).tolist())
     found["seconds"] = exchange(outcome.seconds)
     found["true loss"] = [list(of.true_loss(ROWS[:50], ROWS[250:])) for of in (one, many)]
+    learned = ic.ICL(max_epochs=8, rates=ic.Learned(start=0.05))
+    outcomes = [of.update(ROWS[:60], strategy=learned) for of in (one, many)]
+    found["learned"] = [
+        [outcome.steps, outcome.undone, outcome.history[-1].rate] for outcome in outcomes
+    ]
+    found["agents"] = exchange({n: v.tolist() for n, v in many.rates_state.items()})
     return found
 
 

@@ -72,6 +72,16 @@ def test_a_learner_gives_the_same_answer(results: list[dict[str, Any]]) -> None:
         assert found["true loss"][0] == pytest.approx(found["true loss"][1], rel=1e-4)
 
 
+def test_learned_rates_are_agreed_on(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        one, many = result["learners"]["learned"]
+        assert one[:2] == many[:2]
+        assert one[2] == pytest.approx(many[2], rel=1e-2)
+        first, second = result["learners"]["agents"]
+        assert first == second
+        assert first
+
+
 def test_all_processes_end_with_the_same_bits(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert result["learners"]["weights"][0] == result["learners"]["weights"][1]

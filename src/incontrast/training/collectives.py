@@ -31,6 +31,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+SMALL = 2**17  # bytes of all processes together
+
 
 class LostProcess(RuntimeError):
     """A process did not answer: it is gone, or slower than the time-out."""
@@ -58,8 +60,15 @@ def in_contact() -> Iterator[None]:
 
 def summed_(tensor: Tensor) -> Tensor:
     """The sum over all processes, in place and without gradients."""
+    count = dist.get_world_size()
     with in_contact():
-        dist.all_reduce(tensor)
+        if tensor.is_cpu and count * tensor.numel() * tensor.element_size() <= SMALL:
+            # One round of messages where gloo's all-reduce takes several: half the time or less.
+            rows = tensor.new_empty(count, tensor.numel())
+            dist.all_gather(list(rows.unbind()), tensor.reshape(-1))
+            tensor.copy_(rows.sum(dim=0).view_as(tensor))
+        else:
+            dist.all_reduce(tensor)
     return tensor
 
 

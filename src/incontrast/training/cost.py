@@ -160,7 +160,7 @@ def step_seconds(
     >>> step = Step(items=96, width=512, parameters=11_168_832, norms=20, channels=4800)
     >>> wire = Link(latency=1e-4, bandwidth=1e9)
     >>> [round(8.0 / step_seconds(8.0, step, wire, count, cores=64), 1) for count in (1, 2, 64)]
-    [1.0, 2.0, 36.5]
+    [1.0, 2.0, 36.4]
     """
     parallel = min(processes, cores)
     # Processes beyond the cores wait for each other, also with what all do alike.

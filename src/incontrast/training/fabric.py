@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +76,15 @@ def _torchrun(device: torch.device | str | None, precision: Precision) -> Fabric
         precision="bf16-mixed" if precision == "bfloat16" else "32-true",
     )
     fabric.launch()
+    # Fabric leaves gloo's threads to the end of the program, which then sometimes aborts.
+    atexit.unregister(_leave)
+    atexit.register(_leave)
     return fabric
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _alone(fabric: Fabric) -> Engine:
