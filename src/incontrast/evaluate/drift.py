@@ -179,6 +179,11 @@ def drift(
     )
     distance = log_ratio.square().mean(dim=0).sqrt()
     # A hair less, so that equal groups count as equal whatever the order of their sums.
+    if not bool(distance.isfinite().all()):
+        raise ValueError(
+            "embeddings are not finite, so nothing can be said about drift: "
+            "look for extreme values in the data"
+        )
     by_chance = int((distance[1:] >= distance[0] * (1.0 - 1e-9) - 1e-12).sum())
     parts = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
     quartiles = torch.quantile(log_ratio.exp(), parts, dim=0)  # (3, 1 + shuffles)

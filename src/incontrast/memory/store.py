@@ -278,13 +278,13 @@ class Store:
         return contents
 
     def find(self, hashes: Iterable[bytes]) -> Tensor:
-        """(n,) ids of the items with these content hashes that are there."""
+        """(n,) ids of the items with these content hashes that are not forgotten."""
         wanted = np.frombuffer(b"".join(hashes), "S16")
         found = [np.empty(0, np.int64)]
         with translated(self.path):
             for first, _, states, known in self._chunks("states, hashes"):
                 match = np.isin(np.frombuffer(known, "S16"), wanted)
-                match &= np.frombuffer(states, np.uint8) == PRESENT
+                match &= np.frombuffer(states, np.uint8) != FORGOTTEN
                 found.append(first + match.nonzero()[0])
         return torch.from_numpy(np.concatenate(found))
 

@@ -22,7 +22,7 @@ class Guard:
         relief: By what factor the ceiling rises per window.
     """
 
-    def __init__(self, tolerance: float = 0.25, relief: float = 1.02) -> None:
+    def __init__(self, tolerance: float = 0.25, relief: float = 1.1) -> None:
         self.ceiling = float("inf")
         self.undone = 0  # windows taken back so far
         self._tolerance, self._relief = tolerance, relief

@@ -59,6 +59,7 @@ class Crew:
 
         What fails inside a joint block is known to the others, or ends them by its silence.
         """
+        self._joint = False
         try:
             yield
         except BaseException as error:

@@ -249,6 +249,7 @@ def _write(
 ) -> list[str]:
     file, source = job.file, job.source
     stamp["current"] = job.about
+    write_json(_stamp_file(file), stamp)  # before the file changes: it is complete no longer
     skipped: list[str] = []
     # Rows that are in the file already, as opposed to in a Parquet file that they will join.
     elsewhere = stamp.get("kept", 0) if file.suffix == ".parquet" else 0

@@ -29,6 +29,8 @@ def objections(
         after: The health of the candidate, on the same items.
     """
     reasons = []
+    if loss_before is not None and loss_after is None:
+        reasons.append("the loss of old items is no longer a finite number")
     if (
         loss_before is not None
         and loss_after is not None

@@ -187,7 +187,8 @@ def _begin(shards: Shards, manifest: dict[str, Any], overwrite: bool) -> None:
         raise WorkspaceError(f"{folder} holds something else than shards: choose another folder")
     if there is not None and overwrite:
         for file in folder.iterdir():
-            file.unlink()
+            if file.name != MANIFEST:  # last, and replaced: without it these are no shards
+                file.unlink()
         there = None
     if there is None:
         folder.mkdir(exist_ok=True)

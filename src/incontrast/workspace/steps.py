@@ -153,6 +153,8 @@ class Advance:
 
     def discard(self, pending: dict[str, Any]) -> None:
         """Drop what is under way."""
+        # If this is cut short, `recover` finds something incomplete and finishes it.
+        self.store.set_note("pending", {**pending, "complete": False})
         if self.versions.folder(pending["number"]).is_dir():
             self.store.set_note("last", pending["number"])  # a number is used once
             self.versions.remove(pending["number"])
@@ -273,7 +275,14 @@ class Advance:
 
     def _strategy(self, pending: dict[str, Any]) -> Strategy | None:
         written = pending["strategy"]
-        if written is None or written["type"] == "yours":
+        if written is None:
+            return None
+        if written["type"] == "yours":
+            if self.strategy is None:
+                raise Unfinished(
+                    f"the update under way was begun with a {written['name']} of your own: "
+                    "pass it again to go on, or discard the update"
+                )
             return self.strategy
         strategy: Strategy = saving.decode(written, "strategy", self.store.path)
         return strategy

@@ -121,6 +121,7 @@ class Versions:
         if doomed.exists():
             shutil.rmtree(doomed)
         self.folder(number).rename(doomed)
+        flush_folder(self.root)
         shutil.rmtree(doomed)
 
     def sweep(self) -> None:
