@@ -46,7 +46,6 @@ from tasks import Curve, Quadratic, Update, updates
 STEPS = 480  # of an episode
 EVERY = 4  # steps per decision
 LOOKS = 16  # steps between two measurements of the true loss
-LEEWAY = 0.02  # of log loss, that counts as near the lowest
 GAIN = 0.1  # of log loss: the least that counts as what could be gained on a task
 
 
@@ -151,11 +150,9 @@ def follow_actor(networks: ActorCritic, draws: Generator, sigma: float) -> Calla
 
 
 def best_rates(episodes: list[Episode]) -> dict[str, float]:
-    """The logarithm of the lowest rate that ends near the lowest loss, for each task.
+    """The logarithm of the rate with the lowest loss at the end, for each task.
 
-    The lowest, because these encoders are fitted for a short while: one that has converged is
-    damaged sooner. Episodes at about the same rate are averaged: a Gaussian of width 0.6 in log
-    rate.
+    Episodes at about the same rate are averaged: a Gaussian of width 0.6 in log rate.
     """
     best = {}
     for task in {episode.task for episode in episodes}:
@@ -169,7 +166,7 @@ def best_rates(episodes: list[Episode]) -> dict[str, float]:
         near = torch.exp(-0.5 * ((candidates[:, None] - typical) / 0.6) ** 2)
         mean = (near @ losses) / (near.sum(1) + 1e-6)
         mean[near.sum(1) < 1.0] = math.inf  # too few episodes there
-        best[task] = float(candidates[mean <= mean.min() + LEEWAY][0])
+        best[task] = float(candidates[mean.argmin()])
     return best
 
 

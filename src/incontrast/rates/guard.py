@@ -9,7 +9,7 @@ from incontrast.rates.base import Verdict
 __all__ = ["Guard"]
 
 RECENT = 4  # windows whose mean is compared with the best so far
-SHAKY = 0.05  # of the first mean loss: the change between windows as long as it is not known
+SHAKY = 0.08  # of the first mean loss: the change between windows as long as it is not known
 
 
 class Guard:
