@@ -286,3 +286,10 @@ def test_imagenet_pictures(shared_data: Path, tmp_path: Path) -> None:
     first, _ = domain.views(batch, Generator().manual_seed(0))
     assert domain.encoder().eval()(first[:2]).shape == (2, 512)
     assert 0 < domain.prepare(batch).std() < 2
+
+
+def test_the_standard_beginning_can_be_asked_for_at_any_size() -> None:
+    encoder = Images(32, encoder="resnet18-standard").encoder()
+    assert encoder.conv1.weight.shape == (64, 3, 7, 7)
+    assert Images(32).encoder().conv1.weight.shape == (64, 3, 3, 3)
+    assert encoder(torch.zeros(2, 3, 32, 32)).shape == (2, 512)

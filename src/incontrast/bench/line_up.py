@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from incontrast.bench.sets import DataSet
-from incontrast.rates import Fixed
+from incontrast.rates import Fixed, Learned
 from incontrast.strategies import (
     ICL,
     Distill,
@@ -63,8 +63,7 @@ LINE_UP: dict[str, Entry] = {
     "replay": Entry(strategy=Replay(), searched=True),
     "distillation": Entry(strategy=Distill(), searched=True),
     "icl": Entry(strategy=ICL()),
-    # Our objective without learned rates.
-    "icl-fixed": Entry(strategy=ICL(rates=Fixed(2e-3))),
+    "icl-learned": Entry(strategy=ICL(rates=Learned())),
     "paper": Entry(strategy=ICL.paper()),
     "paper-no-lrl": Entry(strategy=ICL.paper(learned_rates=False), searched=True),
     "paper-no-m": Entry(strategy=ICL.paper(meta=False)),

@@ -159,14 +159,14 @@ SMALL: dict[str, DataSet] = {
     "mnist-2": DataSet(
         name="MNIST-2",
         read=MnistFiles((0, 1)),
-        domain=Images(16, 1, views=_GREY),
+        domain=Images(28, 1, encoder="resnet18-standard", views=_GREY),
         held_out=500,
         **_RESNET,
     ),
     "imagenet-2": DataSet(
         name="ImageNet-2",
-        read=ImageFiles("ImageNet-2-tiny", 16),
-        domain=Images(16),
+        read=ImageFiles("ImageNet-2-tiny", 32),
+        domain=Images(32, encoder="resnet18-standard"),
         held_out=100,
         **_RESNET,
     ),

@@ -77,11 +77,15 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="An HTML file to write as well.")] = None,
     size: Annotated[int | None, typer.Option(help="Side of images in pixels.")] = None,
     channels: Annotated[int | None, typer.Option(help="Of images: 1 or 3.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Of images: small or resnet18.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Of images: small, resnet18 or resnet18-standard.")
+    ] = None,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one."""
-    if encoder not in (None, "small", "resnet18"):
-        raise typer.BadParameter(f"encoder must be 'small' or 'resnet18', got {encoder!r}")
+    if encoder not in (None, "small", "resnet18", "resnet18-standard"):
+        raise typer.BadParameter(
+            f"encoder must be 'small', 'resnet18' or 'resnet18-standard', got {encoder!r}"
+        )
     if minutes <= 0 or items < 8:
         raise typer.BadParameter("minutes must be positive and items at least 8")
     from incontrast.cli.compare import run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -14,6 +14,7 @@ from incontrast.bench.compare import Comparison, compare, sampled
 from incontrast.bench.recommend import Attempt
 from incontrast.cli.tables import print_table
 from incontrast.data.sources import Source, read_source
+from incontrast.domains.images import Network
 from incontrast.report import Cell, Column, Facts, Figure, Page, Section, Table, Text, save
 from incontrast.report.figures import SERIES, can_draw, svg
 from incontrast.training.progress import Progress, ProgressCallback
@@ -31,7 +32,7 @@ def run(
     out: Path | None,
     size: int | None,
     channels: int | None,
-    encoder: Literal["resnet18", "small"] | None,
+    encoder: Network | None,
 ) -> None:
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
     console = Console()

@@ -28,6 +28,7 @@ class EncoderName(StrEnum):
 
     SMALL = "small"
     RESNET18 = "resnet18"
+    RESNET18_STANDARD = "resnet18-standard"
 
 
 def init(
@@ -135,7 +136,9 @@ def init(
             memory=kinds[memory](items=memory_items, bytes=memory_bytes),
             seed=seed,
         )
-        if threads is None and not (isinstance(domain, Images) and domain.network == "resnet18"):
+        if threads is None and not (
+            isinstance(domain, Images) and str(domain.network).startswith("resnet18")
+        ):
             threads = 1  # such encoders are too small to share
         workspace = Workspace.create(
             folder, learner, tolerance=tolerance, keep=keep, threads=threads

@@ -20,7 +20,7 @@ from incontrast.domains.base import Collection, Domain
 from incontrast.domains.graphs import Graphs
 from incontrast.domains.image_collection import ImageCollection
 from incontrast.domains.image_reading import find_images, is_image
-from incontrast.domains.images import Images
+from incontrast.domains.images import Images, Network
 from incontrast.domains.vectors import Vectors
 
 __all__ = ["Chunk", "Kind", "Source", "read_source", "rows_at_once"]
@@ -68,7 +68,7 @@ class Source:
         *,
         size: int | None = None,
         channels: int | None = None,
-        encoder: Literal["resnet18", "small"] | None = None,
+        encoder: Network | None = None,
     ) -> Domain:
         """The domain that fits these items; the arguments are for images only.
 

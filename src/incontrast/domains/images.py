@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Generator, Tensor, nn
@@ -20,7 +20,8 @@ from incontrast.domains.image_views import ImageViews
 
 __all__ = ["Images"]
 
-Encoder = Literal["resnet18", "small"] | nn.Module | Callable[[], nn.Module]
+Network = Literal["resnet18", "resnet18-standard", "small"]
+Encoder = Network | nn.Module | Callable[[], nn.Module]
 
 _IMAGENET = {  # channels: mean and std
     1: ((0.449,), (0.226,)),
@@ -39,10 +40,11 @@ class Images(Domain):
     Args:
         size: Side in pixels; larger and smaller images are resized and cropped at the centre.
         channels: 3 (colour) or 1 (grey); images are converted.
-        encoder: ``"resnet18"``; ``"small"``, for 8 to 32 px without an accelerator; a module of
-            your own, whose weights are the start (of every encoder: it is copied), so that
-            pretrained ones are kept; or a function without arguments that makes a new module.
-            Takes (n, channels, size, size) and gives (n, d).
+        encoder: ``"resnet18"``; ``"resnet18-standard"``, with its usual 7×7 beginning at any
+            size, a third of the work at 32 px; ``"small"``, for 8 to 32 px without an
+            accelerator; a module of your own, whose weights are the start (of every encoder: it
+            is copied), so that pretrained ones are kept; or a function without arguments that
+            makes a new module. Takes (n, channels, size, size) and gives (n, d).
         views: What a random view is.
         mean: Mean of the pixels in [0, 1] for each channel, ImageNet's unless given.
         std: Their standard deviation, ImageNet's unless given.
@@ -76,10 +78,9 @@ class Images(Domain):
             raise ValueError(f"size must be at least 4 pixels, got {size}")
         if channels not in _IMAGENET:
             raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {channels}")
-        if isinstance(encoder, str) and encoder not in ("resnet18", "small"):
-            raise ValueError(
-                f"encoder must be 'resnet18', 'small' or a module of your own, got {encoder!r}"
-            )
+        if isinstance(encoder, str) and encoder not in get_args(Network):
+            names = ", ".join(repr(name) for name in get_args(Network))
+            raise ValueError(f"encoder must be {names} or a module of your own, got {encoder!r}")
         fields = {
             "size": size,
             "channels": channels,
@@ -150,6 +151,8 @@ class Images(Domain):
     def encoder(self) -> nn.Module:
         if self.network == "resnet18":
             return ResNet18(self.channels, "small" if self.size <= 64 else "standard")
+        if self.network == "resnet18-standard":
+            return ResNet18(self.channels, "standard")
         if self.network == "small":
             return SmallEncoder(self.channels, self.size)
         if isinstance(self.network, nn.Module):

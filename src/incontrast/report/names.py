@@ -16,7 +16,7 @@ STRATEGIES = {
     "paper-no-m-lrl": "paper's ICL w/o M+LRL",
     "warm-start": "warm start",
     "icl": "ICL()",
-    "icl-fixed": "ICL(rates=Fixed(2e-3))",
+    "icl-learned": "ICL(rates=Learned())",
     "warm-start-96": "warm start, 96 items at 2e-3",
     "icl-large": "ICL, 128 + 64 items at 8e-3",
 }

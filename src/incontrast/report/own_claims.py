@@ -12,10 +12,10 @@ __all__ = ["claims_of_ours"]
 
 def claims_of_ours(summary: Summary) -> tuple[Verdict, ...]:
     """What this library says about its own update."""
-    fixed = "icl-fixed" in summary.strategies
+    learned = ("icl-learned",) if "icl-learned" in summary.strategies else ()
     return tuple(
         verdict
-        for name in ("icl", *(("icl-fixed",) if fixed else ()))
+        for name in ("icl", *learned)
         for verdict in (
             _at_or_ahead(summary, name),
             _within_the_band(summary, name),

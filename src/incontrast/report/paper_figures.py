@@ -23,12 +23,12 @@ COLOURS = {
     "paper-no-m-lrl": SERIES[2],
     "paper-no-m": SERIES[5],
     "inference": SERIES[0],
-    "icl-fixed": SERIES[7],
+    "icl-learned": SERIES[7],
 }
-SWEPT = {"icl": "-", "icl-fixed": "-.", "paper": "--"}
+SWEPT = {"icl": "-", "icl-learned": "-.", "paper": "--"}
 CURVES = (
     *("retraining", "fine-tuning", "replay", "distillation"),
-    *("paper", "warm-start", "icl-fixed", "icl"),
+    *("paper", "warm-start", "icl-learned", "icl"),
 )
 
 
