@@ -73,10 +73,14 @@ def test_from_nothing_to_the_third_week(space: Path, rows: list[Path], tmp_path:
     run("embed", rows[1], embedded, "--overwrite")
     assert "week.npy: version 3, up to date" in run("status")
     assert "Version 2 is the current one." in run("rollback")
-    assert "2 items forgotten." in run("forget", 0, 5)
+    assert "Version 2 is the current one." in run("report", "--version", 1)
+    shown = run("forget", 0, 5)
+    assert "2 items forgotten." in shown
+    assert f"Embeddings of them may still be in {embedded}." in shown
     log = run("log")
     for words in ("workspace made", "30 items of", "version 3 promoted", "2 items forgotten"):
         assert words in log
+    assert "taken in as 80 to 109" in log
     assert "every file is as it was written" in run("status", "--check")
 
 
@@ -94,7 +98,7 @@ def test_json_for_machines(space: Path, rows: list[Path], tmp_path: Path) -> Non
     assert run_json("embed", rows[2], tmp_path / "e.npy")["rows"] == 30
     assert run_json("report")["version"] == 2
     assert run_json("rollback") == {"current": 1}
-    assert run_json("forget", 1) == {"forgotten": 1}
+    assert run_json("forget", 1) == {"forgotten": 1, "embeddings": [str(tmp_path / "e.npy")]}
     failed = run_json("rollback", code=Exit.STATE)
     assert failed == {"error": "there is no earlier version to go back to", "exit": 9}
 
@@ -159,8 +163,11 @@ def test_drift_can_end_a_script(space: Path, tmp_path: Path, blobs) -> None:
 
 def test_items_are_forgotten_by_content(space: Path, rows: list[Path], tmp_path: Path) -> None:
     np.save(tmp_path / "gone.npy", np.load(rows[0])[[3, 4]])
-    assert run_json("forget", "--like", tmp_path / "gone.npy") == {"forgotten": 2}
-    assert run_json("forget", "--hash", "00" * 16) == {"forgotten": 0}
+    assert run_json("forget", "--like", tmp_path / "gone.npy")["forgotten"] == 2
+    run("report")
+    assert run_json("forget", "--hash", "00" * 16) == {"forgotten": 0, "embeddings": []}
+    assert len(list((space / "reports").iterdir())) == 1  # nothing that it might show has gone
+    assert "0 items forgotten. They were forgotten before" in run("forget", 3)
     assert "say which items" in plain(run("forget", code=2))
     assert "32 hexadecimal digits" in plain(run("forget", "--hash", "xyz", code=2))
     assert "ids go from 0 to 79" in run("forget", 80, code=Exit.STATE)

@@ -115,6 +115,13 @@ def test_a_learner_says_what_to_do(blobs) -> None:
         Learner(Vectors(8)).drift(blobs(5))
 
 
+def test_drift_needs_finite_embeddings() -> None:
+    new = embeddings(40, 1)
+    new[3, 2] = torch.inf
+    with pytest.raises(ValueError, match="embeddings are not finite"):
+        compare(new)
+
+
 def test_drift_needs_old_items(blobs) -> None:
     learner = Learner(Vectors(8), fitting=Retrain(max_epochs=1), memory=Reservoir(items=20))
     learner.fit(blobs(60))

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from incontrast import KeepAll, Queue, Reservoir, TensorCollection, Vectors
-from incontrast.memory import Memory, Store, StoredCollection, StoreError, content_hash, remembered
+from incontrast.memory import (
+    Extent,
+    Memory,
+    Store,
+    StoreBusy,
+    StoredCollection,
+    StoreError,
+    content_hash,
+    remembered,
+)
 from incontrast.memory.store import PRESENT
 
 DOMAIN = Vectors(1)
@@ -63,9 +72,8 @@ def test_a_memory_over_a_store_is_the_memory_in_ram(
                 plain = plain.forget(forgotten)
                 store.remove(torch.tensor(sorted(forgotten), dtype=torch.int64), forgotten=True)
             # Read back from nothing but two numbers.
-            stored = remembered(
-                store, DOMAIN, policy, arrivals=stored.arrivals, threshold=stored.threshold
-            )
+            extent = Extent(stored.arrivals, stored.threshold)
+            stored = remembered(store, DOMAIN, policy, extent)
             assert contents(stored) == contents(plain) == plain.ids.tolist()
             assert torch.equal(stored.ids, plain.ids)
             assert torch.equal(stored.keys, plain.keys)
@@ -115,6 +123,26 @@ def test_items_are_found_by_their_content(tmp_path: Path) -> None:
     assert store.find([content_hash(b"one"), content_hash(b"three")]).tolist() == [0, 2]
     store.remove(torch.tensor([0]), forgotten=True)
     assert store.find([content_hash(b"one")]).tolist() == [2]
+    store.remove(torch.tensor([2]))  # no longer kept, but it can still be asked to be forgotten
+    assert store.find([content_hash(b"one")]).tolist() == [2]
+
+
+def test_a_memory_skips_what_came_in_elsewhere(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    policy = Queue(items=5)
+    start, here = 0, Memory(policy)
+    for number in range(3):
+        new = put(store, policy, start, 3, number)
+        start += 3
+        if number != 1:  # the second lot came in after a version that was rolled back
+            here = here.skip_to(start - 3).admit(new, Generator().manual_seed(number))
+    extent = Extent(here.arrivals, here.threshold, skipped=((3, 6),))
+    read = remembered(store, DOMAIN, policy, extent)
+    assert read.ids.tolist() == here.ids.tolist() == [1, 2, 6, 7, 8]
+    assert (read.seen, read.arrivals, store.arrivals()) == (here.seen, 9, 9) == (6, 9, 9)
+    assert torch.equal(read.forgotten, here.forgotten)
+    with pytest.raises(ValueError, match="9 items have come in, which is more than 4"):
+        here.skip_to(4)
 
 
 def test_forgotten_bytes_are_gone_from_the_files(tmp_path: Path) -> None:
@@ -139,14 +167,15 @@ def test_forgotten_bytes_are_gone_from_the_files(tmp_path: Path) -> None:
 
 
 def test_erasing_waits_for_readers_and_says_so(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("incontrast.memory.sqlite_file.WAIT", 0.05)
+    monkeypatch.setattr("incontrast.memory.store.WAIT", 0.05)
     store = Store.create(tmp_path / "memory.sqlite")
     store.append(0, [b"one"])
     reader = sqlite3.connect(store.path, isolation_level=None)
     reader.execute("begin")
     reader.execute("select * from items").fetchall()
     store.remove(torch.tensor([0]), forgotten=True)
-    with pytest.raises(StoreError, match="another process is reading"):
+    assert not store.fold()
+    with pytest.raises(StoreBusy, match="another process is reading"):
         store.erase()
     reader.execute("commit")
     store.erase()

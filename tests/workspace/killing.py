@@ -78,7 +78,7 @@ def bits(folder: Path) -> dict[str, Any]:
     assert current is not None
     version = workspace.versions.folder(current)
     store = Store.open(workspace.store_file, readonly=True)
-    keys, sizes, states = store.columns(workspace.versions.memory_state(current)[0])
+    keys, sizes, states = store.columns(workspace.versions.extent(current).arrivals)
     there = (states == 1).nonzero()[:, 0].tolist()
     return {
         "version": current,

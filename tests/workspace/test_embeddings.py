@@ -11,6 +11,7 @@ import pytest
 from incontrast import ICL, Learner, Retrain, Vectors, Workspace, WorkspaceError
 from incontrast.data import read_source
 from incontrast.data.sources import Source
+from incontrast.workspace import Busy
 from incontrast.workspace.embeddings import embed_source, outputs, stamp_of
 
 
@@ -133,3 +134,52 @@ def test_files_of_others_are_left_alone(
         embed_source(workspace, source, tmp_path / "a.txt")
     with pytest.raises(ValueError, match="there is no folder"):
         embed_source(workspace, source, tmp_path / "missing" / "a.npy")
+
+
+def test_a_file_that_is_being_overwritten_is_complete_no_longer(
+    workspace: Workspace, source: Source, tmp_path: Path, monkeypatch
+) -> None:
+    file = tmp_path / "file.npy"
+    embed_source(workspace, source, file)
+
+    def fail(*arguments, **options):
+        raise Stop
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr("incontrast.workspace.embeddings.pieces", fail)
+        with pytest.raises(Stop):
+            embed_source(workspace, source, file, overwrite=True)
+    assert not stamp_of(file)["complete"]
+    assert embed_source(workspace, source, file).added == 30
+
+
+def test_shards_that_are_being_overwritten_stay_shards(
+    workspace: Workspace, source: Source, tmp_path: Path, monkeypatch
+) -> None:
+    folder = tmp_path / "shards"
+    embed_source(workspace, source, folder)
+    unlink = Path.unlink
+
+    def stumble(path: Path, **options) -> None:
+        unlink(path, **options)
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", stumble)
+        with pytest.raises(Stop):
+            embed_source(workspace, source, folder, overwrite=True)
+    assert embed_source(workspace, source, folder, overwrite=True).rows == 30
+
+
+def test_one_process_at_a_time_writes_a_file(
+    workspace: Workspace, source: Source, tmp_path: Path
+) -> None:
+    file = tmp_path / "file.npy"
+
+    def progress(done: int, total: int) -> None:
+        with pytest.raises(Busy, match=r"file\.npy is being written by another process"):
+            embed_source(workspace, source, file)
+
+    assert embed_source(workspace, source, file, progress=progress).rows == 30
+    assert np.load(file).shape == (30, 4)

@@ -40,6 +40,7 @@ def judge(**about) -> list[str]:
             "rose from 1.000 to 1.060, by more than the 5%",
         ),
         ({"loss_after": 1.06, "tolerance": 0.1}, None),
+        ({"loss_after": None}, "the loss of old items is no longer a finite number"),
         ({"loss_before": None, "loss_after": None, "before": None}, None),
         ({"after": Health(1.0, 0.0)}, "have collapsed: their effective rank is 1.0"),
         ({"after": Health(20.0, -0.001)}, "have collapsed"),

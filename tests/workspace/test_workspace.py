@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +28,10 @@ from incontrast import (
     WorkspaceError,
 )
 from incontrast.data import read_source
-from incontrast.memory import content_hash
+from incontrast.memory import Store, content_hash
+from incontrast.training.engine import Engine
 from incontrast.workspace import Unfinished
+from incontrast.workspace.crew import Crew
 
 QUICK = ICL(max_epochs=2)
 
@@ -137,14 +141,73 @@ def test_going_back_and_forth(workspace: Workspace, blobs) -> None:
     assert workspace.rollback(to=2) == 2
     assert same(weights(workspace), second)
     workspace.rollback()
-    # The data of the version that was rolled back never happened.
+    # For what comes next, the data of the version that was rolled back never happened.
     step = workspace.update(blobs(20, seed=1))
     assert step.version == 3
-    assert workspace.versions.numbers() == [1, 3]
     assert same(weights(workspace), second)
+    assert workspace.learner().memory.seen == 80
+    assert workspace.learner().memory.ids.tolist() == [*range(60), *range(80, 100)]
     steps = [event["step"] for event in workspace.journal.events()]
     assert steps.count("rollback") == 3
-    assert "drop" in steps
+    # But it is still there, with its items.
+    assert workspace.rollback(to=2) == 2
+    assert same(weights(workspace), second)
+    assert workspace.learner().memory.ids.tolist() == [*range(80)]
+    assert workspace.rollback(to=3) == 3
+    assert workspace.rollback() == 1
+
+
+@pytest.mark.parametrize("policy", [Reservoir(items=30), Queue(items=30)])
+def test_after_going_back_an_update_is_what_it_would_have_been(
+    tmp_path: Path, blobs, policy
+) -> None:
+    def made(name: str) -> Workspace:
+        made = Workspace.create(tmp_path / name, learner(memory=policy))
+        made.fit(blobs(60))
+        return made
+
+    straight, astray = made("straight"), made("astray")
+    for seed in (5, 6):
+        astray.update(blobs(15, seed=seed))
+    astray.rollback(to=1)
+    for seed in (1, 2):
+        for workspace in (straight, astray):
+            workspace.update(blobs(20, seed=seed))
+        assert same(weights(astray), weights(straight))
+        kept = [workspace.learner().memory for workspace in (straight, astray)]
+        assert kept[0].seen == kept[1].seen
+        everything = torch.arange(30)
+        assert torch.equal(kept[0].items.take(everything), kept[1].items.take(everything))
+
+
+def test_an_update_that_fails_after_going_back_loses_no_version(
+    workspace: Workspace, blobs
+) -> None:
+    workspace.update(blobs(20, seed=1))
+    second = weights(workspace)
+    workspace.rollback()
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(blobs(20, seed=2), progress=stopped)
+    workspace.discard()
+    with pytest.raises(ValueError, match=r"got \(20, 3\)"):
+        workspace.update(torch.zeros(20, 3))
+    assert workspace.versions.numbers() == [1, 2]
+    workspace.rollback(to=2)
+    assert same(weights(workspace), second)
+    assert workspace.check() == []
+
+
+def test_the_way_back_is_kept_whatever_its_age(tmp_path: Path, blobs) -> None:
+    workspace = Workspace.create(tmp_path / "space", learner(memory=Reservoir(items=30)), keep=3)
+    workspace.fit(blobs(60))
+    for seed in (1, 2):
+        workspace.update(blobs(10, seed=seed))
+    workspace.rollback(to=1)
+    workspace.update(blobs(10, seed=3))
+    assert workspace.versions.numbers() == [1, 3, 4]
+    assert workspace.rollback() == 1
+    assert len(workspace.learner().memory) == 30
+    assert workspace.check() == []
 
 
 def test_the_same_data_twice_are_taken_in_once(workspace: Workspace, blobs) -> None:
@@ -336,3 +399,58 @@ def test_a_domain_of_ones_own(tmp_path: Path, blobs) -> None:
         Workspace.open(workspace.folder).learner()
     again = Workspace.open(workspace.folder, domain=Mine(8))
     assert again.update(blobs(10, seed=1), strategy=ICL(max_epochs=1)).version == 2
+
+
+def stopped(progress: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_discard_that_is_cut_short_is_finished(workspace: Workspace, blobs, monkeypatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(blobs(20, seed=1), progress=stopped)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "drop_from", lambda store, first: stopped(first))
+        with pytest.raises(KeyboardInterrupt):
+            workspace.discard()
+    step = workspace.update(blobs(30, seed=2))  # not taken for the one that was dropped
+    assert (step.items, step.promoted) == (30, True)
+    assert workspace.learner().memory.ids.tolist() == list(range(90))
+    assert workspace.check() == []
+
+
+@dataclass(frozen=True)
+class OfOnesOwn(ICL):
+    pass
+
+
+def test_a_strategy_of_ones_own_is_needed_again(workspace: Workspace, blobs) -> None:
+    own, rows = OfOnesOwn(max_epochs=2), blobs(20, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(rows, strategy=own, progress=stopped)
+    with pytest.raises(Unfinished, match="with a OfOnesOwn of your own: pass it again"):
+        workspace.update(rows)
+    assert workspace.update(rows, strategy=own).promoted
+
+
+def test_a_reader_does_not_disturb_an_update(workspace: Workspace, blobs) -> None:
+    reader = sqlite3.connect(workspace.store_file, isolation_level=None)
+    reader.execute("begin")
+    reader.execute("select * from items").fetchall()
+    assert workspace.update(blobs(20, seed=1)).promoted
+    reader.close()
+    assert workspace.update(blobs(20, seed=2)).promoted
+    log = workspace.store_file.with_name("memory.sqlite-wal")
+    assert not log.exists() or log.stat().st_size == 0
+
+
+def test_a_leader_that_failed_in_a_joint_block_can_lead_again() -> None:
+    told = []
+    crew = Crew(Engine("cpu"))
+    crew.tell = lambda order, about=None: told.append((order, about))
+    failed = pytest.raises(ValueError, match="while all trained")
+    with failed, crew.leading(), crew.joint("train", {}, None):
+        raise ValueError("while all trained")
+    assert told == []  # the others have failed with it
+    with pytest.raises(ValueError, match="alone"), crew.leading():
+        raise ValueError("alone")
+    assert told == [("failed", "alone")]

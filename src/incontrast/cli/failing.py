@@ -34,14 +34,14 @@ class Exit(IntEnum):
 def failing(as_json: bool = False) -> Iterator[None]:
     """Run a command; what goes wrong becomes a sentence on stderr and an exit code."""
     # Torch is imported by now, or will be in a moment.
-    from incontrast.memory import StoreError, StoreUnwritable
+    from incontrast.memory import StoreBusy, StoreError, StoreUnwritable
     from incontrast.training.collectives import LostProcess, ProcessFailed
     from incontrast.training.loop import TrainingDiverged
     from incontrast.workspace import Busy, Damaged, WorkspaceError
 
     try:
         yield
-    except Busy as error:
+    except (Busy, StoreBusy) as error:
         _end(error, Exit.BUSY, as_json)
     except Damaged as error:
         _end(error, Exit.DAMAGED, as_json)

@@ -36,6 +36,7 @@ def report(
         from incontrast.cli.summary import summary
         from incontrast.cli.update_report import write_report
         from incontrast.workspace import Workspace, WorkspaceError
+        from incontrast.workspace.status import refused_candidate
 
         space = Workspace.open(workspace)
         numbers = space.versions.numbers()
@@ -47,7 +48,6 @@ def report(
         if as_json:
             emit({"version": number, "report": page})
             return
-        current = space.current
-        for line in summary(space, number, promoted=current is not None and number <= current):
+        for line in summary(space, number, refused=number == refused_candidate(space)):
             out().print(line, markup=False)
         out().print(f"Report: {page}", markup=False)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 __all__ = ["last_retraining", "summary"]
 
 
-def summary(workspace: Workspace, number: int, *, promoted: bool) -> Iterator[str]:
-    """What was done, what came of it, and whether it serves."""
+def summary(workspace: Workspace, number: int, *, refused: bool) -> Iterator[str]:
+    """What was done, what came of it, and which version serves."""
     record = workspace.versions.record(number)
     evaluation = workspace.versions.evaluation(number) or {}
     outcome = record["outcome"]
@@ -38,13 +38,16 @@ def summary(workspace: Workspace, number: int, *, promoted: bool) -> Iterator[st
         )
     for objection in evaluation.get("objections", []):
         yield f"  objection: {objection}"
-    if promoted:
-        yield f"Version {number} is the current one."
-    else:
+    if refused:
+        serving = workspace.current
+        keeps = "there is no other" if serving is None else f"version {serving} keeps serving"
         yield (
-            f"Not promoted: version {workspace.current} keeps serving. Promote it with "
-            "`incontrast update --force`, drop it with `incontrast update --discard`."
+            f"Not promoted: {keeps}. Promote it with "
+            f"`incontrast {record['kind']} --force`, drop it with "
+            f"`incontrast {record['kind']} --discard`."
         )
+    else:
+        yield f"Version {workspace.current} is the current one."
 
 
 def last_retraining(workspace: Workspace, number: int) -> float | None:

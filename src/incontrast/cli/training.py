@@ -140,7 +140,11 @@ def _run(
             if not speaks():
                 return
             dropped = workspace.discard()
-            narrate.print("dropped" if dropped else "there is nothing to drop")
+            narrate.print(
+                "what was interrupted or refused is dropped; the current version is as it was"
+                if dropped
+                else "nothing was interrupted or refused: there is nothing to drop"
+            )
             return
         with workspace.crew().engine.together("read the data"):
             # The first process takes the data in; the others read them from the workspace.
@@ -191,7 +195,7 @@ def _say(workspace: Workspace, step: Step, page: Path | None) -> None:
             "(--again takes them in once more)."
         )
         return
-    for line in summary(workspace, step.version, promoted=step.promoted):
+    for line in summary(workspace, step.version, refused=not step.promoted):
         console.print(line, markup=False)
     if page is not None:
         console.print(f"Report: {page}", markup=False)

@@ -69,15 +69,24 @@ def forget(
         raise typer.BadParameter("a hash is 32 hexadecimal digits")
     with failing(as_json):
         from incontrast.workspace import Workspace
+        from incontrast.workspace.embeddings import outputs
+        from incontrast.workspace.steps import counted
 
         space = Workspace.open(workspace)
         if like is not None:
             wanted += _hashes(space, like)
         count = space.forget(ids or [], hashes=wanted)
+        files = [str(file) for file in outputs(space)]
         if as_json:
-            emit({"forgotten": count})
-        else:
-            out().print(f"{count:,} {'item' if count == 1 else 'items'} forgotten.")
+            emit({"forgotten": count, "embeddings": files})
+            return
+        reason = (
+            "" if count else " They were forgotten before, are no longer kept, or never came in."
+        )
+        out().print(f"{counted(count)} forgotten.{reason}")
+        if count and files:
+            listed = ", ".join(files)
+            out().print(f"Embeddings of them may still be in {listed}.", markup=False)
 
 
 def _hashes(space: Workspace, like: Path) -> list[bytes]:

@@ -2,18 +2,20 @@
 
 from incontrast.memory.memory import Memory
 from incontrast.memory.policies import KeepAll, Policy, Queue, Reservoir
-from incontrast.memory.sqlite_file import StoreError, StoreUnwritable
+from incontrast.memory.sqlite_file import StoreBusy, StoreError, StoreUnwritable
 from incontrast.memory.store import Columns, Store, content_hash
-from incontrast.memory.stored import StoredCollection, remembered
+from incontrast.memory.stored import Extent, StoredCollection, remembered
 
 __all__ = [
     "Columns",
+    "Extent",
     "KeepAll",
     "Memory",
     "Policy",
     "Queue",
     "Reservoir",
     "Store",
+    "StoreBusy",
     "StoreError",
     "StoreUnwritable",
     "StoredCollection",

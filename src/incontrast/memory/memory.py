@@ -32,7 +32,7 @@ class Memory:
         ids: (n,) their ids.
         keys: (n,) their keys.
         arrivals: Items that ever came in.
-        forgotten: (m,) ids that were forgotten.
+        forgotten: (m,) ids that were forgotten, or never came in here.
         threshold: Keys from here on are not kept.
     """
 
@@ -77,6 +77,14 @@ class Memory:
             arrivals=self.arrivals + len(new),
             threshold=threshold,
         )
+
+    def skip_to(self, arrivals: int) -> Memory:
+        """The memory where ids below this one are given away, to items that came in elsewhere."""
+        if arrivals < self.arrivals:
+            raise ValueError(f"{self.arrivals} items have come in, which is more than {arrivals}")
+        elsewhere = torch.arange(self.arrivals, arrivals)
+        forgotten = torch.cat([self.forgotten, elsewhere])
+        return replace(self, arrivals=arrivals, forgotten=forgotten)
 
     def _merge(self, new: Collection, kept: Tensor) -> Collection | None:
         if self.items is None:

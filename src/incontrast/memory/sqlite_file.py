@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["StoreError", "StoreUnwritable", "connect", "translated"]
+__all__ = ["WAIT", "StoreBusy", "StoreError", "StoreUnwritable", "connect", "translated"]
 
 CACHE = 16  # megabytes
 MAPPED = 256  # megabytes of the file that are read without a call to the system
@@ -21,7 +21,11 @@ class StoreError(RuntimeError):
 
 
 class StoreUnwritable(StoreError):
-    """The machine does not let the store be written: no space, or read-only."""
+    """The machine does not let the store be read or written: no space, read-only, a bad disk."""
+
+
+class StoreBusy(StoreError):
+    """Another process is at the store."""
 
 
 def connect(path: Path, mode: str, *, still: bool = False) -> sqlite3.Connection:
@@ -66,5 +70,8 @@ def translated(path: Path) -> Iterator[None]:
             message = f"{path} cannot be written: it or its folder is read-only"
             raise StoreUnwritable(message) from error
         if "locked" in text:
-            raise StoreError(f"{path} is being written by another process: try again") from error
+            raise StoreBusy(f"{path} is being written by another process: try again") from error
+        if "disk I/O error" in text or "unable to open" in text:
+            message = f"{path} cannot be read or written ({text}): look at the disk and permissions"
+            raise StoreUnwritable(message) from error
         raise StoreError(f"{path} is damaged ({text}): restore it from a copy") from error

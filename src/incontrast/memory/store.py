@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from incontrast.memory.sqlite_file import StoreError, connect, translated
+from incontrast.memory.sqlite_file import WAIT, StoreBusy, StoreError, connect, translated
 
 __all__ = ["Columns", "Store", "content_hash"]
 
@@ -186,19 +186,35 @@ class Store:
         hashes[inside] = 0
         run.execute("update chunks set hashes = ? where first = ?", (hashes.tobytes(), first))
 
+    def fold(self, *, wait: float = 0.0) -> bool:
+        """Fold the write-ahead log into the file and cut it to length 0, so that it does not grow.
+
+        Args:
+            wait: Seconds to wait for readers.
+
+        Returns:
+            False if a reader holds on to the log.
+        """
+        run = self._connection.execute
+        with translated(self.path):
+            run(f"pragma busy_timeout = {int(1000 * wait)}")
+            try:
+                busy: int = run("pragma wal_checkpoint(truncate)").fetchone()[0]
+            finally:
+                run(f"pragma busy_timeout = {int(1000 * WAIT)}")
+        return not busy
+
     def erase(self) -> None:
         """See to it that nothing that was deleted can be found in the files.
 
         Deleted contents are overwritten with zeros when they are deleted; what is left of them is
-        in the write-ahead log, which is folded into the file and cut to length 0 here.
+        in the log.
 
         Raises:
-            StoreError: A reader holds on to the log.
+            StoreBusy: A reader holds on to the log.
         """
-        with translated(self.path):
-            busy = self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]
-        if busy:
-            raise StoreError(
+        if not self.fold(wait=WAIT):
+            raise StoreBusy(
                 f"{self.path}: another process is reading, so that deleted items may still be in "
                 "the log; run the command again when it has finished"
             )
@@ -231,6 +247,12 @@ class Store:
             row = self._connection.execute("select value from notes where name = ?", (name,))
             found = row.fetchone()
         return None if found is None else json.loads(found[0])
+
+    def arrivals(self) -> int:
+        """How many ids have been given to items: the next one's id."""
+        with translated(self.path):
+            row = self._connection.execute("select max(first + count) from chunks").fetchone()
+        return row[0] or 0
 
     def columns(self, count: int) -> Columns:
         """What is known of the first ``count`` items that arrived."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from incontrast.memory.memory import Memory
 from incontrast.memory.policies import Policy
 from incontrast.memory.store import FORGOTTEN, PRESENT, Store
 
-__all__ = ["StoredCollection", "remembered"]
+__all__ = ["Extent", "StoredCollection", "remembered"]
 
 AT_ONCE = 256 * 2**20  # bytes that ``in_memory`` reads at most
 
@@ -77,25 +77,47 @@ class StoredCollection:
         return self.domain.unpack(self.store.read(self.ids[indices].tolist()))
 
 
-def remembered(
-    store: Store, domain: Domain, policy: Policy, *, arrivals: int, threshold: float
-) -> Memory:
-    """The memory after so many arrivals, over a store.
+class Extent(NamedTuple):
+    """What of a store a memory holds.
 
-    Keys never change, so what a memory holds follows from these two numbers: the items that had
-    arrived, whose keys are below the threshold, and that were not forgotten since.
+    Keys never change, so it follows from a few numbers: the items that had arrived, other than
+    those that came in after a version that was rolled back, with keys below the threshold.
+
+    Args:
+        arrivals: Ids below this one had been given to items.
+        threshold: Keys from here on are not kept.
+        skipped: Ranges of ids, from and up to, that were given to items that are not of this line.
     """
-    keys, sizes, states = store.columns(arrivals)
-    if arrivals == 0:
+
+    arrivals: int
+    threshold: float
+    skipped: tuple[tuple[int, int], ...] = ()
+
+    def elsewhere(self) -> Tensor:
+        """(arrivals,) whether an id was skipped."""
+        outside = torch.zeros(self.arrivals, dtype=torch.bool)
+        for first, end in self.skipped:
+            outside[first:end] = True
+        return outside
+
+    def holds(self, keys: Tensor) -> Tensor:
+        """(arrivals,) whether an item is kept, from all keys there are."""
+        return (keys[: self.arrivals] < self.threshold) & ~self.elsewhere()
+
+
+def remembered(store: Store, domain: Domain, policy: Policy, extent: Extent) -> Memory:
+    """The memory of this extent over a store, without what was forgotten since."""
+    keys, sizes, states = store.columns(extent.arrivals)
+    if extent.arrivals == 0:
         return Memory(policy)
-    kept = ((states == PRESENT) & (keys < threshold) & policy.can_hold(sizes)).nonzero()[:, 0]
+    kept = ((states == PRESENT) & extent.holds(keys) & policy.can_hold(sizes)).nonzero()[:, 0]
     items = StoredCollection(store, domain, kept, sizes[kept]) if len(kept) else None
     return Memory(
         policy,
         items=items,
         ids=kept,
         keys=keys[kept],
-        arrivals=arrivals,
-        forgotten=(states == FORGOTTEN).nonzero()[:, 0],
-        threshold=threshold,
+        arrivals=extent.arrivals,
+        forgotten=((states == FORGOTTEN) | extent.elsewhere()).nonzero()[:, 0],
+        threshold=extent.threshold,
     )

@@ -19,6 +19,7 @@ from incontrast.learner import Learner
 from incontrast.workspace.array_file import GrowingArray
 from incontrast.workspace.errors import WorkspaceError
 from incontrast.workspace.files import read_json, write_json
+from incontrast.workspace.lock import hold
 from incontrast.workspace.parquet import write_parquet
 from incontrast.workspace.shards import MANIFEST, Piece, Shards, embed_shards, pieces
 from incontrast.workspace.workspace import Workspace
@@ -248,15 +249,15 @@ def _write(
     progress: Callable[[int, int], None] | None,
 ) -> list[str]:
     file, source = job.file, job.source
-    stamp["current"] = job.about
-    write_json(_stamp_file(file), stamp)  # before the file changes: it is complete no longer
     skipped: list[str] = []
     # Rows that are in the file already, as opposed to in a Parquet file that they will join.
     elsewhere = stamp.get("kept", 0) if file.suffix == ".parquet" else 0
     array: GrowingArray | None = None
     try:
-        ids = _ids_file(file).open("r+b" if stamp["ids"] else "w+b")
-        with ids:
+        with _ids_file(file).open("r+b" if _ids_file(file).exists() else "w+b") as ids:
+            hold(ids, file)
+            stamp["current"] = job.about
+            write_json(_stamp_file(file), stamp)  # first of all: it is complete no longer
             ids.truncate(stamp["ids"])
             ids.seek(0, os.SEEK_END)
             for piece in found(stamp["done"]):

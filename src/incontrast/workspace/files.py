@@ -11,17 +11,31 @@ from typing import Any
 from incontrast._version import __version__
 from incontrast.workspace.errors import Damaged
 
-__all__ = ["FORMAT", "flush", "flush_folder", "read_json", "sealed", "unsealed", "write_json"]
+__all__ = [
+    "FORMAT",
+    "flush",
+    "flush_folder",
+    "read_json",
+    "sealed",
+    "unsealed",
+    "write_bytes",
+    "write_json",
+]
 
 FORMAT = 1  # of every JSON file and line of a workspace
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON file with its format and a checksum; whoever reads sees the old or the new."""
+    """Write a JSON file with its format and a checksum."""
+    write_bytes(path, (json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file; whoever reads sees the old or the new, also after a power cut."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n")
+        with beside.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

@@ -12,32 +12,27 @@ from incontrast.memory.store import PRESENT
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
 
-__all__ = ["drop_later", "tidy"]
-
-
-def drop_later(workspace: Workspace, store: Store, current: int | None) -> None:
-    """Delete the versions that a rollback has left behind: a new one takes their place."""
-    for number in workspace.versions.numbers():
-        if current is None or number > current:
-            store.set_note("last", max(number, store.note("last") or 0))
-            workspace.versions.remove(number)
-            workspace.journal.add("drop", version=number, reason="rolled back")
+__all__ = ["tidy"]
 
 
 def tidy(workspace: Workspace, store: Store) -> None:
-    """Delete versions beyond those to keep, then the items that none of the others needs."""
+    """Delete versions beyond those to keep, then the items that none of the others needs.
+
+    The oldest go first, but never the current one nor the one it was made from.
+    """
     versions = workspace.versions
     keep: int = workspace.settings["keep"]
-    for number in versions.numbers()[:-keep]:
+    current = versions.current()
+    way_back = set() if current is None else {current, versions.record(current)["parent"]}
+    numbers = versions.numbers()
+    for number in [number for number in numbers if number not in way_back][: len(numbers) - keep]:
         versions.remove(number)
         workspace.journal.add("drop", version=number, reason=f"{keep} are kept")
-    states = [versions.memory_state(number) for number in versions.numbers()]
-    if all(threshold == float("inf") for _, threshold in states):
-        return
-    keys, _, there = store.columns(max(arrivals for arrivals, _ in states))
+    extents = [versions.extent(number) for number in versions.numbers()]
+    keys, _, there = store.columns(max(extent.arrivals for extent in extents))
     needed = torch.zeros(len(keys), dtype=torch.bool)
-    for arrivals, threshold in states:
-        needed[:arrivals] |= keys[:arrivals] < threshold
+    for extent in extents:
+        needed[: extent.arrivals] |= extent.holds(keys)
     surplus = ((there == PRESENT) & ~needed).nonzero()[:, 0]
     if len(surplus):
         store.remove(surplus)

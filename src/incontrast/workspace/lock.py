@@ -7,13 +7,14 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from incontrast.workspace.errors import Busy
 
-__all__ = ["holder", "locked"]
+__all__ = ["hold", "holder", "locked"]
 
 
 @contextmanager
@@ -24,13 +25,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
         Busy: Another process holds it; names it.
     """
     with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Busy(
-                f"{path.parent} is being written by {holder(path) or 'another process'}: "
-                "wait until it has finished, or stop it"
-            ) from error
+        hold(file, path.parent, lambda: holder(path))
         file.truncate(0)
         about = {
             "pid": os.getpid(),
@@ -44,6 +39,26 @@ def locked(path: Path, what: str) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+
+
+def hold(file: IO[Any], what: Path, by: Callable[[], str | None] = lambda: None) -> None:
+    """Take the lock of an open file, which goes when the file is closed.
+
+    Args:
+        file: Its file.
+        what: What it guards, for the message.
+        by: Says who holds it.
+
+    Raises:
+        Busy: Another process holds it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Busy(
+            f"{what} is being written by {by() or 'another process'}: "
+            "wait until it has finished, or stop it"
+        ) from error
 
 
 def holder(path: Path) -> str | None:

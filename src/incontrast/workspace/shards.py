@@ -25,7 +25,7 @@ from incontrast.embedding import BATCH, embed
 from incontrast.learner import Learner
 from incontrast.training.engine import Engine
 from incontrast.workspace.errors import WorkspaceError
-from incontrast.workspace.files import flush_folder, read_json, write_json
+from incontrast.workspace.files import flush_folder, read_json, write_bytes, write_json
 
 __all__ = ["MANIFEST", "Piece", "Shards", "embed_shards", "pieces"]
 
@@ -92,7 +92,7 @@ class Shards:
         rows = np.empty((0, 0), np.float32) if piece.rows is None else piece.rows
         names = "".join(f"{json.dumps(name)}\n" for name in piece.names)
         about = {"rows": len(rows), "passed": piece.passed, "skipped": list(piece.skipped)}
-        _replace(self.file(number, ".ids.jsonl"), names.encode())
+        write_bytes(self.file(number, ".ids.jsonl"), names.encode())
         write_json(self.file(number, ".json"), about)
         beside = self.folder / f".{number:05d}.{os.getpid()}.npy"
         with beside.open("wb") as file:
@@ -200,9 +200,3 @@ def _begin(shards: Shards, manifest: dict[str, Any], overwrite: bool) -> None:
                 f"{folder} holds shards of another {name} ({there.get(name)}, these would be of "
                 f"{value}): choose another folder, or overwrite it"
             )
-
-
-def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    beside.replace(path)

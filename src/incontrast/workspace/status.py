@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from incontrast.memory import Store, remembered
 from incontrast.workspace.embeddings import outputs, stamp_of
 from incontrast.workspace.lock import holder
+from incontrast.workspace.steps import NAMES, counted
 from incontrast.workspace.workspace import Workspace
 
-__all__ = ["sentence", "status_of"]
+__all__ = ["refused_candidate", "sentence", "status_of"]
 
 
 def status_of(workspace: Workspace) -> dict[str, Any]:
@@ -31,14 +33,8 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
     if current is not None:
         record = workspace.versions.record(current)
         template = workspace.template()
-        arrivals, threshold = workspace.versions.memory_state(current)
-        memory = remembered(
-            store,
-            template.domain,
-            template.memory.policy,
-            arrivals=arrivals,
-            threshold=threshold,
-        )
+        extent = workspace.versions.extent(current)
+        memory = remembered(store, template.domain, template.memory.policy, extent)
         about |= {
             "domain": type(template.domain).__name__,
             "made": record["created"],
@@ -62,6 +58,16 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
     return about
 
 
+def refused_candidate(workspace: Workspace) -> int | None:
+    """The version that was trained and not promoted, if there is one."""
+    with closing(Store.open(workspace.store_file, readonly=True)) as store:
+        pending = store.note("pending")
+    if pending is None or pending["number"] == workspace.current:
+        return None
+    number: int = pending["number"]
+    return number if workspace.versions.folder(number).is_dir() else None
+
+
 def _unfinished(workspace: Workspace, pending: dict[str, Any] | None) -> str | None:
     if pending is None or (
         workspace.versions.pointer.exists() and (workspace.current == pending["number"])
@@ -69,12 +75,12 @@ def _unfinished(workspace: Workspace, pending: dict[str, Any] | None) -> str | N
         return None
     kind, name, number = pending["kind"], pending["data"]["name"], pending["number"]
     if not pending["complete"]:
-        return f"a {kind} with {name} that was taking items in"
+        return f"{NAMES[kind]} with {name} that was taking items in"
     if not workspace.versions.folder(number).is_dir():
-        return f"a {kind} with {name}, to be trained"
+        return f"{NAMES[kind]} with {name}, to be trained"
     evaluation = workspace.versions.evaluation(number)
     if evaluation is None:
-        return f"a {kind} with {name}, to be evaluated"
+        return f"{NAMES[kind]} with {name}, to be evaluated"
     return f"version {number} was not promoted: {'; '.join(evaluation['objections'])}"
 
 
@@ -85,7 +91,8 @@ def sentence(event: dict[str, Any]) -> str:
     said: dict[str, Callable[[], str]] = {
         "init": lambda: "workspace made",
         "ingest": lambda: (
-            f"{_items(data['items'])} of {data['name']} taken in"
+            f"{counted(data['items'])} of {data['name']} taken in"
+            + _ids(event, data["items"])
             + (f", {len(data['skipped'])} files skipped" if data["skipped"] else "")
         ),
         "train": lambda: (
@@ -99,16 +106,22 @@ def sentence(event: dict[str, Any]) -> str:
             f"version {version} promoted"
             + (f" despite: {'; '.join(event['despite'])}" if event["despite"] else "")
         ),
-        "discard": lambda: f"version {version} with {data['name']} dropped",
+        "discard": lambda: (
+            f"{data['name']} dropped" + (f" with version {version}" if event.get("made") else "")
+        ),
         "drop": lambda: f"version {version} deleted ({event['reason']})",
         "rollback": lambda: f"version {version} made the current one again",
-        "forgetting": lambda: f"{_items(len(event['ids']))} to be forgotten",
-        "forget": lambda: f"{_items(event['items'])} forgotten",
+        "forgetting": lambda: f"{counted(len(event['ids']))} to be forgotten",
+        "forget": lambda: f"{counted(event['items'])} forgotten",
     }
     text = said[step]() if step in said else step
     seconds = f" ({event['seconds']:.1f} s)" if "seconds" in event else ""
     return f"{event['time']}  {text}{seconds}"
 
 
-def _items(count: int) -> str:
-    return f"{count:,} item{'' if count == 1 else 's'}"
+def _ids(event: dict[str, Any], count: int) -> str:
+    """The ids that items got, for those who will want to forget some."""
+    first = event.get("first")
+    if first is None:
+        return ""
+    return f" as {first}" if count == 1 else f" as {first} to {first + count - 1}"

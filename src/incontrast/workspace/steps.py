@@ -23,15 +23,17 @@ from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.workspace.crew import Crew
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
-from incontrast.workspace.housekeeping import drop_later, tidy
+from incontrast.workspace.housekeeping import tidy
 from incontrast.workspace.intake import Intake
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
 
-__all__ = ["Advance", "Notify", "Step"]
+__all__ = ["NAMES", "Advance", "Notify", "Step", "counted"]
 
 Notify = Callable[[str], None]
+
+NAMES = {"fit": "a fit", "update": "an update"}
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Advance:
         pending = self.store.note("pending")
         if pending is not None and pending["kind"] != self.kind:
             raise Unfinished(
-                f"a {pending['kind']} with {pending['data']['name']} is unfinished: "
+                f"{NAMES[pending['kind']]} with {pending['data']['name']} is unfinished: "
                 f"run incontrast {pending['kind']} to finish it"
             )
         if self.kind == "fit" and current is not None:
@@ -155,12 +157,13 @@ class Advance:
         """Drop what is under way."""
         # If this is cut short, `recover` finds something incomplete and finishes it.
         self.store.set_note("pending", {**pending, "complete": False})
-        if self.versions.folder(pending["number"]).is_dir():
+        made = self.versions.folder(pending["number"]).is_dir()
+        if made:
             self.store.set_note("last", pending["number"])  # a number is used once
             self.versions.remove(pending["number"])
         self.store.drop_from(pending["first"])
         self.store.set_note("pending", None)
-        self.journal.add("discard", version=pending["number"], data=pending["data"])
+        self.journal.add("discard", version=pending["number"], made=made, data=pending["data"])
 
     def _choose(
         self, pending: dict[str, Any] | None, intake: Intake | None, discard: bool
@@ -176,7 +179,7 @@ class Advance:
             return None
         if not same:
             raise Unfinished(
-                f"a {self.kind} with {pending['data']['name']} is unfinished: run incontrast "
+                f"{NAMES[self.kind]} with {pending['data']['name']} is unfinished: run incontrast "
                 f"{self.kind} without data to finish it, or with --discard to drop it"
             )
         return pending
@@ -184,9 +187,7 @@ class Advance:
     def _ingest(self, intake: Intake, learner: Learner, current: int | None) -> dict[str, Any]:
         """Items into the store, where they do not count until the version is promoted."""
         begin = time.perf_counter()
-        drop_later(self.workspace, self.store, current)
-        first = learner.memory.arrivals
-        self.store.drop_from(first)
+        first = self.store.arrivals()  # an id is used once, whichever version goes on
         last = max([self.store.note("last") or 0, *self.versions.numbers()])
         pending: dict[str, Any] = {
             "kind": self.kind,
@@ -206,7 +207,7 @@ class Advance:
                 count += len(contents)
                 self.crew.tell("wait")  # before they take this process for lost
             if count == 0:
-                raise WorkspaceError(
+                raise ValueError(
                     f"nothing in {intake.name} can be read; the first: {intake.skipped[0]}"
                 )
         except Exception:
@@ -218,16 +219,22 @@ class Advance:
         pending["complete"] = True
         pending["data"] |= {"items": count, "skipped": intake.skipped}
         self.store.complete(first, learner.memory.policy.keys(ids, draws), ("pending", pending))
-        self.store.erase()
+        self.store.fold()
         seconds = time.perf_counter() - begin
-        self.journal.add("ingest", version=last + 1, data=pending["data"], seconds=seconds)
-        self.notify(f"ingested {count:,} items in {seconds:.1f} s")
+        self.journal.add(
+            "ingest", version=last + 1, data=pending["data"], first=first, seconds=seconds
+        )
+        self.notify(f"ingested {counted(count)} in {seconds:.1f} s")
         return pending
 
     def train(self, pending: dict[str, Any], learner: Learner) -> None:
         """Train on what was ingested; the first process writes what comes of it."""
         begin = time.perf_counter()
         first, count = pending["first"], pending["data"]["items"]
+        skipped = () if pending["base"] is None else self.versions.extent(pending["base"]).skipped
+        if learner.memory.arrivals < first:  # others came in after versions that were rolled back
+            skipped = (*skipped, (learner.memory.arrivals, first))
+            learner.memory = learner.memory.skip_to(first)
         sizes = self.store.columns(first + count).sizes[first:]
         ids = torch.arange(first, first + count)
         new = StoredCollection(self.store, learner.domain, ids, sizes)
@@ -260,6 +267,7 @@ class Advance:
             "memory": {
                 "arrivals": memory.arrivals,
                 "threshold": None if math.isinf(memory.threshold) else memory.threshold,
+                "skipped": skipped,
                 "kept": len(memory),
                 "seen": memory.seen,
             },
@@ -336,6 +344,11 @@ class Advance:
             evaluation=evaluation,
             repeated=repeated,
         )
+
+
+def counted(count: int) -> str:
+    """So many items, in words."""
+    return f"{count:,} item{'' if count == 1 else 's'}"
 
 
 def _figures(outcome: Outcome) -> dict[str, Any]:

@@ -54,7 +54,6 @@ def go_back(workspace: Workspace, to: int | None) -> int:
 
 def forget_items(workspace: Workspace, ids: Iterable[int], hashes: Iterable[bytes]) -> int:
     """Delete items and their bytes; returns how many there were."""
-    versions = workspace.versions
     wanted = torch.tensor(sorted(set(ids)), dtype=torch.int64)
     with workspace.writing("forget") as store:
         Advance(workspace, store, "forget", None, None, None, None).recover()
@@ -63,8 +62,7 @@ def forget_items(workspace: Workspace, ids: Iterable[int], hashes: Iterable[byte
                 "an update is unfinished: run incontrast update to finish it, or "
                 "incontrast update --discard to drop it, then forget"
             )
-        numbers = versions.numbers()
-        arrivals = max((versions.memory_state(number)[0] for number in numbers), default=0)
+        arrivals = store.arrivals()
         unknown = wanted[(wanted < 0) | (wanted >= arrivals)].tolist()
         if unknown:
             raise WorkspaceError(
@@ -74,8 +72,9 @@ def forget_items(workspace: Workspace, ids: Iterable[int], hashes: Iterable[byte
         workspace.journal.add("forgetting", ids=found.tolist())  # in case of a power cut now
         removed = store.remove(found, forgotten=True) if len(found) else 0
         store.erase()
-        # Reports show pictures of items; `incontrast report` makes them again.
-        for page in workspace.reports.glob("*.html"):
-            page.unlink()
+        if len(found):
+            # Reports show pictures of items; `incontrast report` makes them again.
+            for page in workspace.reports.glob("*.html"):
+                page.unlink()
         workspace.journal.add("forget", items=removed, ids=found.tolist())
     return removed

@@ -9,6 +9,7 @@ from typing import Any
 
 from incontrast import saving
 from incontrast.learner import Learner
+from incontrast.memory import Extent
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import flush, flush_folder, read_json, write_json
 
@@ -101,11 +102,15 @@ class Versions:
         """What was written down about a version."""
         return read_json(self.folder(number) / RECORD)
 
-    def memory_state(self, number: int) -> tuple[int, float]:
-        """Arrivals and threshold of the memory of a version: all that its items follow from."""
+    def extent(self, number: int) -> Extent:
+        """What of the store the memory of a version holds."""
         memory = self.record(number)["memory"]
         threshold = memory["threshold"]
-        return memory["arrivals"], float("inf") if threshold is None else threshold
+        return Extent(
+            memory["arrivals"],
+            float("inf") if threshold is None else threshold,
+            tuple((first, end) for first, end in memory.get("skipped", ())),
+        )
 
     def evaluation(self, number: int) -> dict[str, Any] | None:
         """How a version was judged; None if it was not yet."""

@@ -242,7 +242,7 @@ class Workspace:
             policy = learner.memory.policy
             if store is None:
                 return Memory(policy)
-            return remembered(store, learner.domain, policy, arrivals=arrivals, threshold=threshold)
+            return remembered(store, learner.domain, policy, self.versions.extent(version))
 
         return saving.read(self.versions.folder(version), items, kind=Learner, **self._own)
 
@@ -280,7 +280,7 @@ class Workspace:
                 raise WorkspaceError(message) from error
             store = stack.enter_context(closing(Store.open(self.store_file)))
             yield store
-            store.erase()
+            store.fold()
 
     def fit(
         self,
@@ -375,7 +375,7 @@ class Workspace:
     def rollback(self, to: int | None = None) -> int:
         """Make an earlier version the current one, with the memory it had; returns its number.
 
-        Later versions stay until the next update, so that ``rollback`` can also go forward.
+        Later versions stay beside it, so that ``rollback`` can also go forward.
 
         Args:
             to: The version; the one before the current by default.
@@ -385,8 +385,16 @@ class Workspace:
     def forget(self, ids: Iterable[int] = (), *, hashes: Iterable[bytes] = ()) -> int:
         """Delete items for good, from memory and from the file; returns how many there were.
 
+        Reports, which may show them, are deleted as well. Items that were forgotten before do not
+        count.
+
         Args:
-            ids: Their places in the order of arrival, from 0.
+            ids: Their places in the order of arrival, from 0; the journal has those of each
+                ``ingest``.
             hashes: Content hashes (``content_hash`` of packed items).
+
+        Raises:
+            StoreBusy: They are forgotten, but somebody was reading the file all the while, and
+                their bytes may still be in its log: call it again.
         """
         return forget_items(self, ids, hashes)
