@@ -36,7 +36,7 @@ def rows(count: int, seed: int) -> torch.Tensor:
 
 
 def make(folder: Path) -> Workspace:
-    """A workspace at its second version, of three to keep: an update also deletes."""
+    """A workspace that was rolled back and updated since, full: the next update also deletes."""
     learner = Learner(
         Vectors(8, hidden=16, out=8),
         fitting=Retrain(max_epochs=1),
@@ -45,6 +45,8 @@ def make(folder: Path) -> Workspace:
     )
     workspace = Workspace.create(folder, learner, keep=2)
     workspace.fit(rows(40, 0), force=True)
+    workspace.update(rows(15, 9), force=True)
+    workspace.rollback()
     workspace.update(rows(20, 1), force=True)
     return workspace
 
@@ -111,7 +113,7 @@ def at_point(number: int) -> None:
     shutil.rmtree = watched(shutil.rmtree)
     for owner, names in (
         (Path, ("rename", "replace", "mkdir")),
-        (Store, ("append", "complete", "set_note", "drop_from", "remove", "erase")),
+        (Store, ("append", "complete", "set_note", "drop_from", "remove", "fold")),
         (Journal, ("add",)),
     ):
         for name in names:
@@ -129,7 +131,7 @@ def judge(folder: Path, expected: dict[str, Any], report: dict[str, Any], about:
     """After a kill: is the workspace consistent, and does the update end as it should?"""
     workspace = Workspace.open(folder)
     damage = workspace.check()
-    serving = workspace.current in (2, 3) and len(workspace.learner().memory) == 30
+    serving = workspace.current in (3, 4) and len(workspace.learner().memory) == 30
     if damage or not serving:
         report["inconsistent"].append([about, damage])
         return
@@ -162,7 +164,7 @@ def kill_everywhere(
 def forgotten(folder: Path, item: int, secret: bytes, report: dict[str, Any], about: str) -> None:
     """After a kill while an item was forgotten: is all well, and is it gone once it is done?"""
     workspace = Workspace.open(folder)
-    if workspace.check() or workspace.current != 2:
+    if workspace.check() or workspace.current != 3:
         report["inconsistent"].append([about, workspace.check()])
     workspace.forget([item])
     left = [
@@ -187,7 +189,7 @@ def main() -> None:
         )
     elif how == "forget":
         item = max(Workspace.open(folder / "start").learner().memory.ids.tolist())
-        secret = rows(20, 1)[item - 40].numpy().tobytes()  # of the second data
+        secret = rows(20, 1)[item - 55].numpy().tobytes()  # of the second data
         assert secret in (folder / "start" / "memory.sqlite").read_bytes()
         report["kills"] = kill_everywhere(
             folder,
