@@ -89,9 +89,17 @@ def plain(parameters: list[nn.Parameter], **_: Any) -> torch.optim.Optimizer:
 
 
 def trained(
-    data: str, strategy: ic.Strategy, engine: Engine, *, wide: bool, seed: int = 0
+    data: str, strategy: ic.Strategy, engine: Engine, *, wide: bool, last_bit: bool = False
 ) -> dict[str, Tensor]:
-    """Losses and gradients of every step, and the weights after all."""
+    """Losses and gradients of every step, and the weights after all.
+
+    Args:
+        data: Which.
+        strategy: How.
+        engine: One process, or many.
+        wide: In double precision.
+        last_bit: Begin with weights some of which are another number in their last bit.
+    """
     domain, items = DATA[data](wide)
     order = torch.arange(len(items))
     old, new = items.select(order[:OLD]), items.select(order[OLD:])
@@ -99,6 +107,12 @@ def trained(
         encoder = domain.encoder()
     if wide:
         encoder = encoder.double()
+    if last_bit:
+        draws = Generator().manual_seed(4)
+        with torch.no_grad():
+            for weight in encoder.parameters():
+                chosen = torch.rand(weight.shape, generator=draws) < 0.5
+                weight.copy_(torch.where(chosen, weight * (1.0 + 2.0**-23), weight))
     task = Task(
         encoder,
         domain,

@@ -47,12 +47,27 @@ def equal(data: str, strategy: str, precision: str) -> Result:
         if many.rank > 0:
             return {}
         ours = cases.trained(data, how, Engine("cpu"), wide=wide)
+    return _differences(ours, theirs)
+
+
+def _differences(first: dict[str, Tensor], second: dict[str, Tensor]) -> Result:
     found: Result = {}
-    for name, value in ours.items():
+    for name, value in first.items():
         kind = name.split()[0]
-        difference = float((value.double() - theirs[name].double()).abs().max())
+        difference = float((value.double() - second[name].double()).abs().max())
         found[kind] = max(found.get(kind, 0.0), difference)
     return found
+
+
+def rounding(data: str, strategy: str) -> Result:
+    """How far Adam in single precision drifts apart: with many processes, and from the last bit."""
+    many, how = engine(), cases.STRATEGIES[strategy]
+    theirs = cases.trained(data, how, many, wide=False)
+    if many.rank > 0:
+        return {}
+    ours = cases.trained(data, how, Engine("cpu"), wide=False)
+    nearly = cases.trained(data, how, Engine("cpu"), wide=False, last_bit=True)
+    return {"many": _differences(ours, theirs), "last bit": _differences(ours, nearly)}
 
 
 def batch_norm() -> Result:

@@ -18,6 +18,7 @@ KINDS = ("vectors", "images", "graphs")
 STEPS = ("NCE-I", "ICL, retention 0", "ICL, retention 1", "meta, order 2")
 WIDE = [f"equal:{kind}:{step}:float64" for kind in KINDS for step in STEPS]
 SINGLE = [f"equal:{kind}:ICL, retention 1:float32" for kind in KINDS]
+ADAM = [f"rounding:{kind}:ICL, retention 1" for kind in KINDS]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]
 SPACES = ["spaces"]
 
@@ -25,7 +26,7 @@ SPACES = ["spaces"]
 @pytest.fixture(scope="module")
 def results(together: Callable[..., Any]) -> list[dict[str, Any]]:
     """Everything that two processes can do in one go: starting them takes seconds."""
-    ended = together([*WIDE, *SINGLE, *OTHERS, *SPACES])
+    ended = together([*WIDE, *SINGLE, *ADAM, *OTHERS, *SPACES])
     assert ended.codes == [0, 0], "\n".join(ended.outputs)
     return ended.results
 
@@ -49,6 +50,16 @@ def test_twenty_steps_in_single_precision(results: list[dict[str, Any]], case: s
     found = results[0][case]
     assert found.pop("passes") == 0
     assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize("case", ADAM)
+def test_many_processes_do_no_more_than_rounding_does(
+    results: list[dict[str, Any]], case: str
+) -> None:
+    """Adam in single precision, to 1e-5; or as far as the last bit moves one process."""
+    found = results[0][case]
+    for kind, difference in found["many"].items():
+        assert difference < max(1e-5, 3 * found["last bit"][kind]), found
 
 
 def test_batch_norm_sees_the_items_of_all_processes(results: list[dict[str, Any]]) -> None:
