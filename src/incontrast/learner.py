@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -26,6 +25,7 @@ from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
 from incontrast.rates import RatesState
 from incontrast.strategies import ICL, Retrain, Strategy
+from incontrast.training.agreement import facts
 from incontrast.training.contrast import Objective
 from incontrast.training.engine import Precision
 from incontrast.training.fabric import choose_engine
@@ -42,7 +42,6 @@ __all__ = ["Learner"]
 log = logging.getLogger(__name__)
 
 EVALUATED = 512  # old and new items, each, on which an outcome's figures are measured
-DIGESTED = 16  # old and new items, each, that processes compare before they work together
 
 
 class Learner:
@@ -201,7 +200,7 @@ class Learner:
             encoder = self.engine.place(encoder)
             check_views(domain, increment.new, encoder, place=self.engine.place)
             remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
-        self.engine.check_same(lambda: _facts(self.seed, version, domain, increment, strategy))
+        self.engine.check_same(lambda: facts(self.seed, version, domain, increment, strategy))
         self.engine.align(encoder)
         task = Task(
             encoder,
@@ -355,31 +354,6 @@ class Learner:
             device=device,
             fabric=fabric,
         )
-
-
-def _facts(
-    seed: int, version: int, domain: Domain, increment: Increment, strategy: Strategy
-) -> dict[str, Any]:
-    """What all processes must agree on before they train together."""
-    return {
-        "seed": seed,
-        "version": version,
-        "strategy": repr(strategy),
-        "the number of items seen": increment.seen,
-        "the number of old items": increment.kept,
-        "the number of new items": len(increment.new),
-        "the digest of some old items": _digest(domain, increment.old),
-        "the digest of some new items": _digest(domain, increment.new),
-    }
-
-
-def _digest(domain: Domain, items: Collection | None) -> str:
-    """A few items as one short text: other data, or the same in another order, have another."""
-    if items is None:
-        return "nothing"
-    chosen = torch.linspace(0, len(items) - 1, min(len(items), DIGESTED)).long()
-    packed = b"".join(domain.pack(items, chosen))
-    return hashlib.blake2b(packed, digest_size=6).hexdigest()
 
 
 def _checked(strategy: Any) -> Strategy:

@@ -159,6 +159,11 @@ def test_drift_can_end_a_script(space: Path, tmp_path: Path, blobs) -> None:
     np.save(tmp_path / "far.npy", blobs(40, seed=8).numpy() * 0.1 + 4)
     assert "Update: the new items differ" in run("drift", tmp_path / "far.npy")
     run("drift", tmp_path / "far.npy", "--fail-on-drift", code=Exit.DRIFT)
+    assert run_json("drift", tmp_path / "far.npy")["known"] == 0
+    run("update", tmp_path / "far.npy", "--force")
+    assert "But 100% of the items looked at have been taken in" in run(
+        "drift", tmp_path / "far.npy"
+    )
 
 
 def test_items_are_forgotten_by_content(space: Path, rows: list[Path], tmp_path: Path) -> None:

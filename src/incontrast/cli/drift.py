@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from incontrast.cli.options import AsJson, Config, Folder, Strict
+
+if TYPE_CHECKING:
+    from incontrast.data.sources import Source
+    from incontrast.domains.base import Domain
+    from incontrast.workspace import Workspace
 
 __all__ = ["drift"]
 
@@ -39,6 +44,7 @@ def drift(
             source = read_source(data, strict=strict)  # finds out which can be read
             warn_skipped(narrator(), [skip.reason for skip in source.skipped])
         found = learner.drift(source.items, level=level)
+        known = _known(space, source, learner.domain)
         if as_json:
             emit(
                 {
@@ -46,12 +52,31 @@ def drift(
                     "drifted": found.drifted,
                     "advice": found.advice,
                     "version": space.current,
+                    "known": known,
                 }
             )
         else:
             out().print(str(found), markup=False)
+            if known > 0.5:
+                out().print(
+                    f"But {known:.0%} of the items looked at have been taken in already: this "
+                    "compares data that the encoder has learned from with themselves."
+                )
     if found.drifted and fail_on_drift:
         raise typer.Exit(Exit.DRIFT)
+
+
+def _known(space: Workspace, source: Source, domain: Domain) -> float:
+    """The share of items, of the first some, that the workspace has taken in."""
+    from contextlib import closing
+
+    from incontrast.memory import Store
+    from incontrast.workspace.intake import Intake
+
+    digests = set(next(Intake(source, domain).hashes(), []))
+    with closing(Store.open(space.store_file, readonly=True)) as store:
+        found = len(store.find(digests))
+    return min(1.0, found / max(1, len(digests)))
 
 
 def _plain(value: Any) -> Any:

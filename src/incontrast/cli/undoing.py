@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from incontrast.cli.options import AsJson, Config, Folder
-
-if TYPE_CHECKING:
-    from incontrast.workspace import Workspace
 
 __all__ = ["forget", "rollback"]
 
@@ -68,13 +65,17 @@ def forget(
     if any(len(digest) != 16 for digest in wanted):
         raise typer.BadParameter("a hash is 32 hexadecimal digits")
     with failing(as_json):
+        from incontrast.data import read_source
         from incontrast.workspace import Workspace
         from incontrast.workspace.embeddings import outputs
+        from incontrast.workspace.intake import Intake
         from incontrast.workspace.steps import counted
 
         space = Workspace.open(workspace)
         if like is not None:
-            wanted += _hashes(space, like)
+            domain = space.learner(memory=False).domain
+            same = Intake(read_source(like, check=False), domain)
+            wanted += [digest for digests in same.hashes() for digest in digests]
         count = space.forget(ids or [], hashes=wanted)
         files = [str(file) for file in outputs(space)]
         if as_json:
@@ -87,14 +88,3 @@ def forget(
         if count and files:
             listed = ", ".join(files)
             out().print(f"Embeddings of them may still be in {listed}.", markup=False)
-
-
-def _hashes(space: Workspace, like: Path) -> list[bytes]:
-    """The content hashes of data, as the workspace would store them."""
-    from incontrast.data import read_source
-    from incontrast.memory import content_hash
-    from incontrast.workspace.intake import Intake
-
-    domain = space.learner(memory=False).domain
-    intake = Intake(read_source(like, check=False), domain)
-    return [content_hash(content) for contents in intake.packed() for content in contents]

@@ -5,6 +5,8 @@ The rules are in judging.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from incontrast.report.judging import (
     PAPER_CELLS,
     RATIOS,
@@ -24,7 +26,15 @@ __all__ = ["claims_of_the_paper"]
 def claims_of_the_paper(summary: Summary) -> tuple[Verdict, ...]:
     """Every claim of the paper that rows can judge."""
     return (
-        _faster_than_retraining(summary),
+        _faster_than_retraining(
+            summary,
+            "paper",
+            "ICL trains faster than retraining at every growth ratio (Tables 3 and 4: 2.3× to "
+            "16.7×).",
+            lambda good, total: (
+                f"By the paper's protocol the paper's ICL is faster in {good} of {total}"
+            ),
+        ),
         _fastest_on_images(summary),
         _largest(summary),
         _accuracy_band(summary),
@@ -37,23 +47,29 @@ def claims_of_the_paper(summary: Summary) -> tuple[Verdict, ...]:
         _ablation(
             summary, "paper-no-lrl", "Learned learning rates are vital to the speed (Section 4.5)."
         ),
-        _nce_ii_alone(summary),
+        _faster_than_retraining(
+            summary,
+            "paper-no-m-lrl",
+            "NCE-II alone is faster than retraining, up to 9.8× (Section 4.5).",
+            lambda good, total: (
+                f"Without meta-optimisation and learned rates it is faster in {good} of {total}"
+            ),
+        ),
         _unbiased(summary),
         _speed_up_falls(summary),
     )
 
 
-def _faster_than_retraining(summary: Summary) -> Verdict:
-    cells = cells_of(summary, (*IMAGES, *GRAPHS), "paper")
-    values = [speed_up(summary, place, "paper") for place in cells]
+def _faster_than_retraining(
+    summary: Summary, name: str, claim: str, said: Callable[[int, int], str]
+) -> Verdict:
+    cells = cells_of(summary, (*IMAGES, *GRAPHS), name)
+    values = [speed_up(summary, place, name) for place in cells]
     return judge(
-        "ICL trains faster than retraining at every growth ratio (Tables 3 and 4: 2.3× to 16.7×).",
+        claim,
         cells,
-        lambda place: speed_up(summary, place, "paper") > 1.0,
-        lambda good, total: (
-            f"By the paper's protocol the paper's ICL is faster in {good} of "
-            f"{total} cells: {min(values):.1f}× to {max(values):.1f}×."
-        ),
+        lambda place: speed_up(summary, place, name) > 1.0,
+        lambda good, total: f"{said(good, total)} cells: {min(values):.1f}× to {max(values):.1f}×.",
         summary,
         expected=PAPER_CELLS,
     )
@@ -189,22 +205,6 @@ def _ablation(summary: Summary, without: str, claim: str) -> Verdict:
         lambda good, total: (
             f"The paper's ICL is faster than {strategy_title(without)} in {good} of "
             f"{total} cells, in time by the paper's protocol."
-        ),
-        summary,
-        expected=PAPER_CELLS,
-    )
-
-
-def _nce_ii_alone(summary: Summary) -> Verdict:
-    cells = cells_of(summary, (*IMAGES, *GRAPHS), "paper-no-m-lrl")
-    values = [speed_up(summary, place, "paper-no-m-lrl") for place in cells]
-    return judge(
-        "NCE-II alone is faster than retraining, up to 9.8× (Section 4.5).",
-        cells,
-        lambda place: speed_up(summary, place, "paper-no-m-lrl") > 1.0,
-        lambda good, total: (
-            f"Without meta-optimisation and learned rates it is faster in {good} "
-            f"of {total} cells: {min(values):.1f}× to {max(values):.1f}×."
         ),
         summary,
         expected=PAPER_CELLS,

@@ -11,6 +11,7 @@ import torch
 from incontrast.data.labelled import Labelled
 from incontrast.data.sources import Source
 from incontrast.domains.base import Collection, Domain
+from incontrast.memory import content_hash
 from incontrast.workspace.errors import WorkspaceError
 
 __all__ = ["Intake"]
@@ -65,6 +66,11 @@ class Intake:
                 f"files in {self.source.path} were changed while they were read: "
                 "nothing was taken in; run it again when they are complete"
             )
+
+    def hashes(self) -> Iterator[list[bytes]]:
+        """The content hashes of the items, some at a time."""
+        for contents in self.packed():
+            yield [content_hash(content) for content in contents]
 
     def _parts(self) -> Iterator[Collection]:
         if self._collection is not None:
