@@ -178,6 +178,7 @@ SMALL: dict[str, DataSet] = {
         name="REDDIT-BINARY",
         read=GraphFiles("REDDIT-BINARY"),
         domain=Graphs(),
+        items=500,
         max_epochs=60,
         sample=256,
         spacing=1.15,
