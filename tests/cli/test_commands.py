@@ -97,7 +97,7 @@ def test_json_for_machines(space: Path, rows: list[Path], tmp_path: Path) -> Non
     assert [event["step"] for event in run_json("log", "--last", 2)] == ["evaluate", "promote"]
     assert run_json("embed", rows[2], tmp_path / "e.npy")["rows"] == 30
     assert run_json("report")["version"] == 2
-    assert run_json("rollback") == {"current": 1}
+    assert run_json("rollback") == {"current": 1, "dropped": None}
     assert run_json("forget", 1) == {"forgotten": 1, "embeddings": [str(tmp_path / "e.npy")]}
     failed = run_json("rollback", code=Exit.STATE)
     assert failed == {"error": "there is no earlier version to go back to", "exit": 9}
@@ -151,14 +151,30 @@ def test_a_refused_candidate(space: Path, rows: list[Path], monkeypatch) -> None
     assert run_json("update", code=Exit.REFUSED)["objections"] == ["it is Monday"]
     assert "Version 2 is the current one." in run("update", "--force")
     run("update", rows[2], code=Exit.REFUSED)
+    assert "what is unfinished is an update" in run("fit", "--discard", code=Exit.STATE)
     assert "dropped" in run("update", "--discard")
     assert "nothing to drop" in run("update", "--discard")
+    run("update", rows[2], code=Exit.REFUSED)
+    assert "Dropped: version 4 was not promoted: it is Monday." in run("rollback")
+    assert not (space / "reports" / "version-4.html").exists()
+    assert run_json("update", "--discard") == {"discarded": False}
+
+
+def test_a_report_that_cannot_be_written(space: Path, rows: list[Path], monkeypatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("incontrast.cli.update_report.save", full)
+    shown = run("update", rows[1])
+    assert "the report cannot be written" in shown
+    assert "Version 2 is the current one." in shown
 
 
 def test_drift_can_end_a_script(space: Path, tmp_path: Path, blobs) -> None:
     np.save(tmp_path / "far.npy", blobs(40, seed=8).numpy() * 0.1 + 4)
     assert "Update: the new items differ" in run("drift", tmp_path / "far.npy")
     run("drift", tmp_path / "far.npy", "--fail-on-drift", code=Exit.DRIFT)
+    run("drift", tmp_path / "far.npy", "--level", 3, code=Exit.USAGE)
     assert run_json("drift", tmp_path / "far.npy")["known"] == 0
     run("update", tmp_path / "far.npy", "--force")
     assert "But 100% of the items looked at have been taken in" in run(
@@ -176,6 +192,7 @@ def test_items_are_forgotten_by_content(space: Path, rows: list[Path], tmp_path:
     assert "say which items" in plain(run("forget", code=2))
     assert "32 hexadecimal digits" in plain(run("forget", "--hash", "xyz", code=2))
     assert "ids go from 0 to 79" in run("forget", 80, code=Exit.STATE)
+    assert "from 0" in run("forget", 10**20, code=Exit.USAGE)
 
 
 def test_pictures_and_their_report(tmp_path: Path, monkeypatch) -> None:

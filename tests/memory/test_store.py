@@ -161,8 +161,11 @@ def test_forgotten_bytes_are_gone_from_the_files(tmp_path: Path) -> None:
         assert lost not in everywhere()
     assert content_hash(secrets[3]) not in everywhere()
     assert secrets[4] in everywhere()
-    with pytest.raises(StoreError, match="has no item 3: it was deleted or is damaged"):
+    with pytest.raises(StoreBusy, match="item 3 was deleted by another process meanwhile"):
         store.read([3])
+    store._connection.execute("delete from items where id = 5")
+    with pytest.raises(StoreError, match="is damaged: it has lost item 5"):
+        store.read([5])
     assert store.read([4]) == [secrets[4]]
 
 
@@ -181,7 +184,7 @@ def test_erasing_waits_for_readers_and_says_so(tmp_path: Path, monkeypatch) -> N
     store.erase()
 
 
-def test_a_reader_sees_the_past_while_somebody_writes(tmp_path: Path) -> None:
+def test_a_reader_sees_what_is_committed_while_somebody_writes(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     store.append(0, [b"one"])
     reader = Store.open(store.path, readonly=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from incontrast.data import read_source
 from incontrast.data.sources import Source
 from incontrast.workspace import Busy
 from incontrast.workspace.embeddings import embed_source, outputs, stamp_of
+from incontrast.workspace.shards import Piece
+from incontrast.workspace.status import status_of
 
 
 @pytest.fixture
@@ -183,3 +186,53 @@ def test_one_process_at_a_time_writes_a_file(
 
     assert embed_source(workspace, source, file, progress=progress).rows == 30
     assert np.load(file).shape == (30, 4)
+
+
+def test_files_of_two_kinds_beside_each_other(
+    workspace: Workspace, source: Source, tmp_path: Path
+) -> None:
+    embed_source(workspace, source, tmp_path / "e.npy")
+    embed_source(workspace, source, tmp_path / "e.parquet")
+    assert len(read(tmp_path / "e.npy")[0]) == 30
+
+
+def test_the_stamp_names_the_version_that_embedded(
+    workspace: Workspace, source: Source, tmp_path: Path, blobs, monkeypatch
+) -> None:
+    load = Workspace.learner
+
+    def meanwhile(self, *arguments, **options):
+        loaded = load(self, *arguments, **options)
+        monkeypatch.setattr(Workspace, "learner", load)
+        self.update(blobs(10, seed=5), force=True)
+        return loaded
+
+    first = workspace.learner(memory=False).embed(source.items).numpy()
+    monkeypatch.setattr(Workspace, "learner", meanwhile)
+    assert embed_source(workspace, source, tmp_path / "e.npy").version == 1
+    assert np.allclose(np.load(tmp_path / "e.npy"), first, atol=1e-6)
+
+
+def test_folders_of_shards_are_listed(workspace: Workspace, source: Source, tmp_path: Path) -> None:
+    embed_source(workspace, source, tmp_path / "shards")
+    assert outputs(workspace) == [tmp_path / "shards"]
+    about = status_of(workspace)["embeddings"]
+    assert [(part["version"], part["rows"], part["complete"]) for part in about] == [(1, 30, True)]
+    with (workspace.folder / "outputs.jsonl").open("a") as listed:
+        listed.write('{"torn')
+    embed_source(workspace, source, tmp_path / "e.npy")
+    assert outputs(workspace) == [tmp_path / "shards", tmp_path / "e.npy"]
+
+
+@pytest.mark.parametrize("name", ["e.npy", "e.parquet", "shards"])
+def test_nothing_that_can_be_read(workspace: Workspace, tmp_path: Path, name: str) -> None:
+    (tmp_path / "bad.csv").write_text("1,2,3,4,5,6,7,8\n")
+    source = read_source(tmp_path / "bad.csv", check=False)
+    nothing = [Piece(None, [], ("bad.csv: it is bad",), 1)]
+    for _ in range(2):
+        with (
+            patch("incontrast.workspace.embeddings.pieces", lambda *_, **__: iter(nothing)),
+            patch("incontrast.workspace.shards.pieces", lambda *_, **__: iter(nothing)),
+            pytest.raises(ValueError, match=r"nothing in .* can be read; the first: bad\.csv"),
+        ):
+            embed_source(workspace, source, tmp_path / name)

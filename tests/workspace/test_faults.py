@@ -88,8 +88,9 @@ def test_a_damaged_version_is_named_and_another_serves(
     assert name in shown
     assert run(space, "rollback", "--to", 1)[0] == 0
     assert space.learner().version == 1
-    if name != "version.json":
-        assert run(space, "update", later, "--force")[0] == 0
+    assert run(space, "update", later, "--force")[0] == 0
+    assert run(space, "rollback")[0] == 0
+    assert run(space, "forget", 1)[0] == 0
 
 
 @pytest.mark.parametrize("how", ["flipped", "truncated"])
@@ -117,6 +118,16 @@ def test_a_damaged_pointer_in_the_middle_of_an_update(
         assert run(space, "update", later)[0] == Exit.INTERRUPTED
     space.versions.pointer.write_bytes(b"{")
     assert run(space, "update", later)[0] == Exit.DAMAGED
+    assert run(space, "rollback", "--to", 2)[0] == 0
+    assert current_is_untouched(space)
+
+
+def test_a_missing_pointer_is_damage(space: Workspace, later: Path) -> None:
+    space.versions.pointer.unlink()
+    for command in (("update", later), ("fit", later), ("status",), ("embed", later, "e.npy")):
+        code, shown = run(space, *command)
+        assert (code, "current.json is missing" in shown) == (Exit.DAMAGED, True)
+    assert len(space.check()) == 1
     assert run(space, "rollback", "--to", 2)[0] == 0
     assert current_is_untouched(space)
 

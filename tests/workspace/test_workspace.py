@@ -32,6 +32,8 @@ from incontrast.memory import Store, content_hash
 from incontrast.training.engine import Engine
 from incontrast.workspace import Unfinished
 from incontrast.workspace.crew import Crew
+from incontrast.workspace.status import unfinished
+from incontrast.workspace.steps import Advance
 
 QUICK = ICL(max_epochs=2)
 
@@ -409,18 +411,117 @@ def test_a_discard_that_is_cut_short_is_finished(workspace: Workspace, blobs, mo
     with pytest.raises(KeyboardInterrupt):
         workspace.update(blobs(20, seed=1), progress=stopped)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "drop_from", lambda store, first: stopped(first))
+        patch.setattr(Store, "remove", lambda *_, **__: stopped(None))
         with pytest.raises(KeyboardInterrupt):
             workspace.discard()
+    assert "being dropped" in unfinished(workspace)
     step = workspace.update(blobs(30, seed=2))  # not taken for the one that was dropped
     assert (step.items, step.promoted) == (30, True)
-    assert workspace.learner().memory.ids.tolist() == list(range(90))
+    # The ids of what was dropped have been told: they are not used again.
+    assert workspace.learner().memory.ids.tolist() == [*range(60), *range(80, 110)]
+    assert workspace.learner().memory.seen == 90
     assert workspace.check() == []
 
 
 @dataclass(frozen=True)
 class OfOnesOwn(ICL):
     pass
+
+
+def test_versions_are_kept_until_there_are_too_many(tmp_path: Path, blobs) -> None:
+    workspace = Workspace.create(tmp_path / "space", learner(memory=Reservoir(items=20)), keep=5)
+    workspace.fit(blobs(30))
+    for number in range(2, 8):
+        workspace.update(blobs(5, seed=number), force=True)
+        assert workspace.versions.numbers() == list(range(1, number + 1))[-5:]
+        for version in workspace.versions.numbers():
+            assert len(workspace.learner(version).memory) == 20
+
+
+def cut(monkeypatch, owner: type, method: str) -> None:
+    """Let the next run end before this method does anything."""
+    whole = getattr(owner, method)
+
+    def end(*arguments, **options):
+        monkeypatch.setattr(owner, method, whole)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, method, end)
+
+
+def test_the_same_command_goes_on_after_the_pointer_has_moved(
+    tmp_path: Path, blobs, monkeypatch
+) -> None:
+    workspace = Workspace.create(tmp_path / "space", learner())
+    first, second = blobs(40), blobs(20, seed=1)
+    cut(monkeypatch, Advance, "_finish")
+    with pytest.raises(KeyboardInterrupt):
+        workspace.fit(first)
+    assert workspace.fit(first).version == 1  # not: it is fitted already
+    for options in ({"items": None}, {"items": second, "again": True}):
+        workspace.rollback(to=1)
+        cut(monkeypatch, Advance, "_finish")
+        with pytest.raises(KeyboardInterrupt):
+            workspace.update(second)
+        step = workspace.update(**options)
+        assert (step.promoted, step.items) == (True, 20)
+        assert workspace.learner().memory.seen == 60
+    steps = [event["step"] for event in workspace.journal.events()]
+    assert steps.count("promote") == 3
+
+
+def test_what_was_judged_well_is_not_dropped_for_other_data(
+    workspace: Workspace, blobs, monkeypatch
+) -> None:
+    cut(monkeypatch, type(workspace.versions), "promote")
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(blobs(20, seed=1))
+    assert unfinished(workspace) == "an update with data in memory, to be promoted"
+    with pytest.raises(Unfinished, match="is unfinished: run incontrast update without data"):
+        workspace.update(blobs(20, seed=2))
+    assert workspace.update().version == 2
+
+
+@pytest.mark.parametrize("step", ["ingest", "train", "evaluate"])
+def test_no_line_of_the_journal_is_lost(
+    workspace: Workspace, blobs, monkeypatch, step: str
+) -> None:
+    cut(monkeypatch, Advance, f"_tell_{step}")
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(blobs(20, seed=1))
+    workspace.update()
+    steps = [event["step"] for event in workspace.journal.events() if event.get("version") == 2]
+    assert steps == ["ingest", "train", "evaluate", "promote"]
+
+
+def test_forgetting_that_is_cut_short_is_finished(workspace: Workspace, blobs, monkeypatch) -> None:
+    workspace.reports.mkdir()
+    page = workspace.reports / "version-1.html"
+    page.write_text("a picture of item 3")
+    content = workspace.learner().memory.items.store.read([3])[0]
+    cut(monkeypatch, Store, "remove")
+    with pytest.raises(KeyboardInterrupt):
+        workspace.forget(hashes=[content_hash(content)])
+    assert workspace.update(blobs(10, seed=1)).promoted
+    assert 3 not in workspace.learner().memory.ids
+    assert not page.exists()
+    assert content not in workspace.store_file.read_bytes()
+    assert workspace.journal.events()[-5]["step"] == "forget"
+
+
+def test_a_making_that_was_cut_short_is_begun_anew(tmp_path: Path, blobs, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("incontrast.workspace.workspace.write_json", lambda *_: stopped(None))
+        with pytest.raises(KeyboardInterrupt):
+            Workspace.create(tmp_path / "space", learner())
+    with pytest.raises(WorkspaceError, match="is no workspace"):
+        Workspace.open(tmp_path / "space")
+    assert Workspace.create(tmp_path / "space", learner()).fit(blobs(30)).promoted
+    assert workspace_steps(tmp_path / "space")[0] == "init"
+
+
+def workspace_steps(folder: Path) -> list[str]:
+    return [event["step"] for event in Workspace.open(folder).journal.events()]
 
 
 def test_a_strategy_of_ones_own_is_needed_again(workspace: Workspace, blobs) -> None:

@@ -32,12 +32,15 @@ def drift(
     from incontrast.cli.failing import Exit, failing
     from incontrast.cli.printing import emit, narrator, out, warn_skipped
 
+    if not 0.0 < level < 1.0:
+        raise typer.BadParameter(f"the level must be between 0 and 1, got {level:g}")
     with failing(as_json):
         from incontrast.cli.training import opened
         from incontrast.data import read_source
 
         space = opened(workspace)
-        learner = space.learner()
+        version = space.current  # another may be promoted meanwhile
+        learner = space.learner(version)
         source = read_source(data, check=False)
         source.check(learner.domain)
         if source.kind == "images":
@@ -51,7 +54,7 @@ def drift(
                     **{name: _plain(value) for name, value in vars(found).items()},
                     "drifted": found.drifted,
                     "advice": found.advice,
-                    "version": space.current,
+                    "version": version,
                     "known": known,
                 }
             )

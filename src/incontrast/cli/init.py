@@ -153,6 +153,11 @@ def init(
                 }
             )
         else:
+            about = repr(domain)
+            if isinstance(domain, Images):
+                shape = f"{domain.size}×{domain.size} px, {domain.channels} channels"
+                about = f"{shape.removesuffix('s') if domain.channels == 1 else shape}, "
+                about += f"encoder {domain.network}"
             out().print(
-                f"{workspace.folder} is a workspace for {source.kind}: {domain!r}", markup=False
+                f"{workspace.folder} is a workspace for {source.kind}: {about}", markup=False
             )

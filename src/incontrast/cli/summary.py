@@ -26,10 +26,10 @@ def summary(workspace: Workspace, number: int, *, refused: bool) -> Iterator[str
     parts = ("old", "new") if before["old"] is not None else ("new",)
     for part in parts:
         name = f"loss of {part} items" if len(parts) > 1 else "loss"
-        yield f"  {name:<20}{before[part]:.3f} → {after[part]:.3f}"
+        yield f"  {name:<20}{_figure(before[part])} → {_figure(after[part])}"
     if outcome["change_ratio"] is not None:
         ratios = (outcome["change_ratio"][when]["median"] for when in ("before", "after"))
-        yield "  {:<20}{:.3f} → {:.3f}".format("change ratio", *ratios)
+        yield "  {:<20}{} → {}".format("change ratio", *map(_figure, ratios))
     if "movement" in evaluation:
         moved = evaluation["movement"]
         yield (
@@ -48,6 +48,10 @@ def summary(workspace: Workspace, number: int, *, refused: bool) -> Iterator[str
         )
     else:
         yield f"Version {workspace.current} is the current one."
+
+
+def _figure(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3f}"
 
 
 def last_retraining(workspace: Workspace, number: int) -> float | None:

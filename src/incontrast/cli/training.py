@@ -139,7 +139,10 @@ def _run(
         if discard and data is None:
             if not speaks():
                 return
-            dropped = workspace.discard()
+            dropped = workspace.discard(kind)
+            if as_json:
+                emit({"discarded": dropped})
+                return
             narrate.print(
                 "what was interrupted or refused is dropped; the current version is as it was"
                 if dropped
@@ -164,7 +167,11 @@ def _run(
             )
         if speaks():
             warn_skipped(narrate, step.skipped)
-            page = None if step.repeated else write_report(workspace, step.version)
+            page = None
+            try:
+                page = None if step.repeated else write_report(workspace, step.version)
+            except OSError as error:
+                narrate.print(f"the report cannot be written: {error}", markup=False)
             if as_json:
                 emit({**vars(step), "report": page})
             else:

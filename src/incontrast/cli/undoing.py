@@ -27,13 +27,17 @@ def rollback(
 
     with failing(as_json):
         from incontrast.workspace import Workspace
+        from incontrast.workspace.status import unfinished
 
         space = Workspace.open(workspace)
+        dropped = unfinished(space)
         number = space.rollback(to)
         if as_json:
-            emit({"current": number})
-        else:
-            out().print(f"Version {number} is the current one.")
+            emit({"current": number, "dropped": dropped})
+            return
+        if dropped is not None:
+            out().print(f"Dropped: {dropped}.", markup=False)
+        out().print(f"Version {number} is the current one.")
 
 
 def forget(
@@ -54,7 +58,7 @@ def forget(
 ) -> None:
     """Delete items for good: from memory, and their bytes from the file."""
     from incontrast.cli.failing import failing
-    from incontrast.cli.printing import emit, out
+    from incontrast.cli.printing import emit, narrator, out, warn_skipped
 
     if not (ids or like or hashes):
         raise typer.BadParameter("say which items: their ids, --like DATA, or --hash")
@@ -64,6 +68,8 @@ def forget(
         raise typer.BadParameter(f"a hash is 32 hexadecimal digits: {error}") from error
     if any(len(digest) != 16 for digest in wanted):
         raise typer.BadParameter("a hash is 32 hexadecimal digits")
+    if any(not 0 <= item < 2**63 for item in ids or []):
+        raise typer.BadParameter("an id is a place in the order of arrival, from 0")
     with failing(as_json):
         from incontrast.data import read_source
         from incontrast.workspace import Workspace
@@ -76,6 +82,7 @@ def forget(
             domain = space.learner(memory=False).domain
             same = Intake(read_source(like, check=False), domain)
             wanted += [digest for digests in same.hashes() for digest in digests]
+            warn_skipped(narrator(), same.skipped)
         count = space.forget(ids or [], hashes=wanted)
         files = [str(file) for file in outputs(space)]
         if as_json:

@@ -31,7 +31,7 @@ class Memory:
         items: The items at hand, in order of arrival; None when there is none.
         ids: (n,) their ids.
         keys: (n,) their keys.
-        arrivals: Items that ever came in.
+        arrivals: Ids that have been given to items: the next one's.
         forgotten: (m,) ids that were forgotten, or never came in here.
         threshold: Keys from here on are not kept.
     """

@@ -33,8 +33,9 @@ def connect(path: Path, mode: str, *, still: bool = False) -> sqlite3.Connection
     try:
         connection = _opened(address)
         connection.execute("select count(*) from sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        if mode != "ro" or path.with_name(f"{path.name}-wal").exists():
+    except sqlite3.OperationalError as error:
+        unwritable = any(word in str(error) for word in ("unable to open", "readonly", "read-only"))
+        if mode != "ro" or not unwritable or path.with_name(f"{path.name}-wal").exists():
             raise
         # In a folder that may not be written to, the log's index cannot be made; without a log,
         # the file by itself is all there is.

@@ -289,8 +289,10 @@ class Store:
         contents = []
         for item in ids:
             row = found.get(item)
+            if row is None and self._gone(item):
+                raise StoreBusy(f"item {item} was deleted by another process meanwhile: try again")
             if row is None:
-                raise StoreError(f"{self.path} has no item {item}: it was deleted or is damaged")
+                raise StoreError(f"{self.path} is damaged: it has lost item {item}")
             if zlib.crc32(row[2]) != row[1]:
                 raise StoreError(
                     f"{self.path} is damaged: item {item} is not what was stored; forget it "
@@ -298,6 +300,15 @@ class Store:
                 )
             contents.append(row[2])
         return contents
+
+    def _gone(self, item: int) -> bool:
+        """Whether an item was deleted, as opposed to lost."""
+        with translated(self.path):
+            row = self._connection.execute(
+                "select first, states from chunks where first <= ? order by first desc limit 1",
+                (item,),
+            ).fetchone()
+        return row is None or item - row[0] >= len(row[1]) or row[1][item - row[0]] != PRESENT
 
     def find(self, hashes: Iterable[bytes]) -> Tensor:
         """(n,) ids of the items with these content hashes that are not forgotten."""

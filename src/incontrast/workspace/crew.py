@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
-from incontrast.memory import Store
+from incontrast.memory import Store, StoreBusy
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import Engine
 
 __all__ = ["Crew", "Order"]
+
+PATIENCE = 300.0  # seconds to wait for readers
 
 Order = Literal["wait", "train", "evaluate", "done", "failed"]
 
@@ -45,13 +48,24 @@ class Crew:
     def joint(self, order: Order, pending: dict[str, Any], store: Store) -> Iterator[None]:
         """A block that all processes run at the same time."""
         if self.leads and self.engine.processes > 1:
-            store.erase()  # the others read the file by itself, without its log
+            self._fold(store)
             self.tell(order, pending)
             with self.engine.together("read the workspace"):
                 pass
         self._joint = True
         yield
         self._joint = False
+
+    def _fold(self, store: Store) -> None:
+        """The others read the file by itself, without its log: wait until that is empty."""
+        end = time.monotonic() + PATIENCE
+        while not store.fold(wait=1.0):
+            if time.monotonic() > end:
+                raise StoreBusy(
+                    f"another process has been reading {store.path} for {PATIENCE:.0f} s, which "
+                    "keeps several processes from working on it: end it, then run this again"
+                )
+            self.tell("wait")  # before they take this process for lost
 
     @contextmanager
     def leading(self) -> Iterator[None]:

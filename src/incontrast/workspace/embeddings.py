@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from incontrast.learner import Learner
 from incontrast.workspace.array_file import GrowingArray
 from incontrast.workspace.errors import WorkspaceError
 from incontrast.workspace.files import read_json, write_json
-from incontrast.workspace.lock import hold
+from incontrast.workspace.journal import Journal
+from incontrast.workspace.lock import guarded
 from incontrast.workspace.parquet import write_parquet
 from incontrast.workspace.shards import MANIFEST, Piece, Shards, embed_shards, pieces
 from incontrast.workspace.workspace import Workspace
@@ -76,9 +78,10 @@ def embed_source(
         )
     if not file.parent.is_dir():
         raise ValueError(f"there is no folder {file.parent}")
+    if version is None:  # once: another may be promoted meanwhile
+        version = workspace.crew().engine.same(workspace.current)
     learner = workspace.learner(version, memory=False)
     source.check(learner.domain)
-    version = workspace.current if version is None else version
     about = {"path": str(source.path), "fingerprint": source.fingerprint()}
     job = _Job(workspace, learner, source, about, file, version, append, overwrite, strict)
     if not file.suffix:
@@ -141,9 +144,13 @@ def _embed_to_folder(job: _Job, progress: Callable[[int, int], None] | None) -> 
         raise ValueError("a folder holds embeddings of one source: choose another for more")
     there = job.file / MANIFEST
     before = read_json(there).get("rows", 0) if there.exists() and not job.overwrite else 0
+    if job.learner.engine.rank == 0:
+        _remember(job.workspace, job.file)
     shards = job.shards(job.file, job.overwrite, progress)
     rows = read_json(there)["rows"]
     skipped = tuple(reason for piece in shards.read() for reason in piece.skipped)
+    if rows == 0:
+        raise _nothing(job.source, skipped)
     return Embedded(job.file, job.version or 0, rows, rows - before, skipped)
 
 
@@ -173,6 +180,15 @@ def _write_file(
     progress: Callable[[int, int], None] | None,
 ) -> Embedded:
     """One file from pieces, which ``found`` gives from an item on."""
+    with guarded(job.file):
+        return _write_guarded(job, found, progress)
+
+
+def _write_guarded(
+    job: _Job,
+    found: Callable[[int], Iterator[Piece]],
+    progress: Callable[[int, int], None] | None,
+) -> Embedded:
     file, stamp = job.file, job.begin()
     before = stamp["rows"] if stamp.get("kept") is None else stamp["kept"]
     skipped: list[str] = []
@@ -254,10 +270,9 @@ def _write(
     elsewhere = stamp.get("kept", 0) if file.suffix == ".parquet" else 0
     array: GrowingArray | None = None
     try:
-        with _ids_file(file).open("r+b" if _ids_file(file).exists() else "w+b") as ids:
-            hold(ids, file)
-            stamp["current"] = job.about
-            write_json(_stamp_file(file), stamp)  # first of all: it is complete no longer
+        stamp["current"] = job.about
+        write_json(_stamp_file(file), stamp)  # before the file changes: it is complete no longer
+        with _ids_file(file).open("r+b" if stamp["ids"] else "w+b") as ids:
             ids.truncate(stamp["ids"])
             ids.seek(0, os.SEEK_END)
             for piece in found(stamp["done"]):
@@ -283,34 +298,34 @@ def _write(
         if array is not None:
             array.__exit__(None, None, None)
     if stamp["rows"] == 0:
-        raise ValueError(f"nothing in {source.path} can be read; the first: {skipped[0]}")
+        _stamp_file(file).unlink()  # there is nothing to go on with
+        _ids_file(file).unlink()
+        raise _nothing(source, skipped)
     return skipped
 
 
+def _nothing(source: Source, skipped: Sequence[str]) -> ValueError:
+    return ValueError(f"nothing in {source.path} can be read; the first: {skipped[0]}")
+
+
 def stamp_of(file: Path) -> dict[str, Any] | None:
-    """What made a file of embeddings; None if it bears no stamp."""
-    stamp = _stamp_file(file)
+    """What made a file or folder of embeddings; None if it bears no stamp."""
+    stamp = file / MANIFEST if file.is_dir() else _stamp_file(file)
     return read_json(stamp) if stamp.exists() else None
 
 
 def outputs(workspace: Workspace) -> list[Path]:
     """The files of embeddings that this workspace has written and that are still there."""
-    listed = workspace.folder / OUTPUTS
-    if not listed.exists():
-        return []
-    lines = listed.read_text(encoding="utf-8").splitlines()
-    names = dict.fromkeys(json.loads(line)["file"] for line in lines if line.startswith('{"file"'))
-    return [path for path in map(Path, names) if path.exists() and _stamp_file(path).exists()]
+    events = Journal(workspace.folder / OUTPUTS).events()
+    files = map(Path, dict.fromkeys(event["file"] for event in events))
+    return [file for file in files if file.exists() and stamp_of(file) is not None]
 
 
 def _remember(workspace: Workspace, file: Path) -> None:
     if file in outputs(workspace):
         return
-    try:
-        with (workspace.folder / OUTPUTS).open("a", encoding="utf-8") as listed:
-            listed.write(json.dumps({"file": str(file)}, ensure_ascii=False) + "\n")
-    except OSError:
-        pass  # a workspace that may only be read can still embed; status then cannot list the file
+    with suppress(OSError):  # a workspace that may only be read can still embed
+        Journal(workspace.folder / OUTPUTS).add("embed", file=str(file))
 
 
 def _stamp_file(file: Path) -> Path:
@@ -318,6 +333,8 @@ def _stamp_file(file: Path) -> Path:
 
 
 def _ids_file(file: Path) -> Path:
+    if file.suffix == ".parquet":
+        return file.with_name(f".{file.name}.ids.jsonl")
     return file.with_name(f"{file.stem}.ids.jsonl")
 
 

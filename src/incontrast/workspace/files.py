@@ -17,6 +17,7 @@ __all__ = [
     "flush_folder",
     "read_json",
     "sealed",
+    "sweep",
     "unsealed",
     "write_bytes",
     "write_json",
@@ -83,6 +84,12 @@ def unsealed(text: str, where: str) -> dict[str, Any]:
         )
     del body["format"]
     return body
+
+
+def sweep(folder: Path) -> None:
+    """Delete what an interrupted writing has left beside the files of a folder."""
+    for leftover in folder.glob(".*.json.*"):
+        leftover.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

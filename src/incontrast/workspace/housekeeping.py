@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
 from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
+from incontrast.workspace.errors import Damaged
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
@@ -18,17 +20,23 @@ __all__ = ["tidy"]
 def tidy(workspace: Workspace, store: Store) -> None:
     """Delete versions beyond those to keep, then the items that none of the others needs.
 
-    The oldest go first, but never the current one nor the one it was made from.
+    The oldest go first, but never the current one nor the one it was made from. While one of them
+    cannot be read, nobody knows what is needed, and everything stays.
     """
     versions = workspace.versions
     keep: int = workspace.settings["keep"]
-    current = versions.current()
-    way_back = set() if current is None else {current, versions.record(current)["parent"]}
-    numbers = versions.numbers()
-    for number in [number for number in numbers if number not in way_back][: len(numbers) - keep]:
-        versions.remove(number)
-        workspace.journal.add("drop", version=number, reason=f"{keep} are kept")
-    extents = [versions.extent(number) for number in versions.numbers()]
+    try:
+        current = versions.current()
+        way_back = set() if current is None else {current, versions.record(current)["parent"]}
+        old = [number for number in versions.numbers() if number not in way_back]
+        for number in old[: max(0, len(versions.numbers()) - keep)]:
+            versions.remove(number)
+            workspace.journal.add("drop", version=number, reason=f"{keep} are kept")
+        extents = [versions.extent(number) for number in versions.numbers()]
+    except Damaged:
+        return
+    if all(math.isinf(extent.threshold) and not extent.skipped for extent in extents):
+        return
     keys, _, there = store.columns(max(extent.arrivals for extent in extents))
     needed = torch.zeros(len(keys), dtype=torch.bool)
     for extent in extents:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,9 +45,15 @@ class Journal:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":
                     line = "\n" + line  # a power cut has torn the line before: leave it by itself
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
+            end = file.seek(0, os.SEEK_END)
+            try:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    os.truncate(self.path, end)  # on a full disk: no half of a line stays
+                raise
 
     def records(self) -> list[Record]:
         """Every line, the damaged ones too."""

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from incontrast.workspace.errors import Busy
 
-__all__ = ["hold", "holder", "locked"]
+__all__ = ["guarded", "holder", "locked"]
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
         Busy: Another process holds it; names it.
     """
     with path.open("a+", encoding="utf-8") as file:
-        hold(file, path.parent, lambda: holder(path))
+        _hold(file, path.parent, lambda: holder(path))
         file.truncate(0)
         about = {
             "pid": os.getpid(),
@@ -41,7 +41,30 @@ def locked(path: Path, what: str) -> Iterator[None]:
             file.truncate(0)
 
 
-def hold(file: IO[Any], what: Path, by: Callable[[], str | None] = lambda: None) -> None:
+@contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """Let one process at a time at a file, by a lock beside it that goes when it is let go of.
+
+    Raises:
+        Busy: Another process is at it.
+    """
+    beside = path.with_name(f".{path.name}.lock")
+    while True:
+        with beside.open("a") as file:
+            _hold(file, path)
+            try:
+                if os.fstat(file.fileno()).st_ino != beside.stat().st_ino:
+                    continue  # it was deleted, and made anew, before it was locked here
+            except FileNotFoundError:
+                continue
+            try:
+                yield
+            finally:
+                beside.unlink()
+            return
+
+
+def _hold(file: IO[Any], what: Path, by: Callable[[], str | None] = lambda: None) -> None:
     """Take the lock of an open file, which goes when the file is closed.
 
     Args:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from incontrast.memory import Store, remembered
 from incontrast.workspace.embeddings import outputs, stamp_of
+from incontrast.workspace.errors import Damaged
 from incontrast.workspace.lock import holder
 from incontrast.workspace.steps import NAMES, counted
 from incontrast.workspace.workspace import Workspace
 
-__all__ = ["refused_candidate", "sentence", "status_of"]
+__all__ = ["refused_candidate", "sentence", "status_of", "unfinished"]
 
 
 def status_of(workspace: Workspace) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
         "versions": workspace.versions.numbers(),
         "unfinished": _unfinished(workspace, pending),
         "writer": holder(workspace.lock_file),
-        "bytes": sum(path.stat().st_size for path in workspace.folder.rglob("*") if path.is_file()),
+        "bytes": sum(map(_size, workspace.folder.rglob("*"))),
         "embeddings": [],
     }
     if current is not None:
@@ -58,6 +60,13 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
     return about
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        return 0  # deleted meanwhile
+
+
 def refused_candidate(workspace: Workspace) -> int | None:
     """The version that was trained and not promoted, if there is one."""
     with closing(Store.open(workspace.store_file, readonly=True)) as store:
@@ -68,12 +77,21 @@ def refused_candidate(workspace: Workspace) -> int | None:
     return number if workspace.versions.folder(number).is_dir() else None
 
 
+def unfinished(workspace: Workspace) -> str | None:
+    """What was begun and not finished, or was refused, in words; None if there is nothing."""
+    try:
+        with closing(Store.open(workspace.store_file, readonly=True)) as store:
+            return _unfinished(workspace, store.note("pending"))
+    except Damaged:  # of the pointer, which a rollback sets again
+        return None
+
+
 def _unfinished(workspace: Workspace, pending: dict[str, Any] | None) -> str | None:
-    if pending is None or (
-        workspace.versions.pointer.exists() and (workspace.current == pending["number"])
-    ):
+    if pending is None or workspace.current == pending["number"]:
         return None
     kind, name, number = pending["kind"], pending["data"]["name"], pending["number"]
+    if pending.get("dropped"):
+        return f"{NAMES[kind]} with {name}, being dropped"
     if not pending["complete"]:
         return f"{NAMES[kind]} with {name} that was taking items in"
     if not workspace.versions.folder(number).is_dir():
@@ -81,6 +99,8 @@ def _unfinished(workspace: Workspace, pending: dict[str, Any] | None) -> str | N
     evaluation = workspace.versions.evaluation(number)
     if evaluation is None:
         return f"{NAMES[kind]} with {name}, to be evaluated"
+    if not evaluation["objections"]:
+        return f"{NAMES[kind]} with {name}, to be promoted"
     return f"version {number} was not promoted: {'; '.join(evaluation['objections'])}"
 
 

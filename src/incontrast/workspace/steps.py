@@ -23,13 +23,14 @@ from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.workspace.crew import Crew
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
+from incontrast.workspace.files import sweep
 from incontrast.workspace.housekeeping import tidy
 from incontrast.workspace.intake import Intake
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
 
-__all__ = ["NAMES", "Advance", "Notify", "Step", "counted"]
+__all__ = ["NAMES", "Advance", "Notify", "Step", "counted", "finish_forgetting"]
 
 Notify = Callable[[str], None]
 
@@ -92,7 +93,7 @@ class Advance:
         self.crew = crew or workspace.crew()
 
     def run(self, items: Any, *, strict: bool, force: bool, discard: bool, again: bool) -> Step:
-        self.recover()
+        finished = self.recover()
         current = self.versions.current()
         pending = self.store.note("pending")
         if pending is not None and pending["kind"] != self.kind:
@@ -100,6 +101,12 @@ class Advance:
                 f"{NAMES[pending['kind']]} with {pending['data']['name']} is unfinished: "
                 f"run incontrast {pending['kind']} to finish it"
             )
+        if finished is not None and finished["kind"] == self.kind:
+            # This very command was cut short when all but some tidying was done.
+            domain = self.workspace.learner(memory=False).domain
+            intake = None if items is None else Intake(items, domain, strict=strict)
+            if intake is None or intake.fingerprint == finished["data"]["fingerprint"]:
+                return self._step(finished["number"], promoted=True)
         if self.kind == "fit" and current is not None:
             raise WorkspaceError(
                 f"{self.workspace.folder} is fitted already (version {current}): update it, "
@@ -134,36 +141,76 @@ class Advance:
         self._finish(pending)
         return self._step(number, promoted=True)
 
-    def recover(self) -> None:
-        """Clear away what an interruption has left."""
+    def recover(self) -> dict[str, Any] | None:
+        """Clear away what an interruption has left.
+
+        Returns:
+            What was promoted and is finished now.
+        """
         self.versions.sweep()
-        pending = self.store.note("pending")
-        if pending is None:
-            return
+        sweep(self.workspace.folder)
+        if self.store.note("forgetting") is not None:
+            finish_forgetting(self.workspace, self.store)
+        pending: dict[str, Any] | None = self.store.note("pending")
         try:
             current = self.versions.current()
         except Damaged:
-            return  # a rollback can set the pointer again; everything else will say what is wrong
-        if not pending["complete"]:
+            return None  # a rollback can set the pointer again; all else will say what is wrong
+        finished = None
+        if pending is not None and (pending.get("dropped") or not pending["complete"]):
             self.discard(pending)
-        elif current == pending["number"]:
-            told = any(
-                event["step"] == "promote" and event["version"] == pending["number"]
-                for event in self.journal.events()
-            )
-            self._finish(pending, told=told)
+        elif pending is not None and current == pending["number"]:
+            self._tell_missing(pending)
+            self._finish(pending)
+            finished = pending
+        elif pending is not None:
+            self._tell_missing(pending)
+        tidy(self.workspace, self.store)
+        return finished
 
     def discard(self, pending: dict[str, Any]) -> None:
         """Drop what is under way."""
-        # If this is cut short, `recover` finds something incomplete and finishes it.
-        self.store.set_note("pending", {**pending, "complete": False})
-        made = self.versions.folder(pending["number"]).is_dir()
+        number, first = pending["number"], pending["first"]
+        self.store.set_note("pending", {**pending, "dropped": True})  # `recover` goes on with it
+        made = self.versions.folder(number).is_dir()
         if made:
-            self.store.set_note("last", pending["number"])  # a number is used once
-            self.versions.remove(pending["number"])
-        self.store.drop_from(pending["first"])
+            self.store.set_note("last", number)  # a number is used once
+            self.versions.remove(number)
+        (self.workspace.reports / f"version-{number}.html").unlink(missing_ok=True)
+        if pending["complete"] and pending["base"] is not None:
+            # The journal has told their ids, which nothing else may bear from now on.
+            ids = torch.arange(first, first + pending["data"]["items"])
+            self.store.remove(ids, forgotten=True)
+        else:
+            self.store.drop_from(first)
         self.store.set_note("pending", None)
-        self.journal.add("discard", version=pending["number"], made=made, data=pending["data"])
+        self.journal.add("discard", version=number, made=made, data=pending["data"])
+
+    def _tell_missing(self, pending: dict[str, Any]) -> None:
+        """Write the lines of the journal that were cut off from their steps."""
+        number = pending["number"]
+        told = {event["step"] for event in self.journal.events() if event.get("version") == number}
+        if "ingest" not in told:
+            self._tell_ingest(pending)
+        if "train" not in told and self.versions.folder(number).is_dir():
+            self._tell_train(number)
+        evaluation = self.versions.evaluation(number)
+        if "evaluate" not in told and evaluation is not None:
+            self._tell_evaluate(number, evaluation)
+
+    def _tell_ingest(self, pending: dict[str, Any], **about: float) -> None:
+        version, data, first = pending["number"], pending["data"], pending["first"]
+        self.journal.add("ingest", version=version, data=data, first=first, **about)
+
+    def _tell_train(self, number: int, **about: float) -> None:
+        outcome = self.versions.record(number)["outcome"]
+        shown = ("strategy", "from_scratch", "epochs", "steps", "passes", "stopped")
+        told = {key: outcome[key] for key in shown} | {"training_seconds": outcome["seconds"]}
+        self.journal.add("train", version=number, **told, **about)
+
+    def _tell_evaluate(self, number: int, evaluation: dict[str, Any], **about: float) -> None:
+        objections = evaluation["objections"]
+        self.journal.add("evaluate", version=number, objections=objections, **about)
 
     def _choose(
         self, pending: dict[str, Any] | None, intake: Intake | None, discard: bool
@@ -173,7 +220,8 @@ class Advance:
             return None
         same = intake is None or intake.fingerprint == pending["data"]["fingerprint"]
         number = pending["number"]
-        refused = self.versions.folder(number).is_dir() and self.versions.evaluation(number)
+        evaluation = self.versions.evaluation(number)
+        refused = evaluation is not None and evaluation["objections"]
         if discard or (not same and refused):
             self.discard(pending)
             return None
@@ -221,9 +269,7 @@ class Advance:
         self.store.complete(first, learner.memory.policy.keys(ids, draws), ("pending", pending))
         self.store.fold()
         seconds = time.perf_counter() - begin
-        self.journal.add(
-            "ingest", version=last + 1, data=pending["data"], first=first, seconds=seconds
-        )
+        self._tell_ingest(pending, seconds=seconds)
         self.notify(f"ingested {counted(count)} in {seconds:.1f} s")
         return pending
 
@@ -275,10 +321,7 @@ class Advance:
         }
         self.versions.write(pending["number"], learner, record)
         seconds = time.perf_counter() - begin
-        shown = ("strategy", "from_scratch", "epochs", "steps", "passes", "stopped")
-        about = {key: record["outcome"][key] for key in shown}
-        about["training_seconds"] = outcome.seconds
-        self.journal.add("train", version=pending["number"], seconds=seconds, **about)
+        self._tell_train(pending["number"], seconds=seconds)
         self.notify(f"trained version {pending['number']} in {seconds:.1f} s")
 
     def _strategy(self, pending: dict[str, Any]) -> Strategy | None:
@@ -315,20 +358,19 @@ class Advance:
             return
         self.versions.set_evaluation(number, evaluation)
         seconds = time.perf_counter() - begin
-        self.journal.add(
-            "evaluate", version=number, objections=evaluation["objections"], seconds=seconds
-        )
+        self._tell_evaluate(number, evaluation, seconds=seconds)
         self.notify(f"evaluated version {number} in {seconds:.1f} s")
 
-    def _finish(self, pending: dict[str, Any], *, told: bool = False) -> None:
-        """After the pointer was moved: say so, and make room; the note goes last."""
+    def _finish(self, pending: dict[str, Any]) -> None:
+        """After the pointer was moved: say so, and make room."""
         number = pending["number"]
-        if not told:
+        events = self.journal.events()
+        if not any(e["step"] == "promote" and e["version"] == number for e in events):
             evaluation = self.versions.evaluation(number) or {"objections": []}
             self.journal.add("promote", version=number, despite=evaluation["objections"])
         self.store.set_note("last", number)
-        tidy(self.workspace, self.store)
         self.store.set_note("pending", None)
+        tidy(self.workspace, self.store)
         self.notify(f"version {number} is the current one")
 
     def _step(self, number: int, *, promoted: bool, repeated: bool = False) -> Step:
@@ -344,6 +386,18 @@ class Advance:
             evaluation=evaluation,
             repeated=repeated,
         )
+
+
+def finish_forgetting(workspace: Workspace, store: Store) -> int:
+    """Delete the items that are noted to be forgotten; returns how many there were."""
+    ids: list[int] = store.note("forgetting")
+    # Reports show pictures of items; `incontrast report` makes them again.
+    for page in workspace.reports.glob("*.html"):
+        page.unlink()
+    removed = store.remove(torch.tensor(ids), forgotten=True)
+    workspace.journal.add("forget", items=removed, ids=ids)
+    store.set_note("forgetting", None)
+    return removed
 
 
 def counted(count: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from incontrast.workspace.errors import Unfinished, WorkspaceError
-from incontrast.workspace.steps import Advance
+from incontrast.workspace.steps import NAMES, Advance, finish_forgetting
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["discard_pending", "forget_items", "go_back"]
 
 
-def discard_pending(workspace: Workspace) -> bool:
-    """Drop what is under way; returns whether something was."""
+def discard_pending(workspace: Workspace, kind: str | None) -> bool:
+    """Drop what is under way, if it is of this kind; returns whether something was."""
     with workspace.writing("discard") as store:
         advance = Advance(workspace, store, "discard", None, None, None, None)
         advance.recover()
         pending = store.note("pending")
+        if pending is not None and kind is not None and pending["kind"] != kind:
+            raise Unfinished(
+                f"what is unfinished is {NAMES[pending['kind']]}, which incontrast "
+                f"{pending['kind']} --discard drops"
+            )
         if pending is not None:
             advance.discard(pending)
     return pending is not None
@@ -69,12 +74,11 @@ def forget_items(workspace: Workspace, ids: Iterable[int], hashes: Iterable[byte
                 f"no items have the ids {unknown[:5]}: ids go from 0 to {arrivals - 1}"
             )
         found = torch.unique(torch.cat([wanted, store.find(hashes)]))
-        workspace.journal.add("forgetting", ids=found.tolist())  # in case of a power cut now
-        removed = store.remove(found, forgotten=True) if len(found) else 0
+        if len(found) == 0:
+            store.erase()  # of what was forgotten while somebody was reading
+            return 0
+        workspace.journal.add("forgetting", ids=found.tolist())
+        store.set_note("forgetting", found.tolist())  # `recover` finishes what is cut short
+        removed = finish_forgetting(workspace, store)
         store.erase()
-        if len(found):
-            # Reports show pictures of items; `incontrast report` makes them again.
-            for page in workspace.reports.glob("*.html"):
-                page.unlink()
-        workspace.journal.add("forget", items=removed, ids=found.tolist())
     return removed

@@ -42,9 +42,9 @@ class Versions:
 
     def current(self) -> int | None:
         """The number of the version that serves; None before the first fit."""
-        if not self.pointer.exists():
-            return None
         number = read_json(self.pointer).get("version")
+        if number is None:
+            return None
         if not isinstance(number, int) or not self.folder(number).is_dir():
             raise Damaged(
                 f"{self.pointer} names version {number}, which is not in {self.root}: "
@@ -52,8 +52,8 @@ class Versions:
             )
         return number
 
-    def promote(self, number: int) -> None:
-        """Make a version the current one, all at once."""
+    def promote(self, number: int | None) -> None:
+        """Make a version the current one, all at once; None before the first fit."""
         write_json(self.pointer, {"version": number})
 
     # One version ---------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Workspace"]
 
 SETTINGS = "workspace.json"
+BEGUN = ("memory.sqlite", "memory.sqlite-wal", "memory.sqlite-shm", "current.json", "journal.jsonl")
 
 
 class Workspace:
@@ -136,10 +137,12 @@ class Workspace:
         cls, folder: Path, learner: Learner, tolerance: float, keep: int, threads: int | None
     ) -> dict[str, Any]:
         """Make the folder; returns the workspace's settings."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or _holds_something(folder)):
             what = "is a workspace already" if (folder / SETTINGS).exists() else "is not empty"
             raise WorkspaceError(f"{folder} {what}: choose a new or an empty folder")
-        (folder / "versions").mkdir(parents=True)
+        for name in BEGUN:  # by an attempt that was cut short
+            (folder / name).unlink(missing_ok=True)
+        (folder / "versions").mkdir(parents=True, exist_ok=True)
         Store.create(folder / "memory.sqlite").close()
         settings = {
             "id": uuid.uuid4().hex,
@@ -150,8 +153,10 @@ class Workspace:
             "threads": threads,
             "learner": saving.describe(learner),
         }
+        made = cls(folder, settings)
+        made.versions.promote(None)
+        made.journal.add("init", workspace=settings["id"])
         write_json(folder / SETTINGS, settings)  # last: with it, the folder is a workspace
-        cls(folder, settings).journal.add("init", workspace=settings["id"])
         return settings
 
     @classmethod
@@ -180,7 +185,7 @@ class Workspace:
         """
         folder = Path(folder).absolute()
         if not (folder / SETTINGS).is_file():
-            if (folder / "versions").is_dir():
+            if (folder / "versions").is_dir() and any((folder / "versions").iterdir()):
                 raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
             raise WorkspaceError(f"{folder} is no workspace: incontrast init makes one")
         return cls(
@@ -258,7 +263,8 @@ class Workspace:
                 self.versions.verify(number)
                 self.versions.evaluation(number)
             except WorkspaceError as error:
-                wrong.append(str(error))
+                if number in self.versions.numbers():  # and was not deleted meanwhile
+                    wrong.append(str(error))
         try:
             store = Store.open(self.store_file, readonly=True)
             wrong += store.check()
@@ -368,12 +374,18 @@ class Workspace:
         crew.tell("done", step)
         return step
 
-    def discard(self) -> bool:
-        """Drop an update that is unfinished or was refused; returns whether there was one."""
-        return discard_pending(self)
+    def discard(self, kind: str | None = None) -> bool:
+        """Drop what is unfinished or was refused; returns whether there was something.
+
+        Args:
+            kind: Only if it is a ``"fit"`` or an ``"update"``; whichever it is if None.
+        """
+        return discard_pending(self, kind)
 
     def rollback(self, to: int | None = None) -> int:
         """Make an earlier version the current one, with the memory it had; returns its number.
+
+        An update that is unfinished or was refused is dropped.
 
         Later versions stay beside it, so that ``rollback`` can also go forward.
 
@@ -398,3 +410,11 @@ class Workspace:
                 their bytes may still be in its log: call it again.
         """
         return forget_items(self, ids, hashes)
+
+
+def _holds_something(folder: Path) -> bool:
+    """Whether there is more in a folder than an attempt to make a workspace has left."""
+    names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".current.json")}
+    return bool(names - {*BEGUN, "versions"}) or (
+        "versions" in names and any((folder / "versions").iterdir())
+    )
