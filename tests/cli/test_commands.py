@@ -117,6 +117,9 @@ def test_settings_from_a_file(tmp_path: Path, rows: list[Path]) -> None:
     config.write_text("[init]\nfit_epoch = 1\n")
     shown = run("init", tmp_path / "other", "--like", rows[0], "--config", config, code=2)
     assert "[init] has no setting 'fit_epoch'" in plain(shown)
+    config.write_text("[intit]\nseed = 1\n")
+    shown = run("init", tmp_path / "other", "--like", rows[0], "--config", config, code=2)
+    assert "'intit' is no command" in plain(shown)
     config.write_text("[init")
     assert "cannot be read" in plain(run("init", tmp_path / "o", "--config", config, code=2))
 

@@ -32,6 +32,7 @@ from incontrast.memory import Store, content_hash
 from incontrast.training.engine import Engine
 from incontrast.workspace import Unfinished
 from incontrast.workspace.crew import Crew
+from incontrast.workspace.lock import holder
 from incontrast.workspace.status import unfinished
 from incontrast.workspace.steps import Advance
 
@@ -217,6 +218,36 @@ def test_the_same_data_twice_are_taken_in_once(workspace: Workspace, blobs) -> N
     step = workspace.update(blobs(20, seed=1))
     assert (step.version, step.repeated) == (2, True)
     assert workspace.update(blobs(20, seed=1), again=True).version == 3
+
+
+def test_older_data_are_known_unless_they_were_forgotten(workspace: Workspace, blobs) -> None:
+    rows = blobs(20, seed=1)
+    workspace.update(rows)
+    workspace.update(blobs(20, seed=2))
+    again = workspace.update(rows)
+    assert (again.repeated, again.version) == (True, 2)
+    workspace.forget([65])
+    assert workspace.learner().memory.seen == 99
+    back = workspace.update(rows)
+    assert (back.repeated, back.items) == (False, 20)
+
+
+def test_what_is_dropped_or_gone_on_with_is_told(refused: Workspace, blobs) -> None:
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        refused.update(blobs(20, seed=2), progress=stopped, notify=told.append)
+    assert told[0] == "data in memory was refused and is dropped"
+    refused.update(notify=told.append)
+    assert any(text.startswith("going on with data in memory, with the settings") for text in told)
+
+
+def test_only_the_lock_says_who_writes(workspace: Workspace) -> None:
+    about = {"pid": os.getpid(), "host": "elsewhere", "doing": "update", "since": "ever"}
+    workspace.lock_file.write_text(json.dumps(about))  # as a killed writer leaves it
+    assert holder(workspace.lock_file) is None
+    with workspace.writing("test"):
+        assert f"process {os.getpid()} on" in holder(workspace.lock_file)
+    assert holder(workspace.lock_file) is None
 
 
 def test_a_candidate_that_forgets_is_kept_beside(refused: Workspace, blobs) -> None:

@@ -23,7 +23,7 @@ def embed(
     workspace: Folder = Path(),
     version: Annotated[
         int | None,
-        typer.Option(help="The version.  [default: the current one]", show_default=False),
+        typer.Option(help="The version.", show_default="the current one"),
     ] = None,
     append: Annotated[
         bool, typer.Option("--append", help="Add to a file of the same version.")
@@ -36,6 +36,12 @@ def embed(
     config: Config = None,
 ) -> None:
     """Write embeddings of data to a file; interrupted, the same command goes on."""
+    if to.suffix not in (".npy", ".parquet", ""):
+        raise typer.BadParameter(
+            f"embeddings are written to .npy, to .parquet or to a folder, got {to.name!r}"
+        )
+    if append and not to.suffix:
+        raise typer.BadParameter("a folder holds embeddings of one source: choose another for more")
     from incontrast.cli.failing import failing
     from incontrast.cli.printing import emit, narrator, out, warn_skipped
     from incontrast.cli.processes import speaks

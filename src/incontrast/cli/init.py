@@ -40,35 +40,39 @@ def init(
     size: Annotated[
         int | None,
         typer.Option(
-            help="Images: side in pixels.  [default: a typical image's, 224 at most]",
-            show_default=False,
+            min=4,
+            help="Images: side in pixels.",
+            show_default="a typical image's, 224 at most",
         ),
     ] = None,
     channels: Annotated[
         int | None,
-        typer.Option(
-            help="Images: 1 (grey) or 3 (colour).  [default: what they have]", show_default=False
-        ),
+        typer.Option(help="Images: 1 (grey) or 3 (colour).", show_default="what they have"),
     ] = None,
     encoder: Annotated[
         EncoderName | None,
         typer.Option(
-            help="Images: the encoder.  [default: small up to 32 pixels, else resnet18]",
-            show_default=False,
+            help="Images: the encoder.",
+            show_default="small up to 32 pixels, else resnet18",
         ),
     ] = None,
-    flip: Annotated[float, typer.Option(help="Images: how often a view is mirrored.")] = 0.5,
+    flip: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Images: how often a view is mirrored.")
+    ] = 0.5,
     crop: Annotated[
-        float, typer.Option(help="Images: the smallest share of an image that a view shows.")
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Images: the smallest share of an image that a view shows."
+        ),
     ] = 0.2,
     memory: Annotated[
         Keep, typer.Option(help="Which old items to keep: all, a sample, or the newest.")
     ] = Keep.ALL,
     memory_items: Annotated[
-        int | None, typer.Option(help="Items to keep at most (reservoir, queue).")
+        int | None, typer.Option(min=1, help="Items to keep at most (reservoir, queue).")
     ] = None,
     memory_bytes: Annotated[
-        int | None, typer.Option(help="Bytes to keep at most (reservoir, queue).")
+        int | None, typer.Option(min=1, help="Bytes to keep at most (reservoir, queue).")
     ] = None,
     strategy: Annotated[
         StrategyName, typer.Option(help="How updates are done.")
@@ -76,25 +80,29 @@ def init(
     epochs: Annotated[
         int | None,
         typer.Option(
-            help="Epochs of an update at most.  [default: the strategy's; 40 for icl]",
-            show_default=False,
+            min=1,
+            help="Epochs of an update at most.",
+            show_default="the strategy's; 40 for icl",
         ),
     ] = None,
-    fit_epochs: Annotated[int, typer.Option(help="Epochs of the first fit at most.")] = 200,
+    fit_epochs: Annotated[int, typer.Option(min=1, help="Epochs of the first fit at most.")] = 200,
     fit_patience: Annotated[
-        int, typer.Option(help="Epochs without a lower loss that end the fit.")
+        int, typer.Option(min=1, help="Epochs without a lower loss that end the fit.")
     ] = 50,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bits.")] = 0,
     tolerance: Annotated[
         float,
-        typer.Option(help="How much the loss of old items may rise, as a share, in an update."),
+        typer.Option(
+            min=0.0, help="How much the loss of old items may rise, as a share, in an update."
+        ),
     ] = 0.05,
-    keep: Annotated[int, typer.Option(help="Versions to keep.")] = 10,
+    keep: Annotated[int, typer.Option(min=2, help="Versions to keep.")] = 10,
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads to compute with.  [default: 1 for small encoders, else all cores]",
-            show_default=False,
+            min=1,
+            help="Threads to compute with.",
+            show_default="1 for small encoders, else all cores",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -128,7 +136,9 @@ def init(
             Keep.QUEUE: Queue,
         }
         if memory is not Keep.ALL and memory_items is None and memory_bytes is None:
-            raise ValueError(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
+            raise typer.BadParameter(
+                f"a {memory} needs a limit: give --memory-items or --memory-bytes"
+            )
         learner = Learner(
             domain,
             strategy=strategy_of(strategy, epochs),

@@ -23,6 +23,12 @@ def _defaults(context: typer.Context, path: Path | None) -> Path | None:
     table = tables.get(name, {})
     if not isinstance(table, dict):
         raise typer.BadParameter(f"{path}: {name} must be a table, [{name}]")
+    commands = getattr(context.parent.command if context.parent else None, "commands", tables)
+    strangers = sorted(set(tables) - set(commands))
+    if strangers:
+        raise typer.BadParameter(
+            f"{path}: {strangers[0]!r} is no command: settings stand in a table of a command's name"
+        )
     known = {parameter.name for parameter in context.command.params}
     settings = {key.replace("-", "_"): value for key, value in table.items()}
     unknown = sorted(set(settings) - known)

@@ -16,13 +16,13 @@ def report(
     workspace: Folder = Path(),
     version: Annotated[
         int | None,
-        typer.Option(help="The version.  [default: the newest]", show_default=False),
+        typer.Option(help="The version.", show_default="the newest"),
     ] = None,
     to: Annotated[
         Path | None,
         typer.Option(
-            help="The file.  [default: reports/version-N.html in the workspace]",
-            show_default=False,
+            help="The file.",
+            show_default="reports/version-N.html in the workspace",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -17,9 +17,11 @@ __all__ = ["fit", "opened", "update"]
 
 Seconds = Annotated[
     float | None,
-    typer.Option(help="Training time at most. The result then depends on the machine's speed."),
+    typer.Option(
+        min=0.0, help="Training time at most. The result then depends on the machine's speed."
+    ),
 ]
-Passes = Annotated[int | None, typer.Option(help="Views through the encoder at most.")]
+Passes = Annotated[int | None, typer.Option(min=1, help="Views through the encoder at most.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Promote the new version whatever is wrong with it.")
 ]
@@ -58,13 +60,11 @@ def update(
     workspace: Folder = Path(),
     strategy: Annotated[
         StrategyName | None,
-        typer.Option(help="For this once.  [default: the workspace's]", show_default=False),
+        typer.Option(help="For this once.", show_default="the workspace's"),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(
-            help="Epochs at most, for this once.  [default: the workspace's]", show_default=False
-        ),
+        typer.Option(min=1, help="Epochs at most, for this once.", show_default="the workspace's"),
     ] = None,
     seconds: Seconds = None,
     passes: Passes = None,
@@ -72,7 +72,7 @@ def update(
     force: Force = False,
     discard: Discard = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Take data in once more that were the last update's.")
+        bool, typer.Option("--again", help="Take data in once more that were taken in before.")
     ] = False,
     as_json: AsJson = False,
     config: Config = None,

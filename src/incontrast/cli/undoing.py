@@ -16,7 +16,7 @@ def rollback(
     workspace: Folder = Path(),
     to: Annotated[
         int | None,
-        typer.Option(help="The version.  [default: the one before]", show_default=False),
+        typer.Option(help="The version.", show_default="the one before"),
     ] = None,
     as_json: AsJson = False,
     config: Config = None,
@@ -48,7 +48,7 @@ def forget(
     workspace: Folder = Path(),
     like: Annotated[
         Path | None,
-        typer.Option(help="Every item with the same content as one of these data."),
+        typer.Option(help="A file or a folder: items with the same content are forgotten."),
     ] = None,
     hashes: Annotated[
         list[str] | None, typer.Option("--hash", help="A content hash; may be given again.")
@@ -65,7 +65,7 @@ def forget(
     try:
         wanted = [bytes.fromhex(text) for text in hashes or []]
     except ValueError as error:
-        raise typer.BadParameter(f"a hash is 32 hexadecimal digits: {error}") from error
+        raise typer.BadParameter("a hash is 32 hexadecimal digits") from error
     if any(len(digest) != 16 for digest in wanted):
         raise typer.BadParameter("a hash is 32 hexadecimal digits")
     if any(not 0 <= item < 2**63 for item in ids or []):

@@ -109,7 +109,8 @@ def _read_text(path: Path, label: str | None) -> tuple[NDArray[Any], NDArray[Any
                 converters=converters,
             )
     except ValueError as error:
-        raise ValueError(f"{path} must hold numbers only: {error}") from error
+        reason = str(error).split(";")[0]  # what follows is about numpy
+        raise ValueError(f"{path} must hold numbers only: {reason}") from error
     if len(table) == 0:
         raise ValueError(f"{path} has names of columns but no rows")
     if table.shape[1] != len(first):
@@ -136,7 +137,9 @@ def _first_line(path: Path) -> tuple[list[str], str]:
 
 
 def _checked(rows: NDArray[Any], path: Path) -> NDArray[np.float32]:
-    if rows.ndim != 2 or rows.size == 0:
+    if rows.ndim == 2 and rows.size == 0:
+        raise ValueError(f"{path} holds no rows (shape {rows.shape})")
+    if rows.ndim != 2:
         raise ValueError(f"{path} must hold a table (n, d), got shape {rows.shape}")
     if rows.dtype.kind not in "fiub":
         raise ValueError(f"{path} must hold real numbers, got {rows.dtype}")

@@ -77,7 +77,9 @@ def _parquet(path: Path) -> NDArray[Any]:
 
 
 def _check(rows: NDArray[Any], path: Path) -> None:
-    if rows.ndim != 2 or rows.size == 0:
+    if rows.ndim == 2 and rows.size == 0:
+        raise ValueError(f"{path} holds no rows (shape {rows.shape})")
+    if rows.ndim != 2:
         raise ValueError(f"{path} must hold a table (n, d), got shape {rows.shape}")
     if rows.dtype.kind not in "fiub":
         raise ValueError(f"{path} must hold real numbers, got {rows.dtype}")

@@ -91,7 +91,8 @@ class Drift:
                 f"{self.growth_ratio:.0%} of all"
             ),
         }[self.advice]
-        few = f" With {self.new} new items only large differences show." if self.new < FEW else ""
+        items = "item" if self.new == 1 else "items"
+        few = f" With {self.new} new {items} only large differences show." if self.new < FEW else ""
         duration = (
             "" if self.seconds is None else f" An update should take about {_said(self.seconds)}."
         )

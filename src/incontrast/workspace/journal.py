@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from incontrast._version import __version__
 from incontrast.workspace.errors import Damaged
@@ -41,18 +41,15 @@ class Journal:
         }
         line = json.dumps(sealed(event), ensure_ascii=False) + "\n"
         with self.path.open("ab+") as file:
-            if file.tell() > 0:
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    line = "\n" + line  # a power cut has torn the line before: leave it by itself
-            end = file.seek(0, os.SEEK_END)
+            end = _whole(file)
+            file.truncate(end)  # a power cut may have torn a line, which was never acknowledged
             try:
                 file.write(line.encode())
                 file.flush()
                 os.fsync(file.fileno())
             except OSError:
                 with suppress(OSError):
-                    os.truncate(self.path, end)  # on a full disk: no half of a line stays
+                    os.truncate(self.path, end)  # nor does half a line stay on a full disk
                 raise
 
     def records(self) -> list[Record]:
@@ -73,3 +70,15 @@ class Journal:
     def events(self) -> list[dict[str, Any]]:
         """What can be read."""
         return [record.event for record in self.records() if record.event is not None]
+
+
+def _whole(file: IO[bytes]) -> int:
+    """Where the last line that was written to its end ends."""
+    end = place = file.seek(0, os.SEEK_END)
+    while place > 0:
+        place = max(0, place - 4096)
+        file.seek(place)
+        found = file.read(min(4096, end - place)).rfind(b"\n")
+        if found >= 0:
+            return place + found + 1
+    return 0

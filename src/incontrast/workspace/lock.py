@@ -16,6 +16,8 @@ from incontrast.workspace.errors import Busy
 
 __all__ = ["guarded", "holder", "locked"]
 
+LOOKS = 5  # attempts to take a lock
+
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
@@ -75,23 +77,31 @@ def _hold(file: IO[Any], what: Path, by: Callable[[], str | None] = lambda: None
     Raises:
         Busy: Another process holds it.
     """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise Busy(
-            f"{what} is being written by {by() or 'another process'}: "
-            "wait until it has finished, or stop it"
-        ) from error
+    for attempt in range(LOOKS):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if attempt + 1 < LOOKS:
+                time.sleep(0.02)  # somebody may just be looking
+                continue
+            raise Busy(
+                f"{what} is being written by {by() or 'another process'}: "
+                "wait until it has finished, or stop it"
+            ) from error
 
 
 def holder(path: Path) -> str | None:
-    """Who holds the lock, in words; None if nobody does. Looking takes no lock."""
+    """Who holds the lock, in words; None if nobody does."""
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        if about["host"] == socket.gethostname():
-            os.kill(about["pid"], 0)  # raises if there is no such process any more
-    except PermissionError:
-        pass  # it is there, and somebody else's
-    except (OSError, ValueError, KeyError, TypeError):
+        with path.open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until the file is closed
+                return None
+            except BlockingIOError:
+                about = json.loads(file.read())
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError):
+        return "another process"
     return f"process {about['pid']} on {about['host']} ({about['doing']}, since {about['since']})"

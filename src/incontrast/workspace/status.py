@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from incontrast.memory import Store, remembered
+from incontrast.memory import Policy, Store, remembered
 from incontrast.workspace.embeddings import outputs, stamp_of
 from incontrast.workspace.errors import Damaged
 from incontrast.workspace.lock import holder
@@ -42,7 +42,7 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
             "made": record["created"],
             "kept": len(memory),
             "seen": memory.seen,
-            "policy": repr(memory.policy),
+            "policy": _words(memory.policy),
         }
     store.close()
     for file in outputs(workspace):
@@ -58,6 +58,18 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
                 }
             )
     return about
+
+
+def _words(policy: Policy) -> str:
+    """A policy of memory, for people."""
+    limits = [
+        f"{limit:,} {unit}"
+        for limit, unit in ((policy.items, "items"), (policy.bytes, "bytes"))
+        if limit is not None
+    ]
+    kinds = {"KeepAll": "all are kept", "Reservoir": "a random sample", "Queue": "the newest"}
+    kind = kinds.get(type(policy).__name__, repr(policy))
+    return f"{kind}, {' and '.join(limits)} at most" if limits else kind
 
 
 def _size(path: Path) -> int:

@@ -15,6 +15,7 @@ from incontrast import saving
 from incontrast._version import __version__
 from incontrast.learner import Learner
 from incontrast.memory import Store, StoredCollection, StoreError
+from incontrast.memory.store import FORGOTTEN
 from incontrast.outcome import Outcome
 from incontrast.randomness import generator
 from incontrast.strategies import Strategy
@@ -49,7 +50,7 @@ class Step:
         skipped: Files that could not be read, with the reason.
         outcome: Figures of training, as JSON.
         evaluation: Figures of the evaluation, as JSON.
-        repeated: Whether these data were in the current version already, so nothing was done.
+        repeated: Whether this version had learned from these data already, so nothing was done.
     """
 
     version: int
@@ -124,10 +125,9 @@ class Advance:
         if pending is None:
             if intake is None:
                 raise WorkspaceError(f"there is no unfinished {self.kind}: give some data")
-            if current is not None and not again:
-                record = self.versions.record(current)
-                if record["data"]["fingerprint"] == intake.fingerprint:
-                    return self._step(current, promoted=True, repeated=True)
+            known = None if again else self._repeated(intake, current)
+            if known is not None:
+                return self._step(known, promoted=True, repeated=True)
             pending = self._ingest(intake, learner, current)
         number = pending["number"]
         if not self.versions.folder(number).is_dir():
@@ -224,13 +224,30 @@ class Advance:
         refused = evaluation is not None and evaluation["objections"]
         if discard or (not same and refused):
             self.discard(pending)
+            state = "refused" if refused else "unfinished"
+            self.notify(f"{pending['data']['name']} was {state} and is dropped")
             return None
         if not same:
             raise Unfinished(
                 f"{NAMES[self.kind]} with {pending['data']['name']} is unfinished: run incontrast "
                 f"{self.kind} without data to finish it, or with --discard to drop it"
             )
+        self.notify(
+            f"going on with {pending['data']['name']}, with the settings it was begun with "
+            "(--discard drops it)"
+        )
         return pending
+
+    def _repeated(self, intake: Intake, current: int | None) -> int | None:
+        """The version that has learned from these very data, of those that led to this one."""
+        while current is not None and self.versions.folder(current).is_dir():
+            record = self.versions.record(current)
+            if record["data"]["fingerprint"] == intake.fingerprint:
+                first = record["first"]
+                states = self.store.columns(first + record["data"]["items"]).states[first:]
+                return None if bool((states == FORGOTTEN).any()) else current
+            current = record["parent"]
+        return None
 
     def _ingest(self, intake: Intake, learner: Learner, current: int | None) -> dict[str, Any]:
         """Items into the store, where they do not count until the version is promoted."""

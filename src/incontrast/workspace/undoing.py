@@ -43,8 +43,14 @@ def go_back(workspace: Workspace, to: int | None) -> int:
         if to is None:
             before = versions.current()
             to = None if before is None else versions.record(before)["parent"]
-            if to is None or not versions.folder(to).is_dir():
+            if to is None:
                 raise WorkspaceError("there is no earlier version to go back to")
+            if not versions.folder(to).is_dir():
+                others = ", ".join(str(number) for number in versions.numbers() if number != before)
+                raise WorkspaceError(
+                    f"version {to}, from which {before} was made, is no longer kept: "
+                    f"incontrast rollback --to N goes to another (there are {others})"
+                )
         if pending is not None and to == pending["number"]:
             raise Unfinished(
                 f"version {to} was never promoted: incontrast update --force does that"
@@ -70,9 +76,8 @@ def forget_items(workspace: Workspace, ids: Iterable[int], hashes: Iterable[byte
         arrivals = store.arrivals()
         unknown = wanted[(wanted < 0) | (wanted >= arrivals)].tolist()
         if unknown:
-            raise WorkspaceError(
-                f"no items have the ids {unknown[:5]}: ids go from 0 to {arrivals - 1}"
-            )
+            there = f"ids go from 0 to {arrivals - 1}" if arrivals else "there are no items"
+            raise WorkspaceError(f"no items have the ids {unknown[:5]}: {there}")
         found = torch.unique(torch.cat([wanted, store.find(hashes)]))
         if len(found) == 0:
             store.erase()  # of what was forgotten while somebody was reading

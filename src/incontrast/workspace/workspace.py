@@ -334,7 +334,7 @@ class Workspace:
             strict: Refuse files that cannot be read instead of leaving them out.
             force: Promote the candidate whatever is wrong with it.
             discard: Drop what was begun or refused before.
-            again: Take items in that the current version has just learned from.
+            again: Take items in that this version or one that led to it has learned from.
             progress: Called after every step of training.
             notify: Called with a sentence at every step of the update.
         """
