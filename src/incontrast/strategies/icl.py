@@ -34,7 +34,9 @@ class ICL(Strategy):
     to be learned, smaller ones where the data hardly changes (docs/updates.md).
 
     Args:
-        old_batch: Old items per step; ``batch`` is the number of new ones.
+        old_batch: Old items per step; ``batch`` is the number of new ones. Where new items weigh
+            more than that (α above ``batch / (batch + old_batch)``), a step of as many items has
+            them in proportion to α, until the two numbers have changed places: see ``per_step``.
         retention: ρ. Old items have L^II + ρ·L^{I,X}: 1 is retraining's loss on them (Theorem 1),
             0 the paper's objective (Eq. 9), which collapses old data when the noise changes.
         meta: Meta-optimisation (Eq. 11–12) instead of the joint step.
@@ -94,9 +96,23 @@ class ICL(Strategy):
             patience=patience,
         )
 
+    def per_step(self, growth_ratio: float) -> tuple[int, int]:
+        """New and old items of a step.
+
+        A mean of α-weighted parts has the least variance if the parts are as large as they weigh.
+
+        >>> [ICL().per_step(growth_ratio) for growth_ratio in (0.01, 0.3, 0.5, 0.7, 0.99)]
+        [(32, 64), (32, 64), (48, 48), (64, 32), (64, 32)]
+        """
+        items = self.batch + self.old_batch
+        most = max(self.batch, self.old_batch)
+        new = min(max(self.batch, round(growth_ratio * items)), most)
+        return new, items - new
+
     def epoch_items(self, increment: Increment) -> int:
-        steps = -(-len(increment.new) // self.batch)
-        items = len(increment.new) + steps * min(self.old_batch, increment.kept)
+        new, old = self.per_step(increment.growth_ratio)
+        steps = -(-len(increment.new) // new)
+        items = len(increment.new) + steps * min(old, increment.kept)
         if self.meta is None:
             return items
         return items * (1 + self.meta.support_steps(increment.growth_ratio))
@@ -108,13 +124,14 @@ class ICL(Strategy):
                 "give the learner a larger memory, or use FineTune()"
             )
         old = Rounds(task.increment.kept, task.draws)
+        batch, old_batch = self.per_step(task.growth_ratio)
         if self.meta is not None:
-            yield from meta_losses(task, self.meta, old, self.old_batch, self.batch, self.retention)
+            yield from meta_losses(task, self.meta, old, old_batch, batch, self.retention)
         while True:
-            yield self._epoch(task, old)
+            yield self._epoch(task, old, batch, old_batch)
 
-    def _epoch(self, task: Task, old: Rounds) -> Iterator[Tensor]:
-        new = new_epoch(task.increment, self.batch, task.draws)
-        picks = (Picks(old.draw(self.old_batch), pick.new) for pick in new)
+    def _epoch(self, task: Task, old: Rounds, batch: int, old_batch: int) -> Iterator[Tensor]:
+        new = new_epoch(task.increment, batch, task.draws)
+        picks = (Picks(old.draw(old_batch), pick.new) for pick in new)
         for loaded in task.load(picks):
             yield weigh(*joint_losses(task, loaded, self.retention), task.growth_ratio)
