@@ -1,7 +1,7 @@
 """Learning rates that need no tuning: a DDPG agent that comes with knowledge from elsewhere.
 
 A few hundred noisy decisions in one update cannot teach a policy (docs/rates.md). So the policy
-comes with the package, trained by ``tools/train_policy.py`` on many short updates of small tasks,
+comes with the package, trained by ``tools/policy/train.py`` on many short updates of small tasks,
 and what an agent learns here is added to that, slowly. Where the paper's agent sets the rate of
 each step anew within two decades, this one multiplies it, every few steps, by a bounded factor.
 """
@@ -35,6 +35,7 @@ DISCOUNT = 0.97
 FACTOR = 4.0  # by which the first decision changes the rate at most
 SETTLING, LEAST = 12, 0.1  # decisions that halve the exponent of that, and where it ends
 LOWEST, HIGHEST = 1e-8, 10.0  # rates
+SETTLED, FALLING = 24, 25  # decisions until the rate has settled, and that its bound falls with
 LARGE = 1e6  # stands for a loss that is not finite
 
 
@@ -102,6 +103,8 @@ class LearnedRates(Rates):
         self._entries: deque[Tensor] = deque(maxlen=WINDOW)
         self._first = self._last = math.nan  # mean losses
         self._decisions = 0
+        self._calm = 0  # decisions since the guard last had its way
+        self._settled: list[float] = []  # rates, from the highest of which the bound falls
         self._action = 0.0
         self._verdict: Verdict | None = None
         self._fresh = True  # nothing was done to the weights since they were known to be good
@@ -142,9 +145,14 @@ class LearnedRates(Rates):
         else:
             self._last = mean
             self._action = self._act(state)
-        self.rate = min(max(self.rate * self._reach() ** self._action, LOWEST), HIGHEST)
-        if self.guard is not None:
-            self.rate = min(self.rate, self.guard.ceiling)
+        self.rate = min(max(self.rate * self._reach() ** self._action, LOWEST), self._bound())
+        ceiling = HIGHEST if self.guard is None else self.guard.ceiling
+        self._calm += 1
+        if self._verdict == "undo" or self.rate >= ceiling:  # it is not yet where it would be
+            self.rate, self._calm = min(self.rate, ceiling), 0
+            self._settled.clear()
+        if SETTLED // 2 < self._calm <= SETTLED:
+            self._settled.append(self.rate)
 
     def _judge(self, mean: float) -> Verdict | None:
         if self.guard is None:
@@ -158,6 +166,18 @@ class LearnedRates(Rates):
         noise, which small moves average out.
         """
         return float(FACTOR ** max(1.0 / (1.0 + self._decisions / SETTLING), LEAST))
+
+    def _bound(self) -> float:
+        """The highest rate: from where the rate has settled, it falls with the root of time.
+
+        At the end of a run, when the loss is little but noise, a policy cannot see that a lower
+        rate would do better; that steps must become smaller for noise to average out is known
+        without seeing it.
+        """
+        if self._calm < SETTLED:
+            return HIGHEST
+        fall = math.sqrt(1.0 + (self._calm - SETTLED) / FALLING)
+        return max(self._settled) / fall
 
     def _entry(self, mean: float) -> Tensor:
         spread = pstdev(self._losses) / (abs(mean) + 1e-12)
