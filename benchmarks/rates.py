@@ -46,6 +46,7 @@ def variants(new: int) -> dict[str, ic.Strategy]:
 
     return {
         **{f"fixed {rate:g}": icl(ic.Fixed(rate)) for rate in GRID},
+        "2e-3, the default": icl(ic.ICL().rates),
         **{f"learned from {start:g}": icl(ic.Learned(start=start)) for start in STARTS},
         "cosine from 3e-3": icl(ic.Cosine(3e-3, steps=steps)),
         "Prodigy": icl(ic.Fixed(1.0), optimizer=ic.Prodigy()),

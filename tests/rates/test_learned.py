@@ -10,7 +10,7 @@ import torch
 from torch import Generator
 
 from incontrast import Learned
-from incontrast.rates.learned import FACTOR, LearnedRates, policy, relative
+from incontrast.rates.learned import FACTOR, FALLING, SETTLED, LearnedRates, policy, relative
 
 
 def begin(seed: int = 0, state: dict | None = None, **settings) -> LearnedRates:
@@ -69,6 +69,18 @@ def test_a_decision_changes_the_rate_by_a_bounded_factor_every_few_steps() -> No
     assert all(step % 4 == 0 for step in changes)
     for step in changes:
         assert 1 / FACTOR * 0.999 < tried[step] / tried[step - 1] < FACTOR * 1.001
+
+
+def test_the_highest_rate_falls_once_the_rate_has_settled() -> None:
+    rates = begin(start=1e-3, explore=0.0, learn_every=0, guard=False)
+    draws, tried = Generator().manual_seed(0), []
+    for _ in range(4 * 400):
+        # A loss that does nothing but waver.
+        rates.observe(1.0 + 0.02 * torch.randn((), generator=draws).item())
+        tried.append(rates.propose())
+    settled = max(tried[4 * SETTLED // 2 : 4 * SETTLED])
+    fall = math.sqrt(1.0 + (400 - SETTLED - 1) / FALLING)
+    assert 0.3 * settled / fall < tried[-1] <= 1.01 * settled / fall
 
 
 def test_harm_is_undone_at_a_lower_rate() -> None:
