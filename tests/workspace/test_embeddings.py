@@ -214,6 +214,9 @@ def test_the_stamp_names_the_version_that_embedded(
 
 
 def test_folders_of_shards_are_listed(workspace: Workspace, source: Source, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        embed_source(workspace, source, tmp_path / "shards", progress=stop_after(0))
+    assert [part["complete"] for part in status_of(workspace)["embeddings"]] == [False]
     embed_source(workspace, source, tmp_path / "shards")
     assert outputs(workspace) == [tmp_path / "shards"]
     about = status_of(workspace)["embeddings"]
@@ -222,6 +225,9 @@ def test_folders_of_shards_are_listed(workspace: Workspace, source: Source, tmp_
         listed.write('{"torn')
     embed_source(workspace, source, tmp_path / "e.npy")
     assert outputs(workspace) == [tmp_path / "shards", tmp_path / "e.npy"]
+    (tmp_path / "e.npy.json").write_text("{")  # damage there does not spread
+    assert len(status_of(workspace)["embeddings"]) == 1
+    assert embed_source(workspace, source, tmp_path / "e.npy", overwrite=True).rows == 30
 
 
 @pytest.mark.parametrize("name", ["e.npy", "e.parquet", "shards"])

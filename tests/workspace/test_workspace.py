@@ -32,6 +32,7 @@ from incontrast.memory import Store, content_hash
 from incontrast.training.engine import Engine
 from incontrast.workspace import Unfinished
 from incontrast.workspace.crew import Crew
+from incontrast.workspace.journal import Journal
 from incontrast.workspace.lock import holder
 from incontrast.workspace.status import unfinished
 from incontrast.workspace.steps import Advance
@@ -236,7 +237,7 @@ def test_what_is_dropped_or_gone_on_with_is_told(refused: Workspace, blobs) -> N
     told: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         refused.update(blobs(20, seed=2), progress=stopped, notify=told.append)
-    assert told[0] == "data in memory was refused and is dropped"
+    assert told[0] == "data in memory was unfinished or refused, and is dropped"
     refused.update(notify=told.append)
     assert any(text.startswith("going on with data in memory, with the settings") for text in told)
 
@@ -469,6 +470,40 @@ def test_versions_are_kept_until_there_are_too_many(tmp_path: Path, blobs) -> No
             assert len(workspace.learner(version).memory) == 20
 
 
+def test_a_candidate_costs_no_version_its_place(tmp_path: Path, blobs, monkeypatch) -> None:
+    workspace = Workspace.create(tmp_path / "space", learner(memory=Reservoir(items=20)), keep=2)
+    workspace.fit(blobs(30))
+    workspace.update(blobs(5, seed=1), force=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("incontrast.workspace.evaluation.objections", lambda **_: ["it is Monday"])
+        assert not workspace.update(blobs(5, seed=2)).promoted
+    with pytest.raises(WorkspaceError, match="there is no version 7"):
+        workspace.rollback(to=7)  # anything that clears away first
+    assert workspace.versions.numbers() == [1, 2, 3]
+    assert workspace.rollback(to=1) == 1
+
+
+def test_a_candidate_whose_judgement_is_damaged_can_be_dropped(refused: Workspace, blobs) -> None:
+    (refused.versions.folder(2) / "evaluation.json").write_text("{")
+    assert len(refused.check()) == 1
+    assert refused.discard()
+    assert refused.update(blobs(20, seed=3)).promoted
+
+
+def test_a_rollback_that_was_cut_short_goes_no_further(
+    workspace: Workspace, blobs, monkeypatch
+) -> None:
+    for seed in (1, 2):
+        workspace.update(blobs(10, seed=seed))
+    cut(monkeypatch, Journal, "add")
+    with pytest.raises(KeyboardInterrupt):
+        workspace.rollback()
+    assert workspace.current == 2
+    assert workspace.rollback() == 2
+    assert [event["step"] for event in workspace.journal.events()][-1] == "rollback"
+    assert workspace.rollback() == 1
+
+
 def cut(monkeypatch, owner: type, method: str) -> None:
     """Let the next run end before this method does anything."""
     whole = getattr(owner, method)
@@ -547,7 +582,10 @@ def test_a_making_that_was_cut_short_is_begun_anew(tmp_path: Path, blobs, monkey
             Workspace.create(tmp_path / "space", learner())
     with pytest.raises(WorkspaceError, match="is no workspace"):
         Workspace.open(tmp_path / "space")
+    (tmp_path / "space" / "memory.sqlite-journal").touch()
+    (tmp_path / "space" / ".workspace.json.123").touch()
     assert Workspace.create(tmp_path / "space", learner()).fit(blobs(30)).promoted
+    assert Workspace.open(tmp_path / "space").fit(blobs(30)).repeated
     assert workspace_steps(tmp_path / "space")[0] == "init"
 
 

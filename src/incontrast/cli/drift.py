@@ -47,7 +47,7 @@ def drift(
             source = read_source(data, strict=strict)  # finds out which can be read
             warn_skipped(narrator(), [skip.reason for skip in source.skipped])
         found = learner.drift(source.items, level=level)
-        known = _known(space, source, learner.domain)
+        known = 0.0 if version is None else _known(space, version, source, learner.domain)
         if as_json:
             emit(
                 {
@@ -69,17 +69,20 @@ def drift(
         raise typer.Exit(Exit.DRIFT)
 
 
-def _known(space: Workspace, source: Source, domain: Domain) -> float:
-    """The share of items, of the first some, that the workspace has taken in."""
+def _known(space: Workspace, version: int, source: Source, domain: Domain) -> float:
+    """The share of items, of the first some, that a version has learned from."""
     from contextlib import closing
 
     from incontrast.memory import Store
     from incontrast.workspace.intake import Intake
 
+    extent = space.versions.extent(version)
     digests = set(next(Intake(source, domain).hashes(), []))
     with closing(Store.open(space.store_file, readonly=True)) as store:
-        found = len(store.find(digests))
-    return min(1.0, found / max(1, len(digests)))
+        found = store.find(digests)
+    elsewhere = extent.elsewhere()
+    found = found[found < extent.arrivals]
+    return min(1.0, int((~elsewhere[found]).sum()) / max(1, len(digests)))
 
 
 def _plain(value: Any) -> Any:

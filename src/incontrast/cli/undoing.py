@@ -92,6 +92,6 @@ def forget(
             "" if count else " They were forgotten before, are no longer kept, or never came in."
         )
         out().print(f"{counted(count)} forgotten.{reason}")
-        if count and files:
+        if files:
             listed = ", ".join(files)
             out().print(f"Embeddings of them may still be in {listed}.", markup=False)

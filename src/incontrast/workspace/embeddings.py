@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,9 +144,10 @@ def _embed_to_folder(job: _Job, progress: Callable[[int, int], None] | None) -> 
         raise ValueError("a folder holds embeddings of one source: choose another for more")
     there = job.file / MANIFEST
     before = read_json(there).get("rows", 0) if there.exists() and not job.overwrite else 0
-    if job.learner.engine.rank == 0:
-        _remember(job.workspace, job.file)
-    shards = job.shards(job.file, job.overwrite, progress)
+    with guarded(job.file) if job.learner.engine.rank == 0 else nullcontext():
+        if job.learner.engine.rank == 0:
+            _remember(job.workspace, job.file)
+        shards = job.shards(job.file, job.overwrite, progress)
     rows = read_json(there)["rows"]
     skipped = tuple(reason for piece in shards.read() for reason in piece.skipped)
     if rows == 0:
@@ -216,8 +217,10 @@ def _begin(
     overwrite: bool,
 ) -> dict[str, Any]:
     """The stamp to go on from."""
+    if overwrite:
+        return fresh
     stamp = stamp_of(file)
-    if overwrite or (stamp is None and not file.exists()):
+    if stamp is None and not file.exists():
         return fresh
     if stamp is None:
         raise WorkspaceError(f"{file} is there and bears no stamp: choose another name")
@@ -310,7 +313,7 @@ def _nothing(source: Source, skipped: Sequence[str]) -> ValueError:
 
 def stamp_of(file: Path) -> dict[str, Any] | None:
     """What made a file or folder of embeddings; None if it bears no stamp."""
-    stamp = file / MANIFEST if file.is_dir() else _stamp_file(file)
+    stamp = _stamp_file(file)
     return read_json(stamp) if stamp.exists() else None
 
 
@@ -318,7 +321,7 @@ def outputs(workspace: Workspace) -> list[Path]:
     """The files of embeddings that this workspace has written and that are still there."""
     events = Journal(workspace.folder / OUTPUTS).events()
     files = map(Path, dict.fromkeys(event["file"] for event in events))
-    return [file for file in files if file.exists() and stamp_of(file) is not None]
+    return [file for file in files if file.exists() and _stamp_file(file).exists()]
 
 
 def _remember(workspace: Workspace, file: Path) -> None:
@@ -329,6 +332,8 @@ def _remember(workspace: Workspace, file: Path) -> None:
 
 
 def _stamp_file(file: Path) -> Path:
+    if file.is_dir():
+        return file / MANIFEST
     return file.with_name(f"{file.name}.json")
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "FORMAT",
     "flush",
     "flush_folder",
+    "leftovers",
     "read_json",
     "sealed",
     "sweep",
@@ -86,10 +87,16 @@ def unsealed(text: str, where: str) -> dict[str, Any]:
     return body
 
 
+def leftovers(folder: Path) -> list[Path]:
+    """What an interrupted writing has left beside the files of a workspace."""
+    names = ("current.json", "workspace.json")
+    return [path for name in names for path in folder.glob(f".{name}.*")] if folder.exists() else []
+
+
 def sweep(folder: Path) -> None:
-    """Delete what an interrupted writing has left beside the files of a folder."""
-    for leftover in folder.glob(".*.json.*"):
-        leftover.unlink(missing_ok=True)
+    """Delete the leftovers."""
+    for path in leftovers(folder):
+        path.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

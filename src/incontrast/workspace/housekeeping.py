@@ -20,16 +20,19 @@ __all__ = ["tidy"]
 def tidy(workspace: Workspace, store: Store) -> None:
     """Delete versions beyond those to keep, then the items that none of the others needs.
 
-    The oldest go first, but never the current one nor the one it was made from. While one of them
-    cannot be read, nobody knows what is needed, and everything stays.
+    The oldest go first, but never the current one nor the one it was made from. While something is
+    under way, or a version cannot be read, nobody knows what is needed, and everything stays.
     """
+    if store.note("pending") is not None:
+        return
     versions = workspace.versions
     keep: int = workspace.settings["keep"]
     try:
         current = versions.current()
         way_back = set() if current is None else {current, versions.record(current)["parent"]}
-        old = [number for number in versions.numbers() if number not in way_back]
-        for number in old[: max(0, len(versions.numbers()) - keep)]:
+        numbers = versions.numbers()
+        old = [number for number in numbers if number not in way_back]
+        for number in old[: max(0, len(numbers) - keep)]:
             versions.remove(number)
             workspace.journal.add("drop", version=number, reason=f"{keep} are kept")
         extents = [versions.extent(number) for number in versions.numbers()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -41,6 +42,7 @@ class Journal:
         }
         line = json.dumps(sealed(event), ensure_ascii=False) + "\n"
         with self.path.open("ab+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: nobody cuts off another's line
             end = _whole(file)
             file.truncate(end)  # a power cut may have torn a line, which was never acknowledged
             try:
@@ -58,7 +60,8 @@ class Journal:
             return []
         records = []
         text = self.path.read_bytes().decode(errors="replace")
-        for number, line in enumerate(text.split("\n"), start=1):
+        # What follows the last end of a line was never acknowledged.
+        for number, line in enumerate(text.split("\n")[:-1], start=1):
             if line:
                 try:
                     event = unsealed(line, f"{self.path}, line {number}")

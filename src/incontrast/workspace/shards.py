@@ -192,7 +192,7 @@ def _begin(shards: Shards, manifest: dict[str, Any], overwrite: bool) -> None:
         there = None
     if there is None:
         folder.mkdir(exist_ok=True)
-        write_json(folder / MANIFEST, {**manifest, "complete": False})
+        write_json(folder / MANIFEST, {**manifest, "complete": False, "rows": 0})
         return
     for name, value in manifest.items():
         if there.get(name) != value:

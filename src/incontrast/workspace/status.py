@@ -46,13 +46,16 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
         }
     store.close()
     for file in outputs(workspace):
-        stamp = stamp_of(file) or {}
+        try:
+            stamp = stamp_of(file) or {}
+        except Damaged:
+            stamp = {}
         if stamp.get("workspace") == workspace.id:
             about["embeddings"].append(
                 {
                     "file": str(file),
                     "version": stamp["version"],
-                    "rows": stamp["rows"],
+                    "rows": stamp.get("rows", 0),
                     "complete": stamp["complete"],
                     "current": stamp["version"] == current,
                 }

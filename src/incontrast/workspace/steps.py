@@ -108,6 +108,10 @@ class Advance:
             intake = None if items is None else Intake(items, domain, strict=strict)
             if intake is None or intake.fingerprint == finished["data"]["fingerprint"]:
                 return self._step(finished["number"], promoted=True)
+        if self.kind == "fit" and current is not None and items is not None:
+            intake = Intake(items, self.workspace.learner(memory=False).domain, strict=strict)
+            if self._repeated(intake, current) == current:
+                return self._step(current, promoted=True, repeated=True)
         if self.kind == "fit" and current is not None:
             raise WorkspaceError(
                 f"{self.workspace.folder} is fitted already (version {current}): update it, "
@@ -151,11 +155,16 @@ class Advance:
         sweep(self.workspace.folder)
         if self.store.note("forgetting") is not None:
             finish_forgetting(self.workspace, self.store)
+        rolled_back = self.store.note("rollback")
         pending: dict[str, Any] | None = self.store.note("pending")
         try:
             current = self.versions.current()
         except Damaged:
             return None  # a rollback can set the pointer again; all else will say what is wrong
+        if rolled_back is not None:
+            if current == rolled_back["to"]:
+                self.journal.add("rollback", version=current, before=rolled_back["before"])
+            self.store.set_note("rollback", None)
         finished = None
         if pending is not None and (pending.get("dropped") or not pending["complete"]):
             self.discard(pending)
@@ -183,20 +192,25 @@ class Advance:
             self.store.remove(ids, forgotten=True)
         else:
             self.store.drop_from(first)
-        self.store.set_note("pending", None)
         self.journal.add("discard", version=number, made=made, data=pending["data"])
+        self.store.set_note("pending", None)
 
     def _tell_missing(self, pending: dict[str, Any]) -> None:
         """Write the lines of the journal that were cut off from their steps."""
         number = pending["number"]
-        told = {event["step"] for event in self.journal.events() if event.get("version") == number}
+        told: set[str] = set()
+        for event in self.journal.events():
+            if event.get("version") == number:
+                # A number that was dropped before there was a version is given again.
+                told = set() if event["step"] == "discard" else told | {event["step"]}
         if "ingest" not in told:
             self._tell_ingest(pending)
-        if "train" not in told and self.versions.folder(number).is_dir():
-            self._tell_train(number)
-        evaluation = self.versions.evaluation(number)
-        if "evaluate" not in told and evaluation is not None:
-            self._tell_evaluate(number, evaluation)
+        with suppress(Damaged):  # which the next step will name
+            if "train" not in told and self.versions.folder(number).is_dir():
+                self._tell_train(number)
+            evaluation = self.versions.evaluation(number)
+            if "evaluate" not in told and evaluation is not None:
+                self._tell_evaluate(number, evaluation)
 
     def _tell_ingest(self, pending: dict[str, Any], **about: float) -> None:
         version, data, first = pending["number"], pending["data"], pending["first"]
@@ -219,13 +233,9 @@ class Advance:
         if pending is None:
             return None
         same = intake is None or intake.fingerprint == pending["data"]["fingerprint"]
-        number = pending["number"]
-        evaluation = self.versions.evaluation(number)
-        refused = evaluation is not None and evaluation["objections"]
-        if discard or (not same and refused):
+        if discard or (not same and self._refused(pending)):
             self.discard(pending)
-            state = "refused" if refused else "unfinished"
-            self.notify(f"{pending['data']['name']} was {state} and is dropped")
+            self.notify(f"{pending['data']['name']} was unfinished or refused, and is dropped")
             return None
         if not same:
             raise Unfinished(
@@ -238,10 +248,17 @@ class Advance:
         )
         return pending
 
+    def _refused(self, pending: dict[str, Any]) -> bool:
+        evaluation = self.versions.evaluation(pending["number"])
+        return evaluation is not None and bool(evaluation["objections"])
+
     def _repeated(self, intake: Intake, current: int | None) -> int | None:
         """The version that has learned from these very data, of those that led to this one."""
         while current is not None and self.versions.folder(current).is_dir():
-            record = self.versions.record(current)
+            try:
+                record = self.versions.record(current)
+            except Damaged:
+                return None
             if record["data"]["fingerprint"] == intake.fingerprint:
                 first = record["first"]
                 states = self.store.columns(first + record["data"]["items"]).states[first:]
@@ -407,14 +424,15 @@ class Advance:
 
 def finish_forgetting(workspace: Workspace, store: Store) -> int:
     """Delete the items that are noted to be forgotten; returns how many there were."""
-    ids: list[int] = store.note("forgetting")
+    noted = store.note("forgetting")
+    ids: list[int] = noted["ids"]
     # Reports show pictures of items; `incontrast report` makes them again.
     for page in workspace.reports.glob("*.html"):
         page.unlink()
-    removed = store.remove(torch.tensor(ids), forgotten=True)
-    workspace.journal.add("forget", items=removed, ids=ids)
+    store.remove(torch.tensor(ids), forgotten=True)
+    workspace.journal.add("forget", items=noted["items"], ids=ids)
     store.set_note("forgetting", None)
-    return removed
+    return int(noted["items"])
 
 
 def counted(count: int) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from incontrast.memory.store import PRESENT
 from incontrast.workspace.errors import Unfinished, WorkspaceError
 from incontrast.workspace.steps import NAMES, Advance, finish_forgetting
 
@@ -20,16 +21,17 @@ def discard_pending(workspace: Workspace, kind: str | None) -> bool:
     """Drop what is under way, if it is of this kind; returns whether something was."""
     with workspace.writing("discard") as store:
         advance = Advance(workspace, store, "discard", None, None, None, None)
-        advance.recover()
-        pending = store.note("pending")
-        if pending is not None and kind is not None and pending["kind"] != kind:
+        found = store.note("pending")
+        if found is not None and kind is not None and found["kind"] != kind:
             raise Unfinished(
-                f"what is unfinished is {NAMES[pending['kind']]}, which incontrast "
-                f"{pending['kind']} --discard drops"
+                f"what is unfinished is {NAMES[found['kind']]}, which incontrast "
+                f"{found['kind']} --discard drops"
             )
+        finished = advance.recover()
+        pending = store.note("pending")
         if pending is not None:
             advance.discard(pending)
-    return pending is not None
+    return found is not None and finished is None
 
 
 def go_back(workspace: Workspace, to: int | None) -> int:
@@ -37,9 +39,14 @@ def go_back(workspace: Workspace, to: int | None) -> int:
     versions = workspace.versions
     with workspace.writing("rollback") as store:
         advance = Advance(workspace, store, "rollback", None, None, None, None)
+        cut_short = store.note("rollback")
         advance.recover()
         pending = store.note("pending")
         before: int | None = None
+        if to is None and cut_short is not None:
+            to = cut_short["to"]  # not one further
+            if to == versions.current():
+                return int(to)
         if to is None:
             before = versions.current()
             to = None if before is None else versions.record(before)["parent"]
@@ -58,8 +65,10 @@ def go_back(workspace: Workspace, to: int | None) -> int:
         versions.verify(to)
         if pending is not None:
             advance.discard(pending)
+        store.set_note("rollback", {"to": to, "before": before})
         versions.promote(to)
         workspace.journal.add("rollback", version=to, before=before)
+        store.set_note("rollback", None)
     return to
 
 
@@ -83,7 +92,9 @@ def forget_items(workspace: Workspace, ids: Iterable[int], hashes: Iterable[byte
             store.erase()  # of what was forgotten while somebody was reading
             return 0
         workspace.journal.add("forgetting", ids=found.tolist())
-        store.set_note("forgetting", found.tolist())  # `recover` finishes what is cut short
+        states = store.columns(arrivals).states[found]
+        count = int((states == PRESENT).sum())
+        store.set_note("forgetting", {"ids": found.tolist(), "items": count})  # see `recover`
         removed = finish_forgetting(workspace, store)
         store.erase()
     return removed

@@ -21,7 +21,7 @@ from incontrast.training.fabric import FabricEngine, choose_engine
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.workspace.crew import Crew
 from incontrast.workspace.errors import Damaged, WorkspaceError
-from incontrast.workspace.files import read_json, write_json
+from incontrast.workspace.files import leftovers, read_json, sweep, write_json
 from incontrast.workspace.following import follow
 from incontrast.workspace.journal import Journal
 from incontrast.workspace.lock import locked
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["Workspace"]
 
 SETTINGS = "workspace.json"
-BEGUN = ("memory.sqlite", "memory.sqlite-wal", "memory.sqlite-shm", "current.json", "journal.jsonl")
+BEGUN = (
+    *(f"memory.sqlite{suffix}" for suffix in ("", "-journal", "-wal", "-shm")),
+    *("current.json", "journal.jsonl"),
+)
 
 
 class Workspace:
@@ -142,6 +145,7 @@ class Workspace:
             raise WorkspaceError(f"{folder} {what}: choose a new or an empty folder")
         for name in BEGUN:  # by an attempt that was cut short
             (folder / name).unlink(missing_ok=True)
+        sweep(folder)
         (folder / "versions").mkdir(parents=True, exist_ok=True)
         Store.create(folder / "memory.sqlite").close()
         settings = {
@@ -414,7 +418,7 @@ class Workspace:
 
 def _holds_something(folder: Path) -> bool:
     """Whether there is more in a folder than an attempt to make a workspace has left."""
-    names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".current.json")}
+    names = {entry.name for entry in folder.iterdir() if entry not in leftovers(folder)}
     return bool(names - {*BEGUN, "versions"}) or (
         "versions" in names and any((folder / "versions").iterdir())
     )
