@@ -230,7 +230,7 @@ def overhead() -> None:
     pictures = torch.randint(256, (512, 3, 32, 32), dtype=torch.uint8)
     cases = {
         "GCN on PROTEINS": (ic.Graphs(), real_data.graphs("PROTEINS").items, 400),
-        "ResNet-18 at 32 px": (ic.Images(32), pictures, 12),
+        "ResNet-18 at 32 px": (ic.Images(32, encoder="resnet18-standard"), pictures, 12),
     }
     for name, (domain, items, steps) in cases.items():
         old, new = ic.streams.by_growth(items, 0.3)
