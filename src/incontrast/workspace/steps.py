@@ -169,8 +169,8 @@ class Advance:
         if pending is not None and (pending.get("dropped") or not pending["complete"]):
             self.discard(pending)
         elif pending is not None and current == pending["number"]:
-            self._tell_missing(pending)
-            self._finish(pending)
+            told = self._tell_missing(pending)
+            self._finish(pending, told="promote" in told)
             finished = pending
         elif pending is not None:
             self._tell_missing(pending)
@@ -195,8 +195,12 @@ class Advance:
         self.journal.add("discard", version=number, made=made, data=pending["data"])
         self.store.set_note("pending", None)
 
-    def _tell_missing(self, pending: dict[str, Any]) -> None:
-        """Write the lines of the journal that were cut off from their steps."""
+    def _tell_missing(self, pending: dict[str, Any]) -> set[str]:
+        """Write the lines of the journal that were cut off from their steps.
+
+        Returns:
+            The steps that were told before.
+        """
         number = pending["number"]
         told: set[str] = set()
         for event in self.journal.events():
@@ -211,6 +215,7 @@ class Advance:
             evaluation = self.versions.evaluation(number)
             if "evaluate" not in told and evaluation is not None:
                 self._tell_evaluate(number, evaluation)
+        return told
 
     def _tell_ingest(self, pending: dict[str, Any], **about: float) -> None:
         version, data, first = pending["number"], pending["data"], pending["first"]
@@ -395,11 +400,10 @@ class Advance:
         self._tell_evaluate(number, evaluation, seconds=seconds)
         self.notify(f"evaluated version {number} in {seconds:.1f} s")
 
-    def _finish(self, pending: dict[str, Any]) -> None:
+    def _finish(self, pending: dict[str, Any], *, told: bool = False) -> None:
         """After the pointer was moved: say so, and make room."""
         number = pending["number"]
-        events = self.journal.events()
-        if not any(e["step"] == "promote" and e["version"] == number for e in events):
+        if not told:
             evaluation = self.versions.evaluation(number) or {"objections": []}
             self.journal.add("promote", version=number, despite=evaluation["objections"])
         self.store.set_note("last", number)
