@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from incontrast.domains.base import Collection, Domain
-from incontrast.strategies import Strategy
 from incontrast.training.increment import Increment
 
 __all__ = ["facts"]
@@ -17,7 +16,7 @@ DIGESTED = 16  # old and new items, each, that processes compare before they wor
 
 
 def facts(
-    seed: int, version: int, domain: Domain, increment: Increment, strategy: Strategy
+    seed: int, version: int, domain: Domain, increment: Increment, strategy: object
 ) -> dict[str, Any]:
     """What all processes must agree on before they train together."""
     return {
