@@ -14,7 +14,7 @@ from incontrast.data import read_source
 from incontrast.data.sources import Source
 from incontrast.workspace import Busy
 from incontrast.workspace.embeddings import embed_source, outputs, stamp_of
-from incontrast.workspace.shards import Piece
+from incontrast.workspace.shards import MANIFEST, Piece
 from incontrast.workspace.status import status_of
 
 
@@ -162,16 +162,22 @@ def test_shards_that_are_being_overwritten_stay_shards(
 ) -> None:
     folder = tmp_path / "shards"
     embed_source(workspace, source, folder)
-    unlink = Path.unlink
+    files = len(list(folder.iterdir()))
+    assert files > 3
+    unlink, deleted = Path.unlink, []
 
     def stumble(path: Path, **options) -> None:
         unlink(path, **options)
-        raise Stop
+        if path.parent == folder:
+            deleted.append(path.name)
+            if len(deleted) == files - 1:
+                raise Stop
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", stumble)
         with pytest.raises(Stop):
             embed_source(workspace, source, folder, overwrite=True)
+    assert [path.name for path in folder.iterdir()] == [MANIFEST]  # says what the folder is for
     assert embed_source(workspace, source, folder, overwrite=True).rows == 30
 
 

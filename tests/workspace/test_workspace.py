@@ -34,8 +34,8 @@ from incontrast.workspace import Unfinished
 from incontrast.workspace.crew import Crew
 from incontrast.workspace.journal import Journal
 from incontrast.workspace.lock import holder
+from incontrast.workspace.recovery import Recovery
 from incontrast.workspace.status import unfinished
-from incontrast.workspace.steps import Advance
 
 QUICK = ICL(max_epochs=2)
 
@@ -520,13 +520,13 @@ def test_the_same_command_goes_on_after_the_pointer_has_moved(
 ) -> None:
     workspace = Workspace.create(tmp_path / "space", learner())
     first, second = blobs(40), blobs(20, seed=1)
-    cut(monkeypatch, Advance, "_finish")
+    cut(monkeypatch, Recovery, "finish")
     with pytest.raises(KeyboardInterrupt):
         workspace.fit(first)
     assert workspace.fit(first).version == 1  # not: it is fitted already
     for options in ({"items": None}, {"items": second, "again": True}):
         workspace.rollback(to=1)
-        cut(monkeypatch, Advance, "_finish")
+        cut(monkeypatch, Recovery, "finish")
         with pytest.raises(KeyboardInterrupt):
             workspace.update(second)
         step = workspace.update(**options)
@@ -552,7 +552,7 @@ def test_what_was_judged_well_is_not_dropped_for_other_data(
 def test_no_line_of_the_journal_is_lost(
     workspace: Workspace, blobs, monkeypatch, step: str
 ) -> None:
-    cut(monkeypatch, Advance, f"_tell_{step}")
+    cut(monkeypatch, Recovery, f"tell_{step}")
     with pytest.raises(KeyboardInterrupt):
         workspace.update(blobs(20, seed=1))
     workspace.update()
@@ -587,6 +587,14 @@ def test_a_making_that_was_cut_short_is_begun_anew(tmp_path: Path, blobs, monkey
     assert Workspace.create(tmp_path / "space", learner()).fit(blobs(30)).promoted
     assert Workspace.open(tmp_path / "space").fit(blobs(30)).repeated
     assert workspace_steps(tmp_path / "space")[0] == "init"
+
+
+def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
+    for name in ("journal.jsonl", "memory.sqlite"):
+        (tmp_path / name).write_text("somebody else's")
+    with pytest.raises(WorkspaceError, match="is not empty"):
+        Workspace.create(tmp_path, learner())
+    assert (tmp_path / "journal.jsonl").read_text() == "somebody else's"
 
 
 def workspace_steps(folder: Path) -> list[str]:

@@ -130,7 +130,7 @@ def _run(
 
     with failing(as_json):
         from incontrast.cli.progress import training_bar
-        from incontrast.cli.update_report import report_file, write_report
+        from incontrast.cli.update_report import write_report
         from incontrast.data import read_source
         from incontrast.training.progress import Budget
 
@@ -169,7 +169,7 @@ def _run(
             warn_skipped(narrate, step.skipped)
             page = None
             try:
-                if not step.repeated or not report_file(workspace, step.version).exists():
+                if not step.repeated or not workspace.report_file(step.version).exists():
                     page = write_report(workspace, step.version)
             except OSError as error:
                 narrate.print(f"the report cannot be written: {error}", markup=False)

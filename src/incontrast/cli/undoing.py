@@ -75,7 +75,7 @@ def forget(
         from incontrast.workspace import Workspace
         from incontrast.workspace.embeddings import outputs
         from incontrast.workspace.intake import Intake
-        from incontrast.workspace.steps import counted
+        from incontrast.workspace.words import counted
 
         space = Workspace.open(workspace)
         if like is not None:

@@ -19,7 +19,7 @@ from incontrast.report.update import update_page
 from incontrast.workspace import Workspace
 from incontrast.workspace.status import sentence
 
-__all__ = ["report_file", "write_report"]
+__all__ = ["write_report"]
 
 
 def write_report(workspace: Workspace, number: int, to: Path | None = None) -> Path:
@@ -45,14 +45,9 @@ def write_report(workspace: Workspace, number: int, to: Path | None = None) -> P
     )
     if to is None:
         workspace.reports.mkdir(exist_ok=True)
-        to = report_file(workspace, number)
+        to = workspace.report_file(number)
     save(page, to)
     return to
-
-
-def report_file(workspace: Workspace, number: int) -> Path:
-    """Where the page of a version is, once it is written."""
-    return workspace.reports / f"version-{number}.html"
 
 
 def _pictures(workspace: Workspace, ids: Iterable[int]) -> dict[int, str]:

@@ -15,7 +15,6 @@ __all__ = [
     "FORMAT",
     "flush",
     "flush_folder",
-    "leftovers",
     "read_json",
     "sealed",
     "sweep",
@@ -87,16 +86,11 @@ def unsealed(text: str, where: str) -> dict[str, Any]:
     return body
 
 
-def leftovers(folder: Path) -> list[Path]:
-    """What an interrupted writing has left beside the files of a workspace."""
-    names = ("current.json", "workspace.json")
-    return [path for name in names for path in folder.glob(f".{name}.*")] if folder.exists() else []
-
-
 def sweep(folder: Path) -> None:
-    """Delete the leftovers."""
-    for path in leftovers(folder):
-        path.unlink(missing_ok=True)
+    """Delete what an interrupted writing has left beside the files of a workspace."""
+    for name in ("current.json", "workspace.json"):
+        for path in folder.glob(f".{name}.*"):
+            path.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

@@ -11,7 +11,7 @@ from incontrast.memory import Policy, Store, remembered
 from incontrast.workspace.embeddings import outputs, stamp_of
 from incontrast.workspace.errors import Damaged
 from incontrast.workspace.lock import holder
-from incontrast.workspace.steps import NAMES, counted
+from incontrast.workspace.words import NAMES, counted
 from incontrast.workspace.workspace import Workspace
 
 __all__ = ["refused_candidate", "sentence", "status_of", "unfinished"]

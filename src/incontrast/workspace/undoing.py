@@ -9,7 +9,8 @@ import torch
 
 from incontrast.memory.store import PRESENT
 from incontrast.workspace.errors import Unfinished, WorkspaceError
-from incontrast.workspace.steps import NAMES, Advance, finish_forgetting
+from incontrast.workspace.recovery import Recovery
+from incontrast.workspace.words import NAMES
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
@@ -20,17 +21,17 @@ __all__ = ["discard_pending", "forget_items", "go_back"]
 def discard_pending(workspace: Workspace, kind: str | None) -> bool:
     """Drop what is under way, if it is of this kind; returns whether something was."""
     with workspace.writing("discard") as store:
-        advance = Advance(workspace, store, "discard", None, None, None, None)
+        recovery = Recovery(workspace, store)
         found = store.note("pending")
         if found is not None and kind is not None and found["kind"] != kind:
             raise Unfinished(
                 f"what is unfinished is {NAMES[found['kind']]}, which incontrast "
                 f"{found['kind']} --discard drops"
             )
-        finished = advance.recover()
+        finished = recovery.recover()
         pending = store.note("pending")
         if pending is not None:
-            advance.discard(pending)
+            recovery.discard(pending)
     return found is not None and finished is None
 
 
@@ -38,9 +39,9 @@ def go_back(workspace: Workspace, to: int | None) -> int:
     """Point to another version; returns its number."""
     versions = workspace.versions
     with workspace.writing("rollback") as store:
-        advance = Advance(workspace, store, "rollback", None, None, None, None)
+        recovery = Recovery(workspace, store)
         cut_short = store.note("rollback")
-        advance.recover()
+        recovery.recover()
         pending = store.note("pending")
         before: int | None = None
         if to is None and cut_short is not None:
@@ -64,7 +65,7 @@ def go_back(workspace: Workspace, to: int | None) -> int:
             )
         versions.verify(to)
         if pending is not None:
-            advance.discard(pending)
+            recovery.discard(pending)
         store.set_note("rollback", {"to": to, "before": before})
         versions.promote(to)
         workspace.journal.add("rollback", version=to, before=before)
@@ -76,7 +77,8 @@ def forget_items(workspace: Workspace, ids: Iterable[int], hashes: Iterable[byte
     """Delete items and their bytes; returns how many there were."""
     wanted = torch.tensor(sorted(set(ids)), dtype=torch.int64)
     with workspace.writing("forget") as store:
-        Advance(workspace, store, "forget", None, None, None, None).recover()
+        recovery = Recovery(workspace, store)
+        recovery.recover()
         if store.note("pending") is not None:
             raise Unfinished(
                 "an update is unfinished: run incontrast update to finish it, or "
@@ -95,6 +97,6 @@ def forget_items(workspace: Workspace, ids: Iterable[int], hashes: Iterable[byte
         states = store.columns(arrivals).states[found]
         count = int((states == PRESENT).sum())
         store.set_note("forgetting", {"ids": found.tolist(), "items": count})  # see `recover`
-        removed = finish_forgetting(workspace, store)
+        removed = recovery.forget()
         store.erase()
     return removed

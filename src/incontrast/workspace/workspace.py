@@ -21,11 +21,12 @@ from incontrast.training.fabric import FabricEngine, choose_engine
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.workspace.crew import Crew
 from incontrast.workspace.errors import Damaged, WorkspaceError
-from incontrast.workspace.files import leftovers, read_json, sweep, write_json
+from incontrast.workspace.files import read_json, sweep, write_json
 from incontrast.workspace.following import follow
 from incontrast.workspace.journal import Journal
 from incontrast.workspace.lock import locked
-from incontrast.workspace.steps import Advance, Notify, Step
+from incontrast.workspace.recovery import Notify
+from incontrast.workspace.steps import Advance, Step
 from incontrast.workspace.undoing import discard_pending, forget_items, go_back
 from incontrast.workspace.versions import Versions
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Workspace"]
 
 SETTINGS = "workspace.json"
+MAKING = ".making"  # in a folder that is being made into a workspace, and is not one yet
 BEGUN = (
     *(f"memory.sqlite{suffix}" for suffix in ("", "-journal", "-wal", "-shm")),
     *("current.json", "journal.jsonl"),
@@ -140,13 +142,17 @@ class Workspace:
         cls, folder: Path, learner: Learner, tolerance: float, keep: int, threads: int | None
     ) -> dict[str, Any]:
         """Make the folder; returns the workspace's settings."""
-        if folder.exists() and (not folder.is_dir() or _holds_something(folder)):
+        begun = (folder / MAKING).exists() and not (folder / SETTINGS).exists()
+        if folder.exists() and not begun and (not folder.is_dir() or any(folder.iterdir())):
             what = "is a workspace already" if (folder / SETTINGS).exists() else "is not empty"
             raise WorkspaceError(f"{folder} {what}: choose a new or an empty folder")
-        for name in BEGUN:  # by an attempt that was cut short
-            (folder / name).unlink(missing_ok=True)
-        sweep(folder)
-        (folder / "versions").mkdir(parents=True, exist_ok=True)
+        if begun:  # by an attempt that was cut short
+            for name in BEGUN:
+                (folder / name).unlink(missing_ok=True)
+            sweep(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MAKING).touch()
+        (folder / "versions").mkdir(exist_ok=True)
         Store.create(folder / "memory.sqlite").close()
         settings = {
             "id": uuid.uuid4().hex,
@@ -160,7 +166,8 @@ class Workspace:
         made = cls(folder, settings)
         made.versions.promote(None)
         made.journal.add("init", workspace=settings["id"])
-        write_json(folder / SETTINGS, settings)  # last: with it, the folder is a workspace
+        write_json(folder / SETTINGS, settings)  # with it, the folder is a workspace
+        (folder / MAKING).unlink()
         return settings
 
     @classmethod
@@ -189,7 +196,7 @@ class Workspace:
         """
         folder = Path(folder).absolute()
         if not (folder / SETTINGS).is_file():
-            if (folder / "versions").is_dir() and any((folder / "versions").iterdir()):
+            if (folder / "versions").is_dir() and not (folder / MAKING).exists():
                 raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
             raise WorkspaceError(f"{folder} is no workspace: incontrast init makes one")
         return cls(
@@ -217,6 +224,10 @@ class Workspace:
     def id(self) -> str:
         """Told to nothing else in the world."""
         return str(self.settings["id"])
+
+    def report_file(self, version: int) -> Path:
+        """Where the page of a version is, once it is written."""
+        return self.reports / f"version-{version}.html"
 
     @property
     def current(self) -> int | None:
@@ -304,17 +315,8 @@ class Workspace:
         notify: Notify | None = None,
     ) -> Step:
         """Train a first encoder; arguments as in ``update``."""
-        return self._advance(
-            "fit",
-            items,
-            None,
-            budget=budget,
-            strict=strict,
-            force=force,
-            discard=discard,
-            progress=progress,
-            notify=notify,
-        )
+        flags = {"strict": strict, "force": force, "discard": discard, "again": False}
+        return self._advance("fit", items, None, budget, progress, notify, flags)
 
     def update(
         self,
@@ -342,39 +344,25 @@ class Workspace:
             progress: Called after every step of training.
             notify: Called with a sentence at every step of the update.
         """
-        return self._advance(
-            "update",
-            items,
-            strategy,
-            budget=budget,
-            strict=strict,
-            force=force,
-            discard=discard,
-            again=again,
-            progress=progress,
-            notify=notify,
-        )
+        flags = {"strict": strict, "force": force, "discard": discard, "again": again}
+        return self._advance("update", items, strategy, budget, progress, notify, flags)
 
     def _advance(
         self,
         kind: str,
         items: Any,
         strategy: Strategy | None,
-        *,
-        budget: Budget | None = None,
-        strict: bool = False,
-        force: bool = False,
-        discard: bool = False,
-        again: bool = False,
-        progress: ProgressCallback | None = None,
-        notify: Notify | None = None,
+        budget: Budget | None,
+        progress: ProgressCallback | None,
+        notify: Notify | None,
+        flags: dict[str, bool],
     ) -> Step:
         crew = self.crew()
         if not crew.leads:
             return follow(self, crew, kind, strategy, progress)
         with crew.leading(), self.writing(kind) as store:
             advance = Advance(self, store, kind, strategy, budget, progress, notify)
-            step = advance.run(items, strict=strict, force=force, discard=discard, again=again)
+            step = advance.run(items, **flags)
         crew.tell("done", step)
         return step
 
@@ -414,11 +402,3 @@ class Workspace:
                 their bytes may still be in its log: call it again.
         """
         return forget_items(self, ids, hashes)
-
-
-def _holds_something(folder: Path) -> bool:
-    """Whether there is more in a folder than an attempt to make a workspace has left."""
-    names = {entry.name for entry in folder.iterdir() if entry not in leftovers(folder)}
-    return bool(names - {*BEGUN, "versions"}) or (
-        "versions" in names and any((folder / "versions").iterdir())
-    )
