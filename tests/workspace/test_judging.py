@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,18 @@ def test_json_files_tell_when_they_were_changed(tmp_path: Path) -> None:
         with pytest.raises(Damaged, match="is damaged"):
             unsealed(text, "x")
     assert sealed({"a": 1})["format"] == 1
+
+
+def test_several_may_write_a_journal(tmp_path: Path) -> None:
+    def write(writer: int) -> None:
+        journal = Journal(tmp_path / "journal.jsonl")
+        for number in range(40):
+            journal.add("note", writer=writer, number=number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    events = Journal(tmp_path / "journal.jsonl").events()
+    assert len({(event["writer"], event["number"]) for event in events}) == len(events) == 160
 
 
 def test_a_torn_line_of_a_journal_goes_with_the_next(tmp_path: Path) -> None:

@@ -560,6 +560,20 @@ def test_no_line_of_the_journal_is_lost(
     assert steps == ["ingest", "train", "evaluate", "promote"]
 
 
+def test_the_ids_of_a_number_that_was_dropped_before_are_told(
+    workspace: Workspace, blobs, monkeypatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(blobs(20, seed=1), progress=stopped)
+    workspace.discard()
+    cut(monkeypatch, Recovery, "tell_ingest")
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(blobs(10, seed=2))
+    assert workspace.update().version == 2
+    events = [event for event in workspace.journal.events() if event["step"] == "ingest"]
+    assert [(event["version"], event["first"]) for event in events] == [(1, 0), (2, 60), (2, 80)]
+
+
 def test_forgetting_that_is_cut_short_is_finished(workspace: Workspace, blobs, monkeypatch) -> None:
     workspace.reports.mkdir()
     page = workspace.reports / "version-1.html"
