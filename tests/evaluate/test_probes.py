@@ -5,17 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 from torch import Generator
 
 from incontrast.evaluate import (
     alignment,
     effective_rank,
+    fit_svm,
     knn_accuracy,
     svm_accuracy,
     svm_accuracy_held_out,
     uniformity,
 )
+from incontrast.evaluate.probes import C_GRID
 
 RANDOM = np.random.default_rng(0)
 
@@ -36,6 +43,26 @@ def test_noise_is_at_chance() -> None:
     x, y = RANDOM.standard_normal((150, 4)), np.arange(150) % 3
     assert svm_accuracy(x, y).mean < 0.5
     assert knn_accuracy(x, y) < 0.5
+
+
+@pytest.mark.parametrize("kind", ["clusters", "digits", "constant"])
+def test_svm_equals_scikit_learns_search(kind) -> None:
+    if kind == "clusters":
+        x, y = clusters(90, 2.0)
+    else:
+        x, y = (part[:200] for part in load_digits(return_X_y=True))
+        x = np.zeros_like(x) if kind == "constant" else x.astype(np.float32)
+    folds = StratifiedKFold(3, shuffle=True, random_state=5)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), SVC()), {"svc__C": C_GRID}, cv=folds, n_jobs=1
+    )
+    ours = fit_svm(x, y, folds=3, seed=5)
+    assert search.fit(x, y).best_params_["svc__C"] == ours["svc"].C
+    np.testing.assert_array_equal(
+        ours.decision_function(x), search.best_estimator_.decision_function(x)
+    )
+    scores = cross_val_score(search, x, y, cv=folds)
+    assert svm_accuracy(x, y, folds=3, seed=5) == (scores.mean(), scores.std())
 
 
 def test_knn_equals_scikit_learn_without_ties() -> None:

@@ -16,10 +16,10 @@ from incontrast.embedding import embed
 from incontrast.evaluate import (
     TrueLoss,
     bias,
+    fit_svm,
     knn_accuracy,
     measure,
     svm_accuracy,
-    svm_accuracy_held_out,
 )
 from incontrast.learner import Learner
 from incontrast.rows import Row
@@ -125,15 +125,14 @@ def accuracies(encoder: nn.Module, learner: Learner, splits: Splits, folds: int)
     held_out = {"all" if splits.held_out_new is None else "old": splits.held_out_old}
     if splits.held_out_new is not None:
         held_out["new"] = splits.held_out_new
+    svm = fit_svm(seen, labels, folds=folds, seed=learner.seed)
     return {
         "svm_old": svm_accuracy(old, labels_old, folds=folds, seed=learner.seed).mean,
         "svm_new": svm_accuracy(new, labels_new, folds=folds, seed=learner.seed).mean,
         "knn_old": knn_accuracy(seen, labels, queries=is_old),
         "knn_new": knn_accuracy(seen, labels, queries=~is_old),
         "held_out": {
-            name: svm_accuracy_held_out(
-                seen, labels, embedded(part.items), part.labels, folds=folds, seed=learner.seed
-            )
+            name: float(svm.score(embedded(part.items), part.labels))
             for name, part in held_out.items()
         },
     }

@@ -6,6 +6,7 @@ from incontrast.evaluate.drift import Drift
 from incontrast.evaluate.population import Population, Quartiles, TrueLoss, measure, true_loss
 from incontrast.evaluate.probes import (
     Accuracy,
+    fit_svm,
     knn_accuracy,
     svm_accuracy,
     svm_accuracy_held_out,
@@ -24,6 +25,7 @@ __all__ = [
     "alignment",
     "bias",
     "effective_rank",
+    "fit_svm",
     "knn_accuracy",
     "measure",
     "risk_bound",

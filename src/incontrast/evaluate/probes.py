@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Accuracy", "knn_accuracy", "svm_accuracy", "svm_accuracy_held_out"]
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
+__all__ = ["Accuracy", "fit_svm", "knn_accuracy", "svm_accuracy", "svm_accuracy_held_out"]
 
 C_GRID = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)  # as in GraphCL's evaluation
 
@@ -28,11 +31,16 @@ def svm_accuracy(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0)
         folds: Folds of the outer and of the inner cross-validation.
         seed: Determines the folds.
     """
-    from sklearn.model_selection import StratifiedKFold, cross_val_score
+    from sklearn.model_selection import StratifiedKFold
 
     x, y = _checked(embeddings, labels, least=folds)
     outer = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    scores = cross_val_score(_searched_svm(folds, seed), x, y, cv=outer)
+    scores = np.array(
+        [
+            fit_svm(x[seen], y[seen], folds=folds, seed=seed).score(x[rest], y[rest])
+            for seen, rest in outer.split(x, y)
+        ]
+    )
     return Accuracy(float(scores.mean()), float(scores.std()))
 
 
@@ -46,9 +54,35 @@ def svm_accuracy_held_out(
     seed: int = 0,
 ) -> float:
     """Accuracy on held-out items of an SVM fitted on the others, C searched among the others."""
-    x, y = _checked(embeddings, labels, least=folds)
     held_out_x, held_out_y = _checked(held_out_embeddings, held_out_labels, least=1)
-    return float(_searched_svm(folds, seed).fit(x, y).score(held_out_x, held_out_y))
+    svm = fit_svm(embeddings, labels, folds=folds, seed=seed)
+    return float(svm.score(held_out_x, held_out_y))
+
+
+def fit_svm(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> Pipeline:
+    """An SVM on standardised embeddings, its C searched by cross-validation.
+
+    The same as scikit-learn's ``GridSearchCV`` finds, in a third of the time: all values of C
+    share the kernel of a fold, which takes most of it.
+    """
+    from sklearn.metrics.pairwise import rbf_kernel
+    from sklearn.model_selection import StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import SVC
+
+    x, y = _checked(embeddings, labels, least=folds)
+    scores = np.zeros(len(C_GRID))
+    for seen, rest in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
+        scaler = StandardScaler().fit(x[seen])
+        inside, outside = (scaler.transform(x[part]).astype(np.float64) for part in (seen, rest))
+        spread = x.shape[1] * inside.var()
+        gamma = 1.0 / spread if spread else 1.0  # SVC's "scale"
+        known, asked = rbf_kernel(inside, gamma=gamma), rbf_kernel(outside, inside, gamma=gamma)
+        for number, c in enumerate(C_GRID):
+            svm = SVC(C=c, kernel="precomputed").fit(known, y[seen])
+            scores[number] += svm.score(asked, y[rest])
+    return make_pipeline(StandardScaler(), SVC(C=C_GRID[int(scores.argmax())])).fit(x, y)
 
 
 def knn_accuracy(
@@ -83,18 +117,6 @@ def knn_accuracy(
         )
         right += int((votes.argmax(axis=1) == codes[rows]).sum())
     return right / len(asked)
-
-
-def _searched_svm(folds: int, seed: int) -> Any:
-    from sklearn.model_selection import GridSearchCV, StratifiedKFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-    from sklearn.svm import SVC
-
-    inner = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    return GridSearchCV(
-        make_pipeline(StandardScaler(), SVC()), {"svc__C": C_GRID}, cv=inner, n_jobs=1
-    )
 
 
 def _checked(embeddings: Any, labels: Any, *, least: int) -> tuple[NDArray[Any], NDArray[Any]]:
