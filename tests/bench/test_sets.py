@@ -67,6 +67,6 @@ def test_a_searched_rate_goes_everywhere_and_no_other_is_touched() -> None:
 
 def test_settings_leave_out_what_is_off() -> None:
     told = describe(LINE_UP["icl"].strategy)
-    assert told["rates"] == {"type": "Fixed", "rate": 2e-3}
+    assert told["rates"] == {"type": "Fixed", "rate": 2e-3, "largest_change": 0.125}
     assert "meta" not in told
     assert describe(SMALL["proteins"].domain) == describe(PAPER["proteins"].domain)

@@ -73,7 +73,7 @@ LINE_UP: dict[str, Entry] = {
     ),
     # With as many items a step as ICL() has: what the objective alone is worth.
     "warm-start-96": Entry(
-        strategy=WarmStart(batch=96, rates=Fixed(2e-3)),
+        strategy=WarmStart(batch=96, rates=ICL().rates),
         usual=False,
     ),
     "icl-large": Entry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Literal
 
@@ -46,6 +47,10 @@ class RatePlan(ABC):
     def guarded(self) -> bool:
         """Whether an update that ends above the loss it began with is taken back as a whole."""
         return False
+
+    def ceiling(self, weights: Tensor) -> float:
+        """The highest rate for these weights, as they are when a run begins: none, usually."""
+        return math.inf
 
     @abstractmethod
     def begin(self, generator: Generator, state: RatesState | None = None) -> Rates:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import Generator
+import torch
+from torch import Generator, Tensor
 
 from incontrast.rates.base import RatePlan, Rates, RatesState
 
@@ -19,15 +20,43 @@ def check_rate(rate: float) -> None:
 
 @dataclass(frozen=True)
 class Fixed(RatePlan):
-    """The same rate at every step."""
+    """The same rate at every step.
+
+    Args:
+        rate: The rate.
+        largest_change: No step changes a layer by more than this share of it, in spectral norm;
+            None sets no bound. Adam's first steps move every weight by the rate, which is little
+            for a narrow layer and tears a wide one apart: its weights are small and many.
+    """
 
     rate: float
+    largest_change: float | None = None
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
+        if self.largest_change is not None and not 0.0 < self.largest_change <= 1.0:
+            raise ValueError(
+                f"largest_change must be in (0, 1], got {self.largest_change}: "
+                "it is a share of a layer; None sets no bound"
+            )
+
+    @torch.no_grad()
+    def ceiling(self, weights: Tensor) -> float:
+        if self.largest_change is None or weights.ndim < 2:
+            return math.inf
+        # A step that moves every weight by the rate has at most rate·√(number of weights).
+        size = _spectral_norm(weights.flatten(1))
+        bound = self.largest_change * size / math.sqrt(weights.numel())
+        return bound if 0.0 < bound < self.rate else math.inf
 
     def begin(self, generator: Generator, state: RatesState | None = None) -> Rates:
         return _FixedRates(self.rate)
+
+
+def _spectral_norm(matrix: Tensor) -> float:
+    matrix = matrix.float().cpu()  # not every device has eigenvalues
+    narrow = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    return float(torch.linalg.eigvalsh(narrow @ narrow.T)[-1].clamp_min(0.0).sqrt())
 
 
 class _FixedRates(Rates):

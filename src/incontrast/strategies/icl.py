@@ -42,7 +42,7 @@ class ICL(Strategy):
         meta: Meta-optimisation (Eq. 11–12) instead of the joint step.
     """
 
-    rates: RatePlan = Fixed(2e-3)
+    rates: RatePlan = Fixed(2e-3, largest_change=1 / 8)
     batch: int = 32
     max_epochs: int = 40
     patience: int | None = None

@@ -16,7 +16,7 @@ from incontrast.randomness import seeded
 from incontrast.rates.base import RatePlan, RatesState
 from incontrast.training.average import Average
 from incontrast.training.mark import Mark
-from incontrast.training.optimizers import OptimizerPlan
+from incontrast.training.optimizers import OptimizerPlan, hold_back, set_rate
 from incontrast.training.progress import (
     Budget,
     Epoch,
@@ -75,7 +75,10 @@ def train(
     """
     encoder, budget = task.encoder, budget or Budget()
     parameters = [p for p in encoder.parameters() if p.requires_grad]
-    optimizer = recipe.optimizer.make(parameters)
+    optimizer = hold_back(
+        recipe.optimizer.make(parameters),
+        lambda weights: task.engine.agree(recipe.rates.ceiling(weights)),
+    )
     average = Average(parameters, recipe.average)
     mark = Mark(encoder, optimizer, average)
     rates = recipe.rates.begin(task.generator("rates"), rates_state)
@@ -181,8 +184,7 @@ def _check_weights(encoder: nn.Module) -> None:
 
 
 def _step(loss: Tensor, optimizer: torch.optim.Optimizer, rate: float, task: Task) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+    set_rate(optimizer, rate)
     optimizer.zero_grad()
     task.engine.backward(loss, [p for group in optimizer.param_groups for p in group["params"]])
     optimizer.step()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-__all__ = ["Adam", "OptimizerPlan", "Prodigy"]
+__all__ = ["Adam", "OptimizerPlan", "Prodigy", "hold_back", "set_rate"]
 
 
 class OptimizerPlan(ABC):
@@ -42,3 +44,24 @@ class Prodigy(OptimizerPlan):
             ) from error
         made: torch.optim.Optimizer = Optimizer(parameters, use_bias_correction=True)
         return made
+
+
+def hold_back(
+    optimizer: torch.optim.Optimizer, ceiling: Callable[[nn.Parameter], float]
+) -> torch.optim.Optimizer:
+    """Give parameters whose rate has a ceiling groups of their own, for ``set_rate``."""
+    bounded = []
+    for group in optimizer.param_groups:
+        ceilings = [ceiling(parameter) for parameter in group["params"]]
+        pairs = list(zip(group["params"], ceilings, strict=True))
+        bounded += [(parameter, bound) for parameter, bound in pairs if bound < math.inf]
+        group["params"] = [parameter for parameter, bound in pairs if bound == math.inf]
+    for parameter, bound in bounded:
+        optimizer.add_param_group({"params": [parameter], "ceiling": bound})
+    return optimizer
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The rate of the next step, for every parameter as far as its ceiling lets it."""
+    for group in optimizer.param_groups:
+        group["lr"] = min(rate, group.get("ceiling", math.inf))
