@@ -37,6 +37,7 @@ def fake_row(
         "seed": seed,
         "patience": 50,
         "max_epochs": 200,
+        "limit": 1.0,
         "domain": {"type": "Images", "size": 16, "encoder": "resnet18"},
         "strategy": {"type": strategy},
     }

@@ -13,6 +13,7 @@ from incontrast.cli.app import app
 from incontrast.report import render
 from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.markdown import table_as_markdown
+from incontrast.report.names import GRAPHS, IMAGES
 from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.pages import BEGIN, END, results_page, with_overview
 from incontrast.report.paper_page import paper_page
@@ -91,6 +92,38 @@ def test_claims_follow_from_the_rows(summary: Summary) -> None:
     ours = claims_of_ours(summary)
     assert [verdict.standing for verdict in ours] == ["holds", "holds", "holds"]
     assert "In 12 of 12 cells" in ours[0].because
+
+
+def test_where_ours_is_behind_the_report_says_how_far_and_why(row) -> None:
+    rows = []
+    for name in (*IMAGES, *GRAPHS):
+        for ratio in (0.3, 0.5, 0.7):
+            behind = name == "mnist-2"
+            retraining = row("retraining", set=name, ratio=ratio, reached=(100.0, 1))
+            retraining["paper"]["stopped"] = "epochs" if behind else "patience"
+            reached = None if ratio == 0.5 else (50.0, 1)
+            ours = row("icl", set=name, ratio=ratio, reached=reached if behind else (1.0, 1))
+            ours["ours"]["before"]["all"] = ours["ours"]["target"]["all"] * (1.2 if behind else 1)
+            rows += [retraining, ours]
+    verdict = claims_of_ours(Summary(rows))[0]
+    assert verdict.standing == "mixed"
+    assert "In 9 of 12 cells" in verdict.because
+    assert "MNIST-2 0.3 (2.0×, paper 14.2×), MNIST-2 0.5 (never, paper 16.7×)" in verdict.because
+    assert "was +20 % from retraining's at the median, and 3 of 3 retrainings" in verdict.because
+    assert "Where it is ahead: +0 %, and 0 of 9." in verdict.because
+
+
+def test_a_run_that_was_cut_short_gives_a_bound(row) -> None:
+    rows = [row("retraining", best=(100.0, 1)), row("paper"), row("icl")]
+    rows[0]["paper"]["stopped"] = "epochs"
+    rows[1]["paper"]["stopped"] = "limit"
+    for each in rows:
+        each["settings"]["limit"] = 0.25
+    table = speed_up_table(Summary(rows), 4)
+    assert cells(table, "paper's ICL")[1].text == "≤ 10.0×"
+    assert cells(table, "ICL()")[1].text == "10.0×"
+    assert "25 % of retraining's passes for an update" in table.caption
+    assert "ended by its number of epochs in 1 of 1 runs" in table.caption
 
 
 def test_claims_stay_open_while_there_are_few_rows(row) -> None:

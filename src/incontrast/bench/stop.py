@@ -16,7 +16,7 @@ class StopRule:
     """Waits for the loss to stop falling, and keeps the encoder of that moment.
 
     One run serves both protocols that way: where the paper's ends is written down, and training
-    goes on until it has had as many encoder passes as retraining.
+    goes on until it has had all the encoder passes that it may have.
 
     Args:
         patience: Epochs without a new lowest loss.

@@ -146,7 +146,7 @@ def _as_good_as_retraining(summary: Summary) -> Verdict:
         cells_of(summary, (*IMAGES, *GRAPHS), "paper"),
         lambda place: reaches(summary, place, "paper"),
         lambda good, total: (
-            f"With as many encoder passes as retraining, the paper's ICL comes to "
+            f"Within the encoder passes of an update, the paper's ICL comes to "
             f"retraining's true loss in {good} of {total} cells at random splits."
         ),
         summary,

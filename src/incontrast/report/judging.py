@@ -36,22 +36,40 @@ def judge(
     summary: Summary,
     *,
     expected: int,
+    figure: Callable[[Place], str] = lambda _: "",
+    why: Callable[[Sequence[Place], Sequence[Place]], str] = lambda _good, _bad: "",
 ) -> Verdict:
-    """A claim about so many cells, with those where it does not hold by name."""
+    """A claim about so many cells, with those where it does not hold by name.
+
+    Args:
+        claim: What is said.
+        cells: Cells that have rows.
+        holds: Whether it holds in one.
+        because: A sentence from the number of cells where it holds, and of all.
+        summary: The rows.
+        expected: Cells that it is about.
+        figure: What to say of a cell where it does not hold.
+        why: A sentence from the cells where it holds and those where it does not.
+    """
     if not cells:
         return Verdict(claim=claim, standing="open", because="There are no rows for it yet.")
     bad = [place for place in cells if not holds(place)]
-    good = len(cells) - len(bad)
+    held = [place for place in cells if place not in bad]
+    good = len(held)
     standing: Standing = "holds" if not bad else "fails" if not good else "mixed"
-    where = f" Not at: {_names(summary, bad)}." if bad and good else ""
+    where = f" Not at: {_names(summary, bad, figure)}." if bad and good else ""
+    if bad:
+        where += why(held, bad)
     if 2 * len(cells) < expected:
         standing, where = "open", f"{where} That is {len(cells)} of {expected}: too few to decide."
     return Verdict(claim=claim, standing=standing, because=because(good, len(cells)) + where)
 
 
-def _names(summary: Summary, places: Sequence[Place]) -> str:
+def _names(summary: Summary, places: Sequence[Place], figure: Callable[[Place], str]) -> str:
     titles = {row["set"]: row["data"] for row in summary.rows}
-    return ", ".join(f"{titles[place.set]} {place.growth_ratio:g}" for place in places)
+    return ", ".join(
+        f"{titles[place.set]} {place.growth_ratio:g}{figure(place)}" for place in places
+    )
 
 
 def speed_up(summary: Summary, place: Place, name: str, metric: Metric = "time") -> float:

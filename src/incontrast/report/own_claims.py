@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+
 from incontrast.report.judging import PAPER_CELLS, RATIOS, SHIFTED, cells_of, judge, reaches
 from incontrast.report.names import GRAPHS, IMAGES, strategy_title
 from incontrast.report.page import Verdict
@@ -27,23 +30,56 @@ def claims_of_ours(summary: Summary) -> tuple[Verdict, ...]:
 def _at_or_ahead(summary: Summary, name: str) -> Verdict:
     cells = cells_of(summary, (*IMAGES, *GRAPHS), name)
 
-    def ahead(place: Place) -> bool:
-        found = summary.our_speed_up(place, name, "time")
-        theirs = published()["speed_ups"][place.set]["paper"]["time"]
-        target: float = theirs[RATIOS.index(place.growth_ratio)]
-        return found is not None and found.value is not None and found.value >= target
+    def found(place: Place) -> float | None:
+        speed_up = summary.our_speed_up(place, name, "time")
+        return None if speed_up is None else speed_up.value
+
+    def theirs(place: Place) -> float:
+        figures = published()["speed_ups"][place.set]["paper"]["time"]
+        figure: float = figures[RATIOS.index(place.growth_ratio)]
+        return figure
+
+    def figure(place: Place) -> str:
+        ours = found(place)
+        return f" ({'never' if ours is None else f'{ours:.1f}×'}, paper {theirs(place):g}×)"
 
     return judge(
         f"`{strategy_title(name)}` is level with retraining at least as fast as the paper says its "
         "ICL is.",
         cells,
-        ahead,
+        lambda place: (found(place) or 0.0) >= theirs(place),
         lambda good, total: (
             f"In {good} of {total} cells that have been run (of 12), in time by "
             "our protocol against the published row."
         ),
         summary,
         expected=PAPER_CELLS,
+        figure=figure,
+        why=lambda ahead, behind: _why_behind(summary, name, ahead, behind),
+    )
+
+
+def _why_behind(
+    summary: Summary, name: str, ahead: Sequence[Place], behind: Sequence[Place]
+) -> str:
+    """What the cells where an update is slower than published have in common, in figures."""
+
+    def distance(places: Sequence[Place]) -> str:
+        rows = [row["ours"] for place in places for row in summary.finished(place, name)]
+        ratios = [row["before"]["all"] / row["target"]["all"] for row in rows]
+        return f"{100 * (statistics.median(ratios) - 1):+.0f} %"
+
+    def ended(places: Sequence[Place]) -> str:
+        rows = [row for place in places for row in summary.finished(place, "retraining")]
+        by_epochs = sum(row["paper"]["stopped"] == "epochs" for row in rows)
+        return f"{by_epochs} of {len(rows)}"
+
+    compared = f" Where it is ahead: {distance(ahead)}, and {ended(ahead)}." if ahead else ""
+    return (
+        " An update can save what the old encoder knows already and what retraining would spend. "
+        f"Where it is behind, the old encoder's loss was {distance(behind)} from retraining's at "
+        f"the median, and {ended(behind)} retrainings were ended by their number of epochs, before "
+        f"their loss had stopped falling.{compared}"
     )
 
 

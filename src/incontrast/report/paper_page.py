@@ -35,7 +35,8 @@ strategy's.
 about old data. So we ask for the time and the encoder passes until the true loss over all data \
 (fixed views, noise from old and new items) is at the level where retraining ends, and on old and \
 on new items apart within 2 % of it. Retraining's own time is until it first is at that level \
-itself. Every strategy has as many encoder passes as retraining had; "never" is: not within them.
+itself. Every strategy has as many encoder passes as retraining had, or the share of them that a \
+table names; "never" is: not within them.
 
 **What is on the clock.** Training, with everything a strategy needs (teachers, agents, support \
 steps). Measuring along the way is not. On one thread, time is processor time, which other work \

@@ -52,8 +52,9 @@ def speed_up_table(summary: Summary, number: int) -> Table:
         caption=_caption(summary, sets)
         + " Time and epochs until the training loss was lowest, before it had not fallen for "
         "as many epochs as patience says; retraining's over the strategy's, geometric mean over "
-        "seeds. Below: the paper's figure. **Bold** is the best of ours. Ranks are among "
-        "the paper's seven strategies.",
+        "seeds. Below: the paper's figure. **Bold** is the best of ours. ≤: the passes of an "
+        "update ended before that rule did, at least once; its lowest loss may lie later. "
+        f"{_retraining_ends(summary, places)}Ranks are among the paper's seven strategies.",
     )
 
 
@@ -81,13 +82,14 @@ def level_table(summary: Summary, number: int | None = None) -> Table:
         caption=_caption(summary, sets)
         + " Time and encoder passes until the true loss over X′ is at retraining's final one, and "
         "on old and on new items within 2 % of it; retraining's own until then over the "
-        "strategy's. “Never” is: not with as many passes as retraining had."
+        "strategy's. “Never” is: not within the passes of an update, which are retraining's own "
+        "unless a set says less."
         + (" Below `ICL()`: the paper's figure for its ICL." if number else ""),
     )
 
 
 def loss_table(summary: Summary, sets: Sequence[str]) -> Table:
-    """True losses after as many passes as retraining had, and accuracy on items never seen."""
+    """True losses at the end of updates, and accuracy on items never seen."""
     places = [place for place in summary.places if place.set in sets and _usual(place)]
     columns = [Column("strategy")]
     for place in places:
@@ -106,10 +108,11 @@ def loss_table(summary: Summary, sets: Sequence[str]) -> Table:
             cells.append(_plain(summary.accuracy(place, name, "held_out", "ours")))
         rows.append(tuple(cells))
     return Table(
-        title="True loss after as many passes as retraining, and accuracy on items never seen",
+        title="True loss at the end of an update, and accuracy on items never seen",
         columns=tuple(columns),
         rows=tuple(rows),
-        caption=_caption(summary, sets) + " Lower losses are better. The accuracy is that of the "
+        caption=_caption(summary, sets) + " An update has as many passes as retraining "
+        "had, unless a set says less. Lower losses are better. The accuracy is that of the "
         "encoder which was first level with retraining; where none was, of the last one.",
     )
 
@@ -203,7 +206,8 @@ def cost_table(summary: Summary) -> Table:
         title="Time and memory of the whole runs",
         columns=tuple(columns),
         rows=tuple(rows),
-        caption="Seconds of training until a run has had as many encoder passes as retraining, and "
+        caption="Seconds of training until a run has had all its encoder passes (retraining's own "
+        "number, or the share of it that Tables 3 and 4 name), and "
         "the most memory that the process held meanwhile, libraries and data included (about "
         "400 MB before anything is trained). All strategies but inference, fine-tuning and "
         "distillation also need the old items themselves.",
@@ -254,7 +258,8 @@ def _paper_cell(
     if found is None:
         return Cell("–", mark="quiet", note=note)
     others = [summary.paper_speed_up(place, other, metric) for other in names]
-    return _ratio_cell(found, others, note, never="broke off")
+    bound = "≤ " if summary.cut_short(place, name) else ""
+    return _ratio_cell(found, others, note, never="broke off", sign=bound)
 
 
 def _our_cell(
@@ -270,7 +275,12 @@ def _our_cell(
 
 
 def _ratio_cell(
-    found: Estimate, others: Sequence[Estimate | None], note: str, *, never: str
+    found: Estimate,
+    others: Sequence[Estimate | None],
+    note: str,
+    *,
+    never: str,
+    sign: str = "",
 ) -> Cell:
     total = found.seeds + found.never
     if found.value is None:
@@ -278,7 +288,7 @@ def _ratio_cell(
         return Cell(never, mark="quiet", note=" · ".join(filter(None, (reached, note))))
     values = [other.value for other in others if other is not None and other.value is not None]
     mark: Mark = "best" if found.value >= max(values) else ""
-    text = f"{found.value:.1f}×"
+    text = f"{sign}{found.value:.1f}×"
     share = f"{found.seeds} of {total} seeds" if found.never else ""
     notes = (found.interval and f"[{found.interval}]", share, note)
     return Cell(text, sort=found.value, mark=mark, note=" · ".join(filter(None, notes)))
@@ -322,6 +332,18 @@ def _set_title(summary: Summary, name: str) -> str:
             return str(row["data"])
     return {"imagenet-2": "ImageNet-2", "mnist-2": "MNIST-2", "reddit": "REDDIT-BINARY"}.get(
         name, name.upper()
+    )
+
+
+def _retraining_ends(summary: Summary, places: Sequence[Place]) -> str:
+    """How often retraining was ended by its number of epochs, as a sentence."""
+    found = [row for place in places for row in summary.finished(place, "retraining")]
+    ended = sum(row["paper"]["stopped"] == "epochs" for row in found)
+    if not ended:
+        return ""
+    return (
+        f"Retraining itself ended by its number of epochs in {ended} of {len(found)} runs: longer "
+        "training would make its own time longer there. "
     )
 
 

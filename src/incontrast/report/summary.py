@@ -105,6 +105,14 @@ class Summary:
         """The paper's: retraining's figure to its lowest loss over the strategy's."""
         return self._speed_up(place, strategy, metric, lambda row: row["paper"]["best"])
 
+    def cut_short(self, place: Place, strategy: str) -> bool:
+        """Whether an update's passes ended before the paper's rule did, in any seed.
+
+        Its loss may have fallen further: the paper's speed-up is then at most what was found.
+        """
+        rows = self.finished(place, strategy)
+        return any(row["paper"]["stopped"] == "limit" for row in rows)
+
     def our_speed_up(self, place: Place, strategy: str, metric: Metric) -> Estimate | None:
         """Ours: the same until both are level with what retraining ends with."""
         return self._speed_up(place, strategy, metric, lambda row: row["ours"]["reached"])
@@ -185,12 +193,21 @@ class Summary:
         return (
             f"{row['data']}: {count:,} items{pixels}, {_ENCODERS.get(kind, kind)}, "
             f"patience {settings['patience']}, at most {settings['max_epochs']} epochs, "
+            f"{_limit(settings['limit'])}"
             f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} "
             f"({', '.join(map(str, seeds))}), {row['counts']['held_out']} held out"
         )
 
 
-_ENCODERS = {"resnet18": "ResNet-18", "small": "small encoder"}
+_ENCODERS = {
+    "resnet18": "ResNet-18",
+    "resnet18-standard": "ResNet-18",
+    "small": "small encoder",
+}
+
+
+def _limit(share: float) -> str:
+    return "" if share == 1.0 else f"{100 * share:g} % of retraining's passes for an update, "
 
 
 def _place(row: Row) -> Place:
