@@ -137,8 +137,8 @@ def _turned(data: Labelled) -> Labelled:
 _GREY = ImageViews(flip=0.0)
 _RESNET: dict[str, Any] = {
     "items": 192,
-    "max_epochs": 80,
-    "limit": 0.25,
+    "max_epochs": 30,
+    "patience": 10,
     "sample": 128,
     "spacing": 1.25,
     "rates": (1e-3, 1e-4),
@@ -219,7 +219,7 @@ SMALL: dict[str, DataSet] = {
 _WHOLE: dict[str, Any] = {
     "items": None,
     "max_epochs": 100_000,
-    "limit": 1.0,
+    "patience": 50,
     "rates": (1e-3, 1e-4, 1e-5),
     "search_epochs": 50,
 }
