@@ -38,9 +38,32 @@ def test_what_needs_no_old_items_says_so() -> None:
 
 
 def test_no_update_is_needed_where_nothing_can_be_gained() -> None:
-    found = recommend(TrueLoss(0.3, 0.3, 0.3), CEILING, [attempt("a", 0.1, 0.1, 1.0)])
+    level = TrueLoss(0.3, 0.3, 0.3)
+    found = recommend(level, CEILING, [attempt("a", 0.29, 0.29, 1.0)])
     assert found.strategy == "inference"
-    assert "there is nothing to gain" in found.reasons[0]
+    assert (
+        "to 0.300 in 5.0 s, the best update to 0.290: there is little to gain" in found.reasons[0]
+    )
+    assert recommend(level, CEILING, [attempt("a", 0.1, 0.1, 1.0)]).strategy == "a"
+
+
+def test_what_is_level_only_for_a_while_is_not_recommended() -> None:
+    passing, staying = attempt("passing", 2.0, 0.2, 1.0), attempt("staying", 0.3, 0.3, 1.2)
+    found = recommend(BEFORE, CEILING, [passing, staying])
+    assert found.strategy == "staying"
+    assert "Level for a while, and worse again in the end: passing." in found.reasons
+
+
+def test_what_forgets_is_never_said_to_keep() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("a", 0.35, 0.2), attempt("b", 0.4, 0.2)])
+    assert found.strategy == "retraining"
+    assert "without forgetting" in found.reasons[1]
+    assert found.reasons[2] == "The loss of old items rose under a, b."
+
+
+def test_an_encoder_below_retraining_is_said_to_be_below() -> None:
+    found = recommend(TrueLoss(0.1, 0.5, 0.29), CEILING, [attempt("a", 0.3, 0.3, 1.0)])
+    assert "0.290, 3% below retraining's 0.300" in found.reasons[0]
 
 
 def test_without_a_level_one_the_best_that_keeps_old_items_is_recommended() -> None:
@@ -52,8 +75,14 @@ def test_without_a_level_one_the_best_that_keeps_old_items_is_recommended() -> N
 
 def test_retraining_is_the_safe_choice() -> None:
     failed = attempt("a", 0.3, 0.3, failed="the loss became nan")
-    for attempts in ([], [failed], [attempt("far", 0.30, 0.60)]):
-        assert recommend(BEFORE, CEILING, attempts).strategy == "retraining"
+    for attempts, said in (
+        ([], "No update was tried."),
+        ([failed], "No update ended."),
+        ([attempt("far", 0.30, 0.60)], "the best that does not forget, far, ended at 0.450"),
+    ):
+        found = recommend(BEFORE, CEILING, attempts)
+        assert found.strategy == "retraining"
+        assert said in found.reasons[1]
 
 
 def test_a_comparison_of_vectors(blobs) -> None:
@@ -68,7 +97,8 @@ def test_a_comparison_of_vectors(blobs) -> None:
     assert result.growth_ratio == pytest.approx(1 / 3)
     assert [entry.strategy for entry in result.attempts] == ["fine-tuning", "ICL()"]
     assert set(result.traces) == {"retraining", "fine-tuning", "ICL()"}
-    assert result.recommendation.strategy in ("fine-tuning", "ICL()", "retraining", "inference")
+    again = recommend(result.before, result.retraining, result.attempts)
+    assert result.recommendation == again
     with pytest.raises(ValueError, match="seconds must be positive, got 0"):
         compare(Vectors(8), blobs(9), blobs(9), seconds=0)
 

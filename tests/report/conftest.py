@@ -52,6 +52,7 @@ def fake_row(
         "growth_ratio": ratio,
         "seed": seed,
         "settings": settings,
+        "clock": "processor",
         "strategy": strategy,
         "counts": {"old": 70, "new": 30, "held_out": 10},
         "alpha": ratio,

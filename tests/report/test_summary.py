@@ -44,6 +44,17 @@ def test_a_run_that_broke_off_counts_as_never(row) -> None:
     assert summary.accuracy(HERE, "icl", "svm_old").value is None
 
 
+def test_a_retraining_that_broke_off_is_nothing_to_compare_with(row) -> None:
+    broken = {k: v for k, v in row("retraining").items() if k not in ("paper", "ours", "total")}
+    summary = Summary([broken | {"failed": "nan"}, row("icl"), row("inference", best=None)])
+    assert summary.places == []
+    assert summary.paper_speed_up(HERE, "icl", "time") is None
+
+
+def test_times_by_different_clocks_are_not_compared(row) -> None:
+    assert Summary([row("retraining"), row("icl") | {"clock": "wall"}]).runs(HERE, "icl") == []
+
+
 def test_the_last_row_counts_and_only_like_is_compared_with_like(row) -> None:
     early, late = row("icl", best=(50.0, 1)), row("icl", best=(5.0, 1))
     summary = Summary([row("retraining", best=(100.0, 1)), early, late])
@@ -92,6 +103,11 @@ def test_confidence_intervals() -> None:
     assert three.interval == "-0.5–4.5"
     assert mean([1.0, 2.0]).low is None, "two seeds tell nothing about their spread"
     assert mean([]).value is None
+    many = mean([float(value) for value in range(12)])
+    spread = math.sqrt(13.0)  # variance of 0 to 11
+    assert many.high - many.value == pytest.approx(2.201 * spread / math.sqrt(12))
+    some_never = ratio([8.0, None, 2.0, None, 4.0])
+    assert (some_never.value, some_never.low) == (2.0, None), "never is infinitely slow"
     geometric = ratio([1.0, 2.0, 4.0])
     assert geometric.value == pytest.approx(2.0)
     assert geometric.low * geometric.high == pytest.approx(4.0)

@@ -49,47 +49,71 @@ def recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) -
         attempts: What the others did, inference not among them.
     """
     target = ceiling.loss
-    gap = before.all / target.all - 1.0
-    if as_good(before, target):
+    sound = [attempt for attempt in attempts if not attempt.failed]
+    lowest = min((attempt.loss.all for attempt in sound), default=target.all)
+    if as_good(before, target) and lowest > before.all * (1 - 5 * TOLERANCE):
         return Recommendation(
             "inference",
             (
-                f"Without any update the loss over all items is {before.all:.3f}, retraining's "
-                f"{target.all:.3f}: there is nothing to gain.",
+                f"Without any update the loss over all items is {before.all:.3f}. Retraining came "
+                f"to {target.all:.3f} in {ceiling.seconds:.1f} s, the best update to {lowest:.3f}: "
+                "there is little to gain.",
             ),
         )
-    state = (
-        f"Without an update the loss over all items is {before.all:.3f}, {gap:.0%} above "
-        f"retraining's {target.all:.3f} (new items: {before.new:.3f} and {target.new:.3f}).",
+    state = (_state(before, target),)
+    # Level at some time and lost again is no use: a user's own update does not end at that moment.
+    once = [(a.level_seconds, a) for a in sound if a.level_seconds is not None]
+    level = [pair for pair in once if _stays(pair[1].loss, target)]
+    lost = [a.strategy for _, a in once if not _stays(a.loss, target)]
+    passing = (
+        (f"Level for a while, and worse again in the end: {', '.join(lost)}.",) if lost else ()
     )
-    sound = [attempt for attempt in attempts if not attempt.failed]
-    level = [(a.level_seconds, a) for a in sound if a.level_seconds is not None]
     if level:
         seconds, best = min(level, key=lambda pair: pair[0])
         return Recommendation(
-            best.strategy, (*state, *_level_reasons(seconds, best, ceiling, level))
+            best.strategy, (*state, *_level_reasons(seconds, best, ceiling, level), *passing)
         )
     keeping = [a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE)]
-    best = min(keeping or sound, key=lambda a: a.loss.all, default=ceiling)
-    if best is ceiling or best.loss.all > target.all * (1 + 5 * TOLERANCE):
+    forgetting = [a.strategy for a in sound if a not in keeping]
+    rose = (f"The loss of old items rose under {', '.join(forgetting)}.",) if forgetting else ()
+    best_kept = min(keeping, key=lambda a: a.loss.all, default=None)
+    if best_kept is not None and best_kept.loss.all <= target.all * (1 + 5 * TOLERANCE):
         return Recommendation(
-            "retraining",
+            best_kept.strategy,
             (
                 *state,
-                "No update came to retraining's level in the time it had; the best of them, "
-                f"{best.strategy}, ended at {best.loss.all:.3f}.",
-                "Retraining is the safe choice; with more time an update may do.",
+                f"No update came to retraining's level and stayed there; {best_kept.strategy} came "
+                f"closest without forgetting: {best_kept.loss.all:.3f} in {best_kept.seconds:.1f} "
+                f"s, retraining {target.all:.3f} in {ceiling.seconds:.1f} s.",
+                *passing,
+                *rose,
             ),
         )
-    forgetting = [a.strategy for a in sound if a not in keeping]
-    reasons = [
-        f"No update came to retraining's level in the time it had; {best.strategy} came closest "
-        f"without forgetting: {best.loss.all:.3f} in {best.seconds:.1f} s, retraining "
-        f"{target.all:.3f} in {ceiling.seconds:.1f} s.",
-    ]
-    if forgetting:
-        reasons.append(f"The loss of old items rose under {', '.join(forgetting)}.")
-    return Recommendation(best.strategy, (*state, *reasons))
+    if best_kept is not None:
+        found = (
+            "No update came to retraining's level in the time it had; the best that does not "
+            f"forget, {best_kept.strategy}, ended at {best_kept.loss.all:.3f}."
+        )
+    elif sound:
+        found = "No update came to retraining's level in the time it had without forgetting."
+    else:
+        found = "No update ended." if attempts else "No update was tried."
+    advice = "Retraining is the safe choice; with more time an update may do."
+    return Recommendation("retraining", (*state, found, *passing, *rose, advice))
+
+
+def _stays(loss: TrueLoss, target: TrueLoss) -> bool:
+    bound = 1 + 2 * TOLERANCE
+    return loss.old <= target.old * bound and loss.new <= target.new * bound
+
+
+def _state(before: TrueLoss, target: TrueLoss) -> str:
+    gap = before.all / target.all - 1.0
+    where = f"{abs(gap):.0%} {'above' if gap >= 0 else 'below'}"
+    return (
+        f"Without an update the loss over all items is {before.all:.3f}, {where} retraining's "
+        f"{target.all:.3f} (new items: {before.new:.3f} and {target.new:.3f})."
+    )
 
 
 def _level_reasons(

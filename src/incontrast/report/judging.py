@@ -1,8 +1,9 @@
 """How claims are judged: cell by cell, from the rows.
 
-A claim about cells (a data set at a growth ratio) holds if it holds in every cell that has rows,
+A claim about cells (a data set at a growth ratio) holds if it holds in every cell that decides it,
 does not if it holds in none, and otherwise holds in part. As long as fewer than half of the cells
-that it is about have rows, it stays open.
+that it is about decide it, it stays open. A cell without rows decides nothing, nor does one whose
+figure is only a bound on the wrong side.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from collections.abc import Callable, Sequence
 from incontrast.report.page import Standing, Verdict
 from incontrast.report.summary import Metric, Place, Summary
 
-__all__ = ["PAPER_CELLS", "RATIOS", "SHIFTED", "cells_of", "judge", "reaches", "speed_up"]
+__all__ = [
+    "PAPER_CELLS",
+    "RATIOS",
+    "SHIFTED",
+    "cells_of",
+    "faster",
+    "judge",
+    "reaches",
+    "speed_up",
+]
 
 RATIOS = (0.3, 0.5, 0.7)
 SHIFTED = ("mnist-class", "mnist-shift")
@@ -31,7 +41,7 @@ def cells_of(summary: Summary, sets: Sequence[str], strategy: str) -> list[Place
 def judge(
     claim: str,
     cells: Sequence[Place],
-    holds: Callable[[Place], bool],
+    holds: Callable[[Place], bool | None],
     because: Callable[[int, int], str],
     summary: Summary,
     *,
@@ -44,8 +54,8 @@ def judge(
     Args:
         claim: What is said.
         cells: Cells that have rows.
-        holds: Whether it holds in one.
-        because: A sentence from the number of cells where it holds, and of all.
+        holds: Whether it holds in one; None where that cannot be told.
+        because: A sentence from the number of cells where it holds, and of those that decide.
         summary: The rows.
         expected: Cells that it is about.
         figure: What to say of a cell where it does not hold.
@@ -53,16 +63,23 @@ def judge(
     """
     if not cells:
         return Verdict(claim=claim, standing="open", because="There are no rows for it yet.")
-    bad = [place for place in cells if not holds(place)]
-    held = [place for place in cells if place not in bad]
-    good = len(held)
+    judged = [(place, holds(place)) for place in cells]
+    good, bad, open_ = (
+        [place for place, held in judged if held is kind] for kind in (True, False, None)
+    )
+    decided = len(good) + len(bad)
     standing: Standing = "holds" if not bad else "fails" if not good else "mixed"
-    where = f" Not at: {_names(summary, bad, figure)}." if bad and good else ""
+    said = because(len(good), decided) if decided else "No cell decides it."
+    if bad and (good or open_):
+        said += f" Not at: {_names(summary, bad, figure)}."
     if bad:
-        where += why(held, bad)
-    if 2 * len(cells) < expected:
-        standing, where = "open", f"{where} That is {len(cells)} of {expected}: too few to decide."
-    return Verdict(claim=claim, standing=standing, because=because(good, len(cells)) + where)
+        said += why(good, bad)
+    if open_:
+        said += f" Undecided, because updates were cut short: {_names(summary, open_, figure)}."
+    if 2 * decided < expected:
+        standing = "open"
+        said += f" That is {decided} of {expected}: too few to decide."
+    return Verdict(claim=claim, standing=standing, because=said)
 
 
 def _names(summary: Summary, places: Sequence[Place], figure: Callable[[Place], str]) -> str:
@@ -78,7 +95,21 @@ def speed_up(summary: Summary, place: Place, name: str, metric: Metric = "time")
     return 0.0 if found is None or found.value is None else found.value
 
 
+def faster(summary: Summary, place: Place, name: str, than: str | float) -> bool | None:
+    """Whether a strategy is faster than another or than so many times retraining; None: unknown.
+
+    In time, by the paper's protocol. Of a strategy that was cut short the speed-up is at most what
+    was found.
+    """
+    mine = speed_up(summary, place, name)
+    other = than if isinstance(than, float) else speed_up(summary, place, than)
+    if mine > other:
+        return None if summary.cut_short(place, name) else True
+    bound = not isinstance(than, float) and summary.cut_short(place, than)
+    return None if bound else False
+
+
 def reaches(summary: Summary, place: Place, name: str) -> bool:
     """Whether a strategy comes to retraining's level in most seeds."""
-    found = summary.our_speed_up(place, name, "time")
-    return found is not None and found.value is not None
+    level, seeds = summary.level_seeds(place, name)
+    return 2 * level > seeds

@@ -51,9 +51,11 @@ def speed_up_table(summary: Summary, number: int) -> Table:
         rows=tuple(rows),
         caption=_caption(summary, sets)
         + " Time and epochs until the training loss was lowest, before it had not fallen for "
-        "as many epochs as patience says; retraining's over the strategy's, geometric mean over "
-        "seeds. Below: the paper's figure. **Bold** is the best of ours. ≤: the passes of an "
-        "update ended before that rule did, at least once; its lowest loss may lie later. "
+        "as many epochs as patience says, or the epochs were over; retraining's over the "
+        "strategy's, geometric mean over seeds. Below: the paper's figure. ≤: the passes of an "
+        "update ended before that rule did, "
+        "with at least one seed; its lowest loss may lie later. **Bold** is the best of the "
+        "others; ranks take these as they are. "
         f"{_retraining_ends(summary, places)}Ranks are among the paper's seven strategies.",
     )
 
@@ -62,7 +64,7 @@ def level_table(summary: Summary, number: int | None = None) -> Table:
     """Speed-ups until level with retraining: our protocol."""
     sets = {3: IMAGES, 4: GRAPHS, None: ("mnist-class", "mnist-shift")}[number]
     places = [place for place in summary.places if place.set in sets and _usual(place)]
-    names = [name for name in summary.strategies if name not in ("retraining", "inference")]
+    names = [name for name in summary.strategies if name != "retraining"]
     columns = [Column("strategy")]
     for place in places:
         for metric in ("time", "passes"):
@@ -83,7 +85,9 @@ def level_table(summary: Summary, number: int | None = None) -> Table:
         + " Time and encoder passes until the true loss over X′ is at retraining's final one, and "
         "on old and on new items within 2 % of it; retraining's own until then over the "
         "strategy's. “Never” is: not within the passes of an update, which are retraining's own "
-        "unless a set says less."
+        "unless a set says less. Geometric mean over seeds; where some never get there, the "
+        "median, in which never is infinitely slow. Seeds whose old encoder is level before any "
+        "update are left out. **Bold** is the best of those that get there with every seed."
         + (" Below `ICL()`: the paper's figure for its ICL." if number else ""),
     )
 
@@ -97,7 +101,12 @@ def loss_table(summary: Summary, sets: Sequence[str]) -> Table:
         columns += [
             Column("old", number=True, group=group, hint="true loss of old items"),
             Column("new", number=True, group=group, hint="true loss of new items"),
-            Column("held out", number=True, group=group, hint="SVM accuracy on held-out items"),
+            Column(
+                "held out",
+                number=True,
+                group=group,
+                hint="SVM accuracy on held-out items; mean of old and new kinds, where there are",
+            ),
         ]
     rows = []
     for name in summary.strategies:
@@ -257,9 +266,14 @@ def _paper_cell(
     note = "" if theirs is None else f"paper {theirs:g}×"
     if found is None:
         return Cell("–", mark="quiet", note=note)
-    others = [summary.paper_speed_up(place, other, metric) for other in names]
-    bound = "≤ " if summary.cut_short(place, name) else ""
-    return _ratio_cell(found, others, note, never="broke off", sign=bound)
+    if summary.cut_short(place, name):
+        return _ratio_cell(summary, place, found, [], note, never="broke off", sign="≤ ")
+    others = [
+        summary.paper_speed_up(place, other, metric)
+        for other in names
+        if not summary.cut_short(place, other)
+    ]
+    return _ratio_cell(summary, place, found, others, note, never="broke off")
 
 
 def _our_cell(
@@ -268,13 +282,18 @@ def _our_cell(
     found = summary.our_speed_up(place, name, metric)
     if found is None:
         return NOTHING
+    if name == "inference":
+        level, seeds = summary.level_seeds(place, name)
+        return Cell(f"{level} of {seeds} at once", sort=level) if level else NOTHING
     theirs = _published(place, "paper", "time") if name == "icl" and metric == "time" else None
     note = "" if theirs is None else f"paper {theirs:g}×"
-    others = [summary.our_speed_up(place, other, metric) for other in names]
-    return _ratio_cell(found, others, note, never="never")
+    others = [summary.our_speed_up(place, other, metric) for other in names if other != "inference"]
+    return _ratio_cell(summary, place, found, others, note, never="never")
 
 
 def _ratio_cell(
+    summary: Summary,
+    place: Place,
     found: Estimate,
     others: Sequence[Estimate | None],
     note: str,
@@ -282,16 +301,29 @@ def _ratio_cell(
     never: str,
     sign: str = "",
 ) -> Cell:
-    total = found.seeds + found.never
+    seeds = []
+    if found.never:
+        seeds.append(f"{found.seeds} of {found.total} seeds")
+    elif found.total < len(summary.seeds(place, "retraining")):
+        seeds.append(f"{found.total} of {len(summary.seeds(place, 'retraining'))} seeds run")
+    if found.level:
+        seeds.append(f"{found.level} of {found.total} level before")
     if found.value is None:
-        reached = f"{found.seeds} of {total} seeds" if total > 1 else ""
-        return Cell(never, mark="quiet", note=" · ".join(filter(None, (reached, note))))
-    values = [other.value for other in others if other is not None and other.value is not None]
-    mark: Mark = "best" if found.value >= max(values) else ""
-    text = f"{sign}{found.value:.1f}×"
-    share = f"{found.seeds} of {total} seeds" if found.never else ""
-    notes = (found.interval and f"[{found.interval}]", share, note)
-    return Cell(text, sort=found.value, mark=mark, note=" · ".join(filter(None, notes)))
+        text = "level before" if found.level == found.total else never
+        return Cell(text, mark="quiet", note=" · ".join((*seeds, *filter(None, (note,)))))
+    sure = [other.value for other in others if other is not None and not other.never]
+    mark: Mark = "best" if found.value in sure and not _beaten(found.value, sure) else ""
+    notes = (found.interval and f"[{found.interval}]", *seeds, note)
+    return Cell(
+        f"{sign}{found.value:.1f}×",
+        sort=found.value,
+        mark=mark,
+        note=" · ".join(filter(None, notes)),
+    )
+
+
+def _beaten(value: float, others: Sequence[float | None]) -> bool:
+    return any(other is not None and other > value for other in others)
 
 
 def _rank_cell(ours: float | None, theirs: float | None) -> Cell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
@@ -39,8 +39,9 @@ class Place:
 class Summary:
     """Rows of one scale, ready to be compared.
 
-    Of rows that stand for the same cell the last one counts, and only rows count that share
-    everything but the strategy with the last row of retraining there.
+    Of rows that stand for the same cell the last one counts, and only rows count that share the
+    clock and all settings but the strategy's with the last row of retraining there. Where
+    retraining broke off there is nothing to compare with.
 
     Args:
         rows: All rows of a file.
@@ -59,7 +60,7 @@ class Summary:
         shared: dict[tuple[Place, int], Any] = {}
         mine = [row for row in self.rows if row["kind"] == "cell" and row["scale"] == self.scale]
         for row in mine:
-            if row["strategy"] == "retraining":
+            if row["strategy"] == "retraining" and "failed" not in row:
                 shared[_place(row), row["seed"]] = _common(row)
         for row in mine:
             if shared.get((_place(row), row["seed"])) == _common(row):
@@ -114,16 +115,40 @@ class Summary:
         return any(row["paper"]["stopped"] == "limit" for row in rows)
 
     def our_speed_up(self, place: Place, strategy: str, metric: Metric) -> Estimate | None:
-        """Ours: the same until both are level with what retraining ends with."""
-        return self._speed_up(place, strategy, metric, lambda row: row["ours"]["reached"])
+        """Ours: the same until both are level with what retraining ends with.
 
-    def _speed_up(self, place: Place, strategy: str, metric: Metric, at: Any) -> Estimate | None:
+        Seeds whose old encoder is level before any update are left out: there is nothing to gain.
+        """
+        return self._speed_up(
+            place, strategy, metric, lambda row: row["ours"]["reached"], self._level_before(place)
+        )
+
+    def level_seeds(self, place: Place, strategy: str) -> tuple[int, int]:
+        """Seeds with which a strategy was level with retraining at some time, and all of them."""
+        level = [row for row in self.finished(place, strategy) if row["ours"]["reached"]]
+        return len(level), len(self.seeds(place, strategy))
+
+    def _level_before(self, place: Place) -> set[int]:
+        rows = self.finished(place, "inference")
+        return {row["seed"] for row in rows if row["ours"]["reached"]}
+
+    def _speed_up(
+        self,
+        place: Place,
+        strategy: str,
+        metric: Metric,
+        at: Any,
+        left_out: Collection[int] = (),
+    ) -> Estimate | None:
         values: list[float | None] = []
-        for row, ceiling in self.runs(place, strategy):
+        runs = self.runs(place, strategy)
+        for row, ceiling in runs:
+            if row["seed"] in left_out:
+                continue
             found = None if "failed" in row else at(row)
             name = _FIELD[metric]
             values.append(None if not found else at(ceiling)[name] / max(found[name], 1e-9))
-        return ratio(values) if values else None
+        return ratio(values, level=len(runs) - len(values)) if runs else None
 
     def accuracy(
         self, place: Place, strategy: str, which: str, protocol: str = "paper"
@@ -136,9 +161,7 @@ class Summary:
     ) -> Estimate:
         """The same less retraining's, seed by seed."""
         pairs = [
-            (row, ceiling)
-            for row, ceiling in self.runs(place, strategy)
-            if "failed" not in row and "failed" not in ceiling
+            (row, ceiling) for row, ceiling in self.runs(place, strategy) if "failed" not in row
         ]
         mine = _accuracies([row for row, _ in pairs], which, protocol)
         ceilings = _accuracies([ceiling for _, ceiling in pairs], which, protocol)
@@ -215,7 +238,8 @@ def _place(row: Row) -> Place:
 
 
 def _common(row: Row) -> Any:
-    return {name: value for name, value in row["settings"].items() if name != "strategy"}
+    settings = {name: value for name, value in row["settings"].items() if name != "strategy"}
+    return settings, row["clock"]
 
 
 def _accuracies(rows: Iterable[Row], which: str, protocol: str) -> list[float]:
