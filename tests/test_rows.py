@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,26 @@ def test_other_damage_is_an_error_that_says_where(path: Path) -> None:
     path.write_bytes(content.replace(b'"format": 1', b'"format": 9', 1))
     with pytest.raises(ValueError, match="has a row of format 9, this version reads 1"):
         read_rows(path)
+
+
+def test_rows_of_something_else_are_told(path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"rows\.jsonl, row 1 has no 'kind': it is no row of a grid"
+    ):
+        read_rows(path, needs=("key", "kind"))
+
+
+def test_several_may_add_rows_at_once(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+
+    def add(writer: int) -> None:
+        for number in range(20):
+            append_row(rows, {"key": f"{writer}-{number}", "padding": "x" * 5000})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(4)))
+    assert len({row["key"] for row in read_rows(rows)}) == 80
+    assert not rows.with_name("rows.jsonl.damaged").exists()
 
 
 def test_times_are_what_differs() -> None:

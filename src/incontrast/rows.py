@@ -6,10 +6,11 @@ silence: reading warns and goes on without it, and the next row begins a line of
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,12 @@ TIMES = frozenset(
 )
 
 
-def read_rows(path: str | Path) -> list[Row]:
+def read_rows(path: str | Path, *, needs: Collection[str] = ()) -> list[Row]:
     """All rows of a file; none, if there is no such file.
+
+    Args:
+        path: The file.
+        needs: What every row must have.
 
     Raises:
         ValueError: A line other than the last is damaged, or a row is of another format.
@@ -51,7 +56,13 @@ def read_rows(path: str | Path) -> list[Row]:
             rows.append(row)
     if rest:
         log.warning("%s: the last line is unfinished and set aside, the rest is used", path)
-    for row in rows:
+    for number, row in enumerate(rows, start=1):
+        missing = [name for name in needs if name not in row]
+        if missing and row["format"] == FORMAT:
+            raise ValueError(
+                f"{path}, row {number} has no {missing[0]!r}: it is no row of a grid; take it out, "
+                "or name another file"
+            )
         if row["format"] != FORMAT:
             raise ValueError(
                 f"{path} has a row of format {row['format']}, this version reads {FORMAT}: "
@@ -64,9 +75,10 @@ def append_row(path: str | Path, row: Mapping[str, Any]) -> None:
     """Add a row, in one write that is on disk when this returns."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _set_aside(path)
     line = json.dumps({"format": FORMAT, **row}, allow_nan=False) + "\n"
     with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: nobody sets another's line aside
+        _set_aside(path)
         file.write(line.encode())
         file.flush()
         os.fsync(file.fileno())
@@ -83,8 +95,6 @@ def without_times(value: Any) -> Any:
 
 def _set_aside(path: Path) -> None:
     """Move a damaged last line to a file beside this one, so that the next row is not lost too."""
-    if not path.exists():
-        return
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     last = whole[whole[:-1].rfind(b"\n") + 1 :]

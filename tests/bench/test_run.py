@@ -185,6 +185,28 @@ def test_a_training_that_breaks_off_is_a_row(tiny, tmp_path: Path, monkeypatch) 
     assert unfinished(tiny(strategies=("icl",)), made) == []
 
 
+def test_a_retraining_that_breaks_off_is_told_and_the_grid_goes_on(
+    tiny, tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from incontrast.bench import cells
+    from incontrast.training.loop import TrainingDiverged
+
+    real = cells.trace
+
+    def diverging(learner, old, new, strategy, **options):
+        if learner.seed == 0 and type(strategy).__name__ == "Retrain":
+            raise TrainingDiverged("the loss became nan")
+        return real(learner, old, new, strategy, **options)
+
+    monkeypatch.setattr(cells, "trace", diverging)
+    grid = tiny(strategies=("inference",), seeds=(0, 1))
+    made = run(grid, tmp_path / "rows.jsonl", work=tmp_path)
+    assert "retraining broke off, there is nothing to compare with" in caplog.text
+    done = [(row["seed"], row["strategy"]) for row in made if row["kind"] == "cell"]
+    assert done == [(0, "retraining"), (1, "retraining"), (1, "inference")]
+    assert run(grid, tmp_path / "rows.jsonl", work=tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -206,6 +228,11 @@ def test_a_missing_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*none: PROTEINS is looked"):
         run(grid, tmp_path / "rows.jsonl", folder=tmp_path / "none", work=tmp_path)
     with pytest.raises(FileNotFoundError, match=r"there is no PROTEINS_A.txt in .*PROTEINS\.zip"):
+        run(grid, tmp_path / "rows.jsonl", folder=tmp_path, work=tmp_path)
+    archive = tmp_path / "TU" / "PROTEINS.zip"
+    archive.parent.mkdir()
+    archive.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"PROTEINS\.zip cannot be unpacked, get it again"):
         run(grid, tmp_path / "rows.jsonl", folder=tmp_path, work=tmp_path)
     with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
         run(grid, tmp_path / "rows.jsonl", work=tmp_path, jobs=0)

@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from incontrast import ICL, Adam, Fixed, Learner, Retrain, Vectors
+from incontrast import ICL, Adam, Fixed, Learner, Prodigy, Retrain, Vectors
 from incontrast.training.optimizers import hold_back, set_rate
 
 
 def test_bounded_parameters_take_smaller_steps_and_the_others_the_same() -> None:
     parameters = [nn.Parameter(torch.zeros(3)) for _ in range(3)]
     bounds = dict(zip(parameters, (math.inf, 0.01, 0.5), strict=True))
-    optimizer = hold_back(Adam().make(parameters), bounds.__getitem__)
+    optimizer = Adam().make(parameters)
+    hold_back(optimizer, bounds.__getitem__)
     for parameter in parameters:
         parameter.grad = torch.ones(3)
     set_rate(optimizer, 0.1)
@@ -24,7 +25,7 @@ def test_bounded_parameters_take_smaller_steps_and_the_others_the_same() -> None
     assert [parameter[0].item() for parameter in parameters] == pytest.approx([-0.1, -0.01, -0.1])
 
 
-def test_no_step_of_an_update_changes_a_wide_layer_by_more_than_its_share() -> None:
+def test_the_first_step_of_an_update_changes_a_wide_layer_by_its_share_at_most() -> None:
     items = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
     learner = Learner(Vectors(16, hidden=1024), fitting=Retrain(max_epochs=1))
     learner.fit(items[:40])
@@ -41,3 +42,11 @@ def test_no_step_of_an_update_changes_a_wide_layer_by_more_than_its_share() -> N
 
     assert change(Fixed(0.1)) > 1.0
     assert 0.01 < change(Fixed(0.1, largest_change=1 / 8)) <= 1 / 8 + 1e-6
+
+
+def test_an_optimiser_of_its_own_rates_has_no_ceilings() -> None:
+    pytest.importorskip("prodigyopt")
+    items = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
+    learner = Learner(Vectors(16, hidden=1024), fitting=Retrain(max_epochs=1))
+    learner.fit(items[:40])
+    assert learner.update(items[40:], strategy=ICL(optimizer=Prodigy(), max_epochs=2)).steps == 2

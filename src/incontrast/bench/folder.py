@@ -40,8 +40,12 @@ class GraphFiles:
                 return Parts(tu(folder, self.name), None)
             except FileNotFoundError as error:
                 raise FileNotFoundError(f"{error}, nor is there {archive}") from error
-        with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(archive) as packed:
-            packed.extractall(place)
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                with zipfile.ZipFile(archive) as packed:
+                    packed.extractall(place)
+            except zipfile.BadZipFile as error:
+                raise ValueError(f"{archive} cannot be unpacked, get it again: {error}") from error
             return Parts(tu(place, self.name), None)
 
 
@@ -74,8 +78,12 @@ class ImageFiles:
         archive = folder / f"{self.name}.tar"
         if not archive.exists():
             raise FileNotFoundError(f"there is neither {folder / self.name} nor {archive}")
-        with tempfile.TemporaryDirectory() as place, tarfile.open(archive) as packed:
-            packed.extractall(place, filter="data")
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                with tarfile.open(archive) as packed:
+                    packed.extractall(place, filter="data")
+            except tarfile.TarError as error:
+                raise ValueError(f"{archive} cannot be unpacked, get it again: {error}") from error
             return _decoded(Path(place) / self.name, self.pixels)
 
 

@@ -29,11 +29,15 @@ from incontrast.bench.search import (
 )
 from incontrast.rows import Row, append_row, read_rows
 from incontrast.strategies import Strategy
+from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Progress
 
-__all__ = ["Event", "Tell", "Unfinished", "run", "unfinished"]
+__all__ = ["FIELDS", "Event", "Tell", "Unfinished", "run", "unfinished"]
 
 log = logging.getLogger(__name__)
+
+FIELDS = ("key", "kind", "scale", "set", "growth_ratio", "seed", "settings", "strategy")
+"""What every row of a grid has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +96,7 @@ def run(
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     path, work = Path(path), Path(work)
     folder = None if folder is None else Path(folder)
-    rows = {identity(row): row for row in read_rows(path)}
+    rows = {identity(row): row for row in read_rows(path, needs=FIELDS)}
     made: list[Row] = []
 
     def told(event: Event) -> None:
@@ -151,9 +155,21 @@ class _Group:
         self._tell = tell
 
     def run(self) -> None:
-        bench = self.bench(search=True)
-        assert bench is not None
-        ceiling = self.cell(bench, RETRAINING, None)
+        title = self.group.title
+        try:
+            bench = self.bench(search=True)
+            assert bench is not None
+            ceiling = self.cell(bench, RETRAINING, None)
+        except TrainingDiverged as error:
+            log.warning("%s: its first fit broke off and it is left out: %s", title, error)
+            return
+        if "failed" in ceiling:
+            log.warning(
+                "%s: retraining broke off, there is nothing to compare with: %s",
+                title,
+                ceiling["failed"],
+            )
+            return
         for name in _names(self.group)[1:]:
             self.cell(bench, name, ceiling)
 

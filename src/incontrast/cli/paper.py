@@ -82,6 +82,8 @@ def run_command(
         _run(grid, rows, known, data, work, jobs)
     except (ValueError, FileNotFoundError) as error:
         _end(error, Exit.DATA)
+    except OSError as error:
+        _end(f"{error}: finished rows are kept, the same command goes on", Exit.MACHINE)
     except KeyboardInterrupt:
         _end("interrupted: finished rows are kept, the same command goes on", Exit.INTERRUPTED)
 
@@ -142,7 +144,12 @@ def report(
     summary = _summary(rows, scale)
     if not out.absolute().parent.is_dir():
         _end(f"there is no folder {out.absolute().parent}", Exit.USAGE)
-    save(paper_page(summary), out)
+    if out.is_dir():
+        _end(f"{out} is a folder: name a file, such as {out / 'paper.html'}", Exit.USAGE)
+    try:
+        save(paper_page(summary), out)
+    except OSError as error:
+        _end(error, Exit.MACHINE)
     typer.echo(f"The report: {out}")
 
 
@@ -159,8 +166,10 @@ def _summary(rows: Path, scale: str) -> Summary:
 
 
 def _rows(path: Path) -> list[Row]:
+    from incontrast.bench.run import FIELDS
+
     try:
-        return read_rows(path)
+        return read_rows(path, needs=FIELDS)
     except ValueError as error:
         _end(error, Exit.DAMAGED)
 

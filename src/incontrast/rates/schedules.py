@@ -24,9 +24,10 @@ class Fixed(RatePlan):
 
     Args:
         rate: The rate.
-        largest_change: No step changes a layer by more than this share of it, in spectral norm;
-            None sets no bound. Adam's first steps move every weight by the rate, which is little
-            for a narrow layer and tears a wide one apart: its weights are small and many.
+        largest_change: A layer's rate is at most the one at which moving every weight by it
+            changes the layer, as it is when a run begins, by this share in spectral norm; None
+            sets no bound. Adam's first steps are like that: what is little for a narrow layer
+            tears a wide one apart, whose weights are small and many.
     """
 
     rate: float

@@ -75,10 +75,9 @@ def train(
     """
     encoder, budget = task.encoder, budget or Budget()
     parameters = [p for p in encoder.parameters() if p.requires_grad]
-    optimizer = hold_back(
-        recipe.optimizer.make(parameters),
-        lambda weights: task.engine.agree(recipe.rates.ceiling(weights)),
-    )
+    optimizer = recipe.optimizer.make(parameters)
+    if recipe.optimizer.rate_is_step:
+        hold_back(optimizer, lambda weights: task.engine.agree(recipe.rates.ceiling(weights)))
     average = Average(parameters, recipe.average)
     mark = Mark(encoder, optimizer, average)
     rates = recipe.rates.begin(task.generator("rates"), rates_state)

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -16,6 +17,9 @@ __all__ = ["Adam", "OptimizerPlan", "Prodigy", "hold_back", "set_rate"]
 class OptimizerPlan(ABC):
     """Makes the optimiser of a run; its learning rate is set before every step."""
 
+    rate_is_step: ClassVar[bool] = False
+    """Whether a first step moves every weight by the rate, so that the rate has ceilings."""
+
     @abstractmethod
     def make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer: ...
 
@@ -23,6 +27,8 @@ class OptimizerPlan(ABC):
 @dataclass(frozen=True)
 class Adam(OptimizerPlan):
     """Kingma & Ba 2015, with torch's settings."""
+
+    rate_is_step: ClassVar[bool] = True
 
     def make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, fused=True)
@@ -46,9 +52,7 @@ class Prodigy(OptimizerPlan):
         return made
 
 
-def hold_back(
-    optimizer: torch.optim.Optimizer, ceiling: Callable[[nn.Parameter], float]
-) -> torch.optim.Optimizer:
+def hold_back(optimizer: torch.optim.Optimizer, ceiling: Callable[[nn.Parameter], float]) -> None:
     """Give parameters whose rate has a ceiling groups of their own, for ``set_rate``."""
     bounded = []
     for group in optimizer.param_groups:
@@ -58,7 +62,6 @@ def hold_back(
         group["params"] = [parameter for parameter, bound in pairs if bound == math.inf]
     for parameter, bound in bounded:
         optimizer.add_param_group({"params": [parameter], "ceiling": bound})
-    return optimizer
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
