@@ -39,6 +39,14 @@ def test_a_damaged_last_line_is_set_aside_with_a_warning(
     assert path.with_name("rows.jsonl.damaged").read_bytes().startswith(tail.rstrip(b"\n"))
 
 
+def test_a_last_line_that_only_lacks_its_end_is_kept(path: Path, caplog) -> None:
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    assert [row["key"] for row in read_rows(path)] == ["a", "b"]
+    append_row(path, {"key": "c"})
+    assert [row["key"] for row in read_rows(path)] == ["a", "b", "c"]
+    assert caplog.text == ""
+
+
 def test_other_damage_is_an_error_that_says_where(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(b"nonsense\n" + content)

@@ -54,7 +54,10 @@ def read_rows(path: str | Path, *, needs: Collection[str] = ()) -> list[Row]:
             )
         else:
             rows.append(row)
-    if rest:
+    last = _row(rest)
+    if last is not None:
+        rows.append(last)  # whole, but for its end
+    elif rest:
         log.warning("%s: the last line is unfinished and set aside, the rest is used", path)
     for number, row in enumerate(rows, start=1):
         missing = [name for name in needs if name not in row]
@@ -97,6 +100,10 @@ def _set_aside(path: Path) -> None:
     """Move a damaged last line to a file beside this one, so that the next row is not lost too."""
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
+    if _row(content[len(whole) :]) is not None:
+        with path.open("ab") as file:
+            file.write(b"\n")
+        return
     last = whole[whole[:-1].rfind(b"\n") + 1 :]
     if whole and _row(last) is None:
         whole = whole[: -len(last)]

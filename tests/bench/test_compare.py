@@ -69,8 +69,15 @@ def test_an_encoder_below_retraining_is_said_to_be_below() -> None:
 def test_without_a_level_one_the_best_that_keeps_old_items_is_recommended() -> None:
     found = recommend(BEFORE, CEILING, [attempt("forgets", 0.4, 0.2), attempt("keeps", 0.30, 0.34)])
     assert found.strategy == "keeps"
-    assert "came closest without forgetting: 0.320" in found.reasons[1]
+    assert "came closest without forgetting: 0.320 (old 0.300, new 0.340)" in found.reasons[1]
     assert found.reasons[2] == "The loss of old items rose under forgets."
+
+
+def test_a_retraining_that_was_not_trained_out_is_told() -> None:
+    falling = attempt("retraining", 0.30, 0.30, 20.0, falling=True)
+    for ceiling, told in ((CEILING, False), (falling, True)):
+        found = recommend(BEFORE, ceiling, [attempt("a", 0.3, 0.3, 4.0)])
+        assert any("still falling" in reason for reason in found.reasons) == told
 
 
 def test_retraining_is_the_safe_choice() -> None:
@@ -117,7 +124,7 @@ def test_the_command(tmp_path, monkeypatch, blobs) -> None:
     out = tmp_path / "page.html"
     shown = CliRunner().invoke(app, ["compare", *names, "--minutes", "0.01", "--out", str(out)])
     assert shown.exit_code == 0, shown.output
-    assert "60 old and 30 new items (vectors)" in shown.output
+    assert "60 old and 30 new items (vectors of 8 numbers)" in shown.output
     assert "Recommended: " in shown.output
     assert "Which strategy for this data?" in out.read_text()
 
@@ -127,6 +134,9 @@ def test_the_command(tmp_path, monkeypatch, blobs) -> None:
     [
         (["compare", "nowhere", "nowhere"], 3, "does not exist"),
         (["compare", "a", "b", "--minutes", "0"], 2, "minutes must be positive"),
+        (["compare", "a", "b", "--size", "0"], 2, "size must be at least 8 pixels, got 0"),
+        (["compare", "a", "b", "--out", "."], 2, "is a folder: name a file"),
+        (["compare", "a", "b", "--out", "no/where.html"], 2, "in a folder that does not exist"),
         (["compare", "a", "b", "--encoder", "huge"], 2, "encoder must be 'small', 'resnet18' or"),
     ],
 )
@@ -134,3 +144,19 @@ def test_wrong_arguments_are_told(arguments: list[str], code: int, message: str)
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == code
     assert message in " ".join(shown.output.split())
+
+
+def test_what_a_user_may_not_have_meant_is_told(tmp_path, monkeypatch, blobs) -> None:
+    monkeypatch.setattr(module, "RIVALS", {"ICL()": ICL()})
+    table = tmp_path / "rows.csv"
+    lines = [",".join(str(value) for value in row) for row in blobs(40).tolist()]
+    table.write_text("\n".join(["a,b,c,d,e,f,g,Label", *lines]))
+    command = ["compare", str(table), str(table), "--minutes", "0.01"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    said = " ".join(shown.output.split())
+    assert "OLD and NEW are the same" in said
+    assert "Column 'Label'" in said
+    shown = CliRunner().invoke(app, [*command, "--encoder", "small"])
+    assert shown.exit_code == 3
+    assert "size, channels and encoder are for images" in " ".join(shown.output.split())

@@ -214,6 +214,10 @@ def test_a_retraining_that_breaks_off_is_told_and_the_grid_goes_on(
         ({"strategies": ["nope"]}, "there is no strategy 'nope': choose from retraining, "),
         ({"scale": "huge"}, "there is no scale 'huge': choose from small, paper"),
         ({"ratios": [1.0]}, r"a growth ratio must be in \(0, 1\), got 1.0"),
+        ({"sets": ["digits"], "ratios": [0.7]}, "digits is split by class, which decides its"),
+        ({"seeds": [-1]}, "a seed must not be negative, got -1"),
+        ({"items": 0}, "items must be at least 16, got 0"),
+        ({"max_epochs": 0}, "max_epochs must be at least 1, got 0"),
     ],
 )
 def test_unknown_names_are_refused(wrong: dict, message: str) -> None:

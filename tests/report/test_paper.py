@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from incontrast.bench.grid import describe
+from incontrast.bench.line_up import LINE_UP, RETRAINING
+from incontrast.bench.sets import SMALL
 from incontrast.cli.app import app
 from incontrast.report import render
 from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.markdown import table_as_markdown
-from incontrast.report.names import GRAPHS, IMAGES
+from incontrast.report.names import GRAPHS, IMAGES, SHIFTED
 from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.pages import BEGIN, END, results_page, with_overview
 from incontrast.report.paper_page import paper_page
 from incontrast.report.paper_tables import bias_table, level_table, search_table, speed_up_table
 from incontrast.report.summary import Summary
-from incontrast.rows import append_row
+from incontrast.rows import append_row, read_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,14 +49,14 @@ def test_every_figure_of_tables_3_and_4_has_the_published_one_beside_it(summary:
 
 
 def test_our_tables_say_never(summary: Summary) -> None:
-    table = level_table(summary, 3)
+    table = level_table(summary, IMAGES, "images")
     assert cells(table, "paper's ICL")[1].text == "never"
     assert cells(table, "paper's ICL")[1].note == "0 of 2 seeds"
     mine = cells(table, "ICL()")[1]
     assert mine.text == "20.0×"
     assert mine.mark == "best"
     assert mine.note.endswith("paper 11.2×")
-    assert len(level_table(summary).columns) == 5
+    assert len(level_table(summary, SHIFTED, "shift").columns) == 5
 
 
 def test_a_table_without_rows_still_shows_the_published_figures(row) -> None:
@@ -147,7 +150,7 @@ def test_seeds_that_have_nothing_to_reach_are_left_out(row) -> None:
             row("inference", seed=seed, best=None, reached=level),
             row("icl", seed=seed, reached=(1.0, 1) if level else (50.0, 3000)),
         ]
-    table = level_table(Summary(rows), 4)
+    table = level_table(Summary(rows), GRAPHS, "graphs")
     assert cells(table, "ICL()")[1].text == "2.0×"
     assert "1 of 3 level before" in cells(table, "ICL()")[1].note
     assert cells(table, "inference")[1].text == "1 of 3 at once"
@@ -157,7 +160,7 @@ def test_only_what_gets_there_with_every_seed_is_bold(row) -> None:
     rows = [row("retraining", seed=seed, reached=(100.0, 6000)) for seed in range(3)]
     rows += [row("replay", seed=seed, reached=(1.0, 1) if seed else None) for seed in range(3)]
     rows += [row("icl", seed=seed, reached=(50.0, 1)) for seed in range(3)]
-    table = level_table(Summary(rows), 4)
+    table = level_table(Summary(rows), GRAPHS, "graphs")
     replay, ours = (cells(table, name)[1] for name in ("replay", "ICL()"))
     assert (replay.text, replay.mark) == ("100.0×", "")
     assert "2 of 3 seeds" in replay.note
@@ -198,7 +201,7 @@ def test_the_report_has_everything(summary: Summary) -> None:
 
 
 def test_markdown_can_be_turned(summary: Summary) -> None:
-    table = level_table(summary, 4)
+    table = level_table(summary, GRAPHS, "graphs")
     straight, turned = (table_as_markdown(table, turned=way) for way in (False, True))
     assert straight.splitlines()[0].startswith("| strategy | PROTEINS, α = 0.3 time |")
     assert turned.splitlines()[0].startswith("|  | inference | fine-tuning | replay |")
@@ -225,6 +228,21 @@ def test_the_pages_fit_the_rows() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_published_rows_are_of_sets_and_strategies_as_they_are() -> None:
+    """A table must not show what some earlier default did."""
+    for row in read_rows(ROOT / "results" / "paper.jsonl"):
+        if row["kind"] != "cell":
+            continue
+        told, name = row["settings"], row["strategy"]
+        data = SMALL[row["set"]].settings()
+        assert {key: told[key] for key in data} == data, (row["set"], row["key"])
+        if name == RETRAINING:
+            assert told["strategy"] == told["fitting"]
+        else:
+            made = LINE_UP[name].make(told["strategy"]["rates"].get("rate", 1e-3))
+            assert told["strategy"] == describe(made), (row["set"], name, row["key"])
+
+
 def test_show_and_report_from_the_command_line(whole_grid, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     for row in whole_grid:
@@ -237,13 +255,24 @@ def test_show_and_report_from_the_command_line(whole_grid, tmp_path: Path) -> No
     made = CliRunner().invoke(app, ["paper", "report", "--rows", str(rows), "--out", str(out)])
     assert made.exit_code == 0, made.output
     assert out.stat().st_size > 50_000
+    made = CliRunner().invoke(app, ["paper", "report", "--rows", str(rows), "--out", str(tmp_path)])
+    assert (made.exit_code, "is a folder: name a file" in made.output) == (2, True)
 
 
 def test_nothing_to_show_is_told(tmp_path: Path) -> None:
     for command in (["paper", "show"], ["paper", "report"]):
         shown = CliRunner().invoke(app, [*command, "--rows", str(tmp_path / "none.jsonl")])
         assert shown.exit_code == 3
-        assert "has no finished cell of scale 'small'" in shown.output
+        assert "none.jsonl: name one with --rows" in " ".join(shown.output.split())
+        shown = CliRunner().invoke(app, [*command, "--rows", str(tmp_path)])
+        assert shown.exit_code == 2
+        assert "is a folder: --rows names a file" in " ".join(shown.output.split())
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    shown = CliRunner().invoke(app, ["paper", "show", "--rows", str(empty)])
+    assert "has no finished cell of scale 'small'" in " ".join(shown.output.split())
+    shown = CliRunner().invoke(app, ["paper", "show", "--scale", "huge"])
+    assert (shown.exit_code, "choose from small, paper" in shown.output) == (2, True)
     damaged = tmp_path / "rows.jsonl"
     damaged.write_text("nonsense\n{}\n\n")
     shown = CliRunner().invoke(app, ["paper", "show", "--rows", str(damaged)])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from incontrast.bench.recommend import Attempt, Recommendation, recommend
-from incontrast.bench.trace import Trace, trace
+from incontrast.bench.trace import TOLERANCE, Trace, trace
 from incontrast.domains.base import Domain
 from incontrast.evaluate.population import TrueLoss
 from incontrast.learner import Learner
@@ -101,7 +101,7 @@ def compare(
 
     retrained = attempt("retraining", Retrain(max_epochs=MANY), RETRAINING)
     before, target = retrained.points[0].loss, retrained.points[-1].loss
-    ceiling = _attempt("retraining", retrained, target)
+    ceiling = replace(_attempt("retraining", retrained, target), falling=_falling(retrained))
     attempts, traces = [], {"retraining": retrained}
     for name, strategy in rivals.items():
         many = replace(strategy, max_epochs=MANY, patience=None)
@@ -136,6 +136,13 @@ def sampled(old: Any, new: Any, items: int, seed: int = 0) -> tuple[Any, Any]:
         return pick(part, order[: min(count, len(part))].sort().values)
 
     return some(old, "old"), some(new, "new")
+
+
+def _falling(traced: Trace) -> bool:
+    """Whether the last third of a training still lowered its loss by more than the tolerance."""
+    last = traced.points[-1]
+    earlier = [p for p in traced.points[1:] if p.seconds <= last.seconds * 2 / 3]
+    return not earlier or last.loss.all < earlier[-1].loss.all * (1 - TOLERANCE)
 
 
 def _attempt(name: str, traced: Trace, target: TrueLoss) -> Attempt:

@@ -96,6 +96,19 @@ class Grid:
         for ratio in ratios or []:
             if not 0.0 < ratio < 1.0:
                 raise ValueError(f"a growth ratio must be in (0, 1), got {ratio}")
+            for name in sets or []:
+                if known[name].split == "class":
+                    raise ValueError(
+                        f"{name} is split by class, which decides its growth ratio: "
+                        f"leave the ratio {ratio:g} out, or the set"
+                    )
+        for seed in seeds or []:
+            if seed < 0:
+                raise ValueError(f"a seed must not be negative, got {seed}")
+        for name, least in (("max_epochs", 1), ("patience", 1), ("items", 16)):
+            value = changes.get(name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
         given = {name: value for name, value in changes.items() if value is not None}
         return cls(
             sets={name: replace(known[name], **given) for name in chosen},

@@ -23,6 +23,7 @@ class Attempt:
         loss: The true loss it ended with.
         level_seconds: When it was first level with retraining; None for never.
         failed: Why its training broke off, if it did.
+        falling: Whether its loss was still falling when its time was over.
     """
 
     strategy: str
@@ -30,6 +31,7 @@ class Attempt:
     loss: TrueLoss
     level_seconds: float | None
     failed: str = ""
+    falling: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,15 @@ class Recommendation:
 
 
 def recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) -> Recommendation:
+    """What to use, by rule; and a word of caution where retraining was not trained out."""
+    found = _recommend(before, ceiling, attempts)
+    if not ceiling.falling:
+        return found
+    caution = "Retraining's loss was still falling when its time was over: more minutes tell more."
+    return Recommendation(found.strategy, (*found.reasons, caution))
+
+
+def _recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) -> Recommendation:
     """The cheapest strategy that is as good as retraining; else the best that forgets nothing.
 
     Args:
@@ -83,8 +94,9 @@ def recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) -
             (
                 *state,
                 f"No update came to retraining's level and stayed there; {best_kept.strategy} came "
-                f"closest without forgetting: {best_kept.loss.all:.3f} in {best_kept.seconds:.1f} "
-                f"s, retraining {target.all:.3f} in {ceiling.seconds:.1f} s.",
+                f"closest without forgetting: {_told(best_kept.loss)} in "
+                f"{best_kept.seconds:.1f} s, retraining {_told(target)} in "
+                f"{ceiling.seconds:.1f} s.",
                 *passing,
                 *rose,
             ),
@@ -100,6 +112,10 @@ def recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) -
         found = "No update ended." if attempts else "No update was tried."
     advice = "Retraining is the safe choice; with more time an update may do."
     return Recommendation("retraining", (*state, found, *passing, *rose, advice))
+
+
+def _told(loss: TrueLoss) -> str:
+    return f"{loss.all:.3f} (old {loss.old:.3f}, new {loss.new:.3f})"
 
 
 def _stays(loss: TrueLoss, target: TrueLoss) -> bool:

@@ -88,6 +88,11 @@ def compare(
         )
     if minutes <= 0 or items < 8:
         raise typer.BadParameter("minutes must be positive and items at least 8")
+    if size is not None and size < 8:
+        raise typer.BadParameter(f"size must be at least 8 pixels, got {size}")
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+        problem = "is a folder" if out.is_dir() else "is in a folder that does not exist"
+        raise typer.BadParameter(f"--out {out} {problem}: name a file")
     from incontrast.cli.compare import run
     from incontrast.cli.failing import Exit
 

@@ -111,24 +111,25 @@ def show(
     rows: Rows = DEFAULT_ROWS,
     scale: Annotated[str, typer.Option(help="Which sizes: 'small' or 'paper'.")] = "small",
 ) -> None:
-    """Print the tables, the paper's figure beside each of ours."""
+    """Print the claims and the speed-ups, the paper's figure beside each of ours."""
     from rich.console import Console
 
     from incontrast.cli.tables import print_table, print_verdicts
     from incontrast.report.claims import claims_of_the_paper
     from incontrast.report.own_claims import claims_of_ours
-    from incontrast.report.paper_tables import level_table, speed_up_table
+    from incontrast.report.paper_tables import level_tables, speed_up_table
 
     summary = _summary(rows, scale)
     console = Console()
-    for number in (3, 4):
-        print_table(console, speed_up_table(summary, number))
-    for part in (3, 4, None):
-        table = level_table(summary, part)
-        if len(table.columns) > 1:
-            print_table(console, table)
     print_verdicts(console, "The paper's claims", claims_of_the_paper(summary))
     print_verdicts(console, "Ours", claims_of_ours(summary))
+    for number in (3, 4):
+        print_table(console, speed_up_table(summary, number))
+    for table in level_tables(summary):
+        print_table(console, table)
+    console.print(
+        "Accuracies, losses, bias, costs and figures: incontrast paper report", soft_wrap=True
+    )
 
 
 @paper.command()
@@ -156,6 +157,13 @@ def report(
 def _summary(rows: Path, scale: str) -> Summary:
     from incontrast.report.summary import Summary
 
+    if scale not in ("small", "paper"):
+        _end(f"there is no scale {scale!r}: choose from small, paper", Exit.USAGE)
+    if not rows.exists():
+        _end(
+            f"there is no file {rows}: name one with --rows; `incontrast paper run` makes it",
+            Exit.DATA,
+        )
     summary = Summary(_rows(rows), scale)
     if not summary.places:
         _end(
@@ -168,6 +176,8 @@ def _summary(rows: Path, scale: str) -> Summary:
 def _rows(path: Path) -> list[Row]:
     from incontrast.bench.run import FIELDS
 
+    if path.is_dir():
+        _end(f"{path} is a folder: --rows names a file", Exit.USAGE)
     try:
         return read_rows(path, needs=FIELDS)
     except ValueError as error:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from incontrast.data.arrays import arrays
 
-__all__ = ["TABLES", "read_table"]
+__all__ = ["TABLES", "odd_columns", "read_table"]
 
 TABLES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
+NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
 ROWS = 65536  # looked at together
 
 
@@ -31,12 +32,26 @@ def read_table(path: Path) -> NDArray[Any]:
     return rows
 
 
+def odd_columns(path: Path) -> list[str]:
+    """Columns of a text file whose names say that they are no features."""
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        return []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        header = file.readline()
+    names = [name.strip(" \"'\r\n") for name in header.split("\t" if "\t" in header else ",")]
+    return [name for name in names if name.lower() in NO_FEATURES]
+
+
 def _mapped(path: Path) -> NDArray[Any]:
     """The rows of a .npy file, which stay on disk until they are used."""
     try:
         # Copy on write: torch takes no array that may not be written to.
         rows: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            begin = file.read(6)
+        if begin != b"\x93NUMPY":
+            raise ValueError(f"{path} is no .npy file") from error
         if "pickle" in str(error) or "Python objects" in str(error):
             raise ValueError(
                 f"{path} holds Python objects, which could run code and are never loaded: "

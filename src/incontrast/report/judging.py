@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from incontrast.report.names import SHIFTED
 from incontrast.report.page import Standing, Verdict
-from incontrast.report.summary import Metric, Place, Summary
+from incontrast.report.summary import RATIOS, Metric, Place, Summary
 
 __all__ = [
     "PAPER_CELLS",
@@ -24,8 +25,6 @@ __all__ = [
     "speed_up",
 ]
 
-RATIOS = (0.3, 0.5, 0.7)
-SHIFTED = ("mnist-class", "mnist-shift")
 PAPER_CELLS = 12  # of Tables 3 and 4
 
 
@@ -34,7 +33,7 @@ def cells_of(summary: Summary, sets: Sequence[str], strategy: str) -> list[Place
     return [
         place
         for place in summary.places
-        if place.set in sets and place.growth_ratio in RATIOS and summary.runs(place, strategy)
+        if place.set in sets and place.usual and summary.runs(place, strategy)
     ]
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["GRAPHS", "IMAGES", "OF_THE_PAPER", "SETS", "STRATEGIES", "strategy_title"]
+__all__ = [
+    "GRAPHS",
+    "IMAGES",
+    "OF_THE_PAPER",
+    "SETS",
+    "SHIFTED",
+    "STRATEGIES",
+    "strategy_title",
+]
 
 STRATEGIES = {
     "retraining": "retraining",
@@ -27,7 +35,8 @@ OF_THE_PAPER = (
 """Strategies that the paper has figures for, retraining aside."""
 
 IMAGES, GRAPHS = ("imagenet-2", "mnist-2"), ("proteins", "reddit")
-SETS = (*IMAGES, *GRAPHS, "mnist-class", "mnist-shift", "digits", "digits-vectors", "mnist-2-small")
+SHIFTED = ("mnist-class", "mnist-shift")
+SETS = (*IMAGES, *GRAPHS, *SHIFTED, "digits", "digits-vectors", "mnist-2-small")
 
 
 def strategy_title(name: str) -> str:

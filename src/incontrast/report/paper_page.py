@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from incontrast._version import __version__
 from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.figures import can_draw
-from incontrast.report.names import GRAPHS, IMAGES
+from incontrast.report.names import GRAPHS, IMAGES, SETS, SHIFTED
 from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.page import Block, Facts, Page, Section, Table, Text, Verdicts
 from incontrast.report.paper_figures import (
@@ -18,7 +20,7 @@ from incontrast.report.paper_tables import (
     accuracy_table,
     bias_table,
     cost_table,
-    level_table,
+    level_tables,
     loss_table,
     search_table,
     speed_up_table,
@@ -26,6 +28,8 @@ from incontrast.report.paper_tables import (
 from incontrast.report.summary import Summary, published
 
 __all__ = ["PROTOCOLS", "TUNED", "paper_page"]
+
+JUDGED = (*IMAGES, *GRAPHS, *SHIFTED)
 
 PROTOCOLS = """**The paper's protocol.** Time and epochs until the training loss is lowest, where \
 training stops once it has not fallen for `patience` epochs. The speed-up is retraining's over the \
@@ -35,8 +39,7 @@ strategy's.
 about old data. So we ask for the time and the encoder passes until the true loss over all data \
 (fixed views, noise from old and new items) is at the level where retraining ends, and on old and \
 on new items apart within 2 % of it. Retraining's own time is until it first is at that level \
-itself. Every strategy has as many encoder passes as retraining had, or the share of them that a \
-table names; "never" is: not within them.
+itself. Every strategy has as many encoder passes as retraining had; "never" is: not within them.
 
 **What is on the clock.** Training, with everything a strategy needs (teachers, agents, support \
 steps). Measuring along the way is not. On one thread, time is processor time; other work on the \
@@ -77,14 +80,15 @@ def paper_page(summary: Summary) -> Page:
         ),
         Section(
             "Until level with retraining",
-            _with_figures(*(level_table(summary, part) for part in (3, 4, None))),
+            tuple(level_tables(summary)),
         ),
         Section(
             "Losses and accuracies",
             _with_figures(
                 accuracy_table(summary),
                 loss_table(summary, (*IMAGES, *GRAPHS)),
-                loss_table(summary, ("mnist-class", "mnist-shift")),
+                loss_table(summary, SHIFTED),
+                loss_table(summary, [name for name in SETS if name not in JUDGED]),
             ),
         ),
         Section("Figures", _figures(summary)),
@@ -155,8 +159,10 @@ def _foot(summary: Summary) -> str:
     dates = sorted({row["date"] for row in summary.rows})
     torch = sorted({row["software"]["torch"] for row in summary.rows})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else ""
+    relabelled = Counter(row["relabelled"] for row in summary.rows if "relabelled" in row)
+    notes = "".join(f" {count} rows {why}." for why, count in relabelled.items())
     return (
         f"Made by `incontrast paper report`, incontrast {__version__}, from rows of {when}: "
-        f"{'; '.join(machines)}; torch {', '.join(torch)}.\n\n"
+        f"{'; '.join(machines)}; torch {', '.join(torch)}.{notes}\n\n"
         f"Published figures: {published()['source']}."
     )

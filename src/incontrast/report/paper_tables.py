@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from incontrast.report.names import GRAPHS, IMAGES, OF_THE_PAPER, strategy_title
+from incontrast.report.names import GRAPHS, IMAGES, OF_THE_PAPER, SHIFTED, strategy_title
 from incontrast.report.page import Cell, Column, Mark, Table
 from incontrast.report.statistics import Estimate
-from incontrast.report.summary import Metric, Place, Summary, published
+from incontrast.report.summary import RATIOS, Metric, Place, Summary, published
 
 __all__ = [
     "accuracy_table",
     "bias_table",
     "cost_table",
     "level_table",
+    "level_tables",
     "loss_table",
     "search_table",
     "speed_up_table",
 ]
 
-RATIOS = (0.3, 0.5, 0.7)
+PAPER = (*IMAGES, *GRAPHS)
 NOTHING = Cell("–", mark="quiet")
 
 
@@ -52,18 +53,17 @@ def speed_up_table(summary: Summary, number: int) -> Table:
         caption=_caption(summary, sets)
         + " Time and epochs until the training loss was lowest, before it had not fallen for "
         "as many epochs as patience says, or the epochs were over; retraining's over the "
-        "strategy's, geometric mean over seeds. Below: the paper's figure. ≤: the passes of an "
-        "update ended before that rule did, "
-        "with at least one seed; its lowest loss may lie later. **Bold** is the best of the "
+        "strategy's, geometric mean over seeds, with 95 % intervals. Beside or below: the paper's "
+        "figure. ≤: an update had had as many encoder passes as retraining before that rule ended "
+        "it, with at least one seed; its lowest loss may lie later. **Bold** is the best of the "
         "others; ranks take these as they are. "
         f"{_retraining_ends(summary, places)}Ranks are among the paper's seven strategies.",
     )
 
 
-def level_table(summary: Summary, number: int | None = None) -> Table:
+def level_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
     """Speed-ups until level with retraining: our protocol."""
-    sets = {3: IMAGES, 4: GRAPHS, None: ("mnist-class", "mnist-shift")}[number]
-    places = [place for place in summary.places if place.set in sets and _usual(place)]
+    places = [place for place in summary.places if place.set in sets and place.usual]
     names = [name for name in summary.strategies if name != "retraining"]
     columns = [Column("strategy")]
     for place in places:
@@ -76,7 +76,6 @@ def level_table(summary: Summary, number: int | None = None) -> Table:
             for metric in ("time", "passes"):
                 cells.append(_our_cell(summary, place, name, metric, names))  # type: ignore[arg-type]
         rows.append(tuple(cells))
-    title = {3: "images", 4: "graphs", None: "new classes and a shift"}[number]
     return Table(
         title=f"Speed-up until level with retraining, {title}",
         columns=tuple(columns),
@@ -84,17 +83,30 @@ def level_table(summary: Summary, number: int | None = None) -> Table:
         caption=_caption(summary, sets)
         + " Time and encoder passes until the true loss over X′ is at retraining's final one, and "
         "on old and on new items within 2 % of it; retraining's own until then over the "
-        "strategy's. “Never” is: not within the passes of an update, which are retraining's own "
-        "unless a set says less. Geometric mean over seeds; where some never get there, the "
-        "median, in which never is infinitely slow. Seeds whose old encoder is level before any "
+        "strategy's. “Never” is: not with as many passes as retraining had. Geometric mean "
+        "over seeds; where some never get there, the median, in which never is infinitely slow. "
+        "Seeds whose old encoder is level before any "
         "update are left out. **Bold** is the best of those that get there with every seed."
-        + (" Below `ICL()`: the paper's figure for its ICL." if number else ""),
+        + (" With `ICL()`: the paper's figure for its ICL." if set(sets) & set(PAPER) else ""),
     )
+
+
+def level_tables(summary: Summary) -> list[Table]:
+    """The same for every kind of set that has rows."""
+    others = {place.set for place in summary.places} - {*PAPER, *SHIFTED}
+    kinds = (
+        (IMAGES, "images"),
+        (GRAPHS, "graphs"),
+        (SHIFTED, "new classes and a shift"),
+        (sorted(others), "other sets"),
+    )
+    tables = [level_table(summary, sets, title) for sets, title in kinds]
+    return [table for table in tables if len(table.columns) > 1]
 
 
 def loss_table(summary: Summary, sets: Sequence[str]) -> Table:
     """True losses at the end of updates, and accuracy on items never seen."""
-    places = [place for place in summary.places if place.set in sets and _usual(place)]
+    places = [place for place in summary.places if place.set in sets and place.usual]
     columns = [Column("strategy")]
     for place in places:
         group = f"{_set_title(summary, place.set)}, α = {place.growth_ratio:g}"
@@ -121,16 +133,14 @@ def loss_table(summary: Summary, sets: Sequence[str]) -> Table:
         columns=tuple(columns),
         rows=tuple(rows),
         caption=_caption(summary, sets) + " An update has as many passes as retraining "
-        "had, unless a set says less. Lower losses are better. The accuracy is that of the "
+        "had. Lower losses are better. The accuracy is that of the "
         "encoder which was first level with retraining; where none was, of the last one.",
     )
 
 
 def accuracy_table(summary: Summary) -> Table:
     """SVM accuracy on old and new data, as in the paper's accuracy figures."""
-    places = [
-        place for place in summary.places if place.set in (*IMAGES, *GRAPHS) and _usual(place)
-    ]
+    places = [place for place in summary.places if place.set in (*IMAGES, *GRAPHS) and place.usual]
     columns = [Column("strategy")]
     for place in places:
         group = f"{_set_title(summary, place.set)}, α = {place.growth_ratio:g}"
@@ -151,15 +161,15 @@ def accuracy_table(summary: Summary) -> Table:
         columns=tuple(columns),
         rows=tuple(rows),
         caption=_caption(summary, (*IMAGES, *GRAPHS))
-        + " Below: the difference to retraining. The paper says that the differences between ICL "
-        f"and the others are within {band['low']:+.4f} and {band['high']:+.4f}; its accuracies "
-        "are only in pictures.",
+        + " Beside or below: the difference to retraining. The paper says that the differences "
+        f"between ICL and the others are within {band['low']:+.4f} and {band['high']:+.4f}; its "
+        "accuracies are only in pictures.",
     )
 
 
 def bias_table(summary: Summary) -> Table:
     """Table 2, measured: the bias of each strategy's losses at the encoder of before."""
-    places = [place for place in summary.places if _usual(place)]
+    places = [place for place in summary.places if place.usual]
     columns = (
         Column("data"),
         *(
@@ -194,7 +204,7 @@ def bias_table(summary: Summary) -> Table:
 
 def cost_table(summary: Summary) -> Table:
     """Time, passes and memory of whole runs."""
-    places = [place for place in summary.places if _usual(place)]
+    places = [place for place in summary.places if place.usual]
     columns = [Column("strategy")]
     for place in places:
         group = f"{_set_title(summary, place.set)}, α = {place.growth_ratio:g}"
@@ -215,8 +225,7 @@ def cost_table(summary: Summary) -> Table:
         title="Time and memory of the whole runs",
         columns=tuple(columns),
         rows=tuple(rows),
-        caption="Seconds of training until a run has had all its encoder passes (retraining's own "
-        "number, or the share of it that Tables 3 and 4 name), and "
+        caption="Seconds of training until a run has had as many encoder passes as retraining, and "
         "the most memory that the process held meanwhile, libraries and data included (about "
         "400 MB before anything is trained). All strategies but inference, fine-tuning and "
         "distillation also need the old items themselves.",
@@ -352,10 +361,6 @@ def _published(place: Place, name: str, metric: str) -> float | None:
         return None
     value: float = figures[metric][RATIOS.index(place.growth_ratio)]
     return value
-
-
-def _usual(place: Place) -> bool:
-    return place.growth_ratio in RATIOS
 
 
 def _set_title(summary: Summary, name: str) -> str:

@@ -13,7 +13,10 @@ from incontrast.report.names import SETS, STRATEGIES
 from incontrast.report.statistics import Estimate, mean, ratio
 from incontrast.rows import Row
 
-__all__ = ["Metric", "Place", "Summary", "published"]
+__all__ = ["RATIOS", "Metric", "Place", "Summary", "published"]
+
+RATIOS = (0.3, 0.5, 0.7)
+"""The growth ratios of the paper's tables."""
 
 Metric = Literal["time", "epoch", "passes"]
 _FIELD = {"time": "seconds", "epoch": "epochs", "passes": "passes"}
@@ -33,6 +36,11 @@ class Place:
 
     set: str
     growth_ratio: float
+
+    @property
+    def usual(self) -> bool:
+        """Whether the paper's tables have this growth ratio."""
+        return self.growth_ratio in RATIOS
 
 
 @dataclass(frozen=True, eq=False)

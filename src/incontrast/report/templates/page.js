@@ -30,3 +30,13 @@ for (const table of document.querySelectorAll("table")) {
     });
   });
 }
+
+// A table that is wider than the page says so.
+const mark = () => {
+  for (const box of document.querySelectorAll(".scroll")) {
+    box.classList.remove("wider");
+    box.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);
+  }
+};
+mark();
+addEventListener("resize", mark);
