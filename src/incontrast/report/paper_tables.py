@@ -311,8 +311,8 @@ def _ratio_cell(
     sign: str = "",
 ) -> Cell:
     seeds = []
-    if found.never:
-        seeds.append(f"{found.seeds} of {found.total} seeds")
+    if found.never and found.total > 1:
+        seeds.append(f"{found.never} of {found.total} {never}")
     elif found.total < len(summary.seeds(place, "retraining")):
         seeds.append(f"{found.total} of {len(summary.seeds(place, 'retraining'))} seeds run")
     if found.level:
