@@ -156,6 +156,15 @@ def test_seeds_that_have_nothing_to_reach_are_left_out(row) -> None:
     assert cells(table, "inference")[1].text == "1 of 3 at once"
 
 
+def test_what_was_level_and_is_no_longer_is_told(row) -> None:
+    rows = [row("retraining", reached=(100.0, 6000)), row("icl", reached=(50.0, 1))]
+    rows.append(row("fine-tuning", reached=(10.0, 1)))
+    rows[2]["ours"]["after"] = {"old": 0.5, "new": 0.2, "all": 0.4}
+    table = level_table(Summary(rows), GRAPHS, "graphs")
+    assert "1 of 1 lost again" in cells(table, "fine-tuning")[1].note
+    assert "lost" not in cells(table, "ICL()")[1].note
+
+
 def test_only_what_gets_there_with_every_seed_is_bold(row) -> None:
     rows = [row("retraining", seed=seed, reached=(100.0, 6000)) for seed in range(3)]
     rows += [row("replay", seed=seed, reached=(1.0, 1) if seed else None) for seed in range(3)]

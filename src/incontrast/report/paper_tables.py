@@ -86,7 +86,8 @@ def level_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
         "strategy's. “Never” is: not with as many passes as retraining had. Geometric mean "
         "over seeds; where some never get there, the median, in which never is infinitely slow. "
         "Seeds whose old encoder is level before any "
-        "update are left out. **Bold** is the best of those that get there with every seed."
+        "update are left out. “Lost again”: level for a while, and more than 4 % above it on old "
+        "or on new items when the run ended. **Bold** is the best of those that get there with every seed."
         + (" With `ICL()`: the paper's figure for its ICL." if set(sets) & set(PAPER) else ""),
     )
 
@@ -297,7 +298,8 @@ def _our_cell(
     theirs = _published(place, "paper", "time") if name == "icl" and metric == "time" else None
     note = "" if theirs is None else f"paper {theirs:g}×"
     others = [summary.our_speed_up(place, other, metric) for other in names if other != "inference"]
-    return _ratio_cell(summary, place, found, others, note, never="never")
+    lost = summary.lost_again(place, name)
+    return _ratio_cell(summary, place, found, others, note, never="never", lost=lost)
 
 
 def _ratio_cell(
@@ -309,6 +311,7 @@ def _ratio_cell(
     *,
     never: str,
     sign: str = "",
+    lost: int = 0,
 ) -> Cell:
     seeds = []
     if found.never and found.total > 1:
@@ -317,6 +320,8 @@ def _ratio_cell(
         seeds.append(f"{found.total} of {len(summary.seeds(place, 'retraining'))} seeds run")
     if found.level:
         seeds.append(f"{found.level} of {found.total} level before")
+    if lost:
+        seeds.append(f"{lost} of {found.total} lost again")
     if found.value is None:
         text = "level before" if found.level == found.total else never
         return Cell(text, mark="quiet", note=" · ".join((*seeds, *filter(None, (note,)))))

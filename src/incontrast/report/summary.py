@@ -18,6 +18,9 @@ __all__ = ["RATIOS", "Metric", "Place", "Summary", "published"]
 RATIOS = (0.3, 0.5, 0.7)
 """The growth ratios of the paper's tables."""
 
+LOST = 1.04
+"""Times retraining's loss, on old or on new items: above that what was level is so no longer."""
+
 Metric = Literal["time", "epoch", "passes"]
 _FIELD = {"time": "seconds", "epoch": "epochs", "passes": "passes"}
 
@@ -135,6 +138,14 @@ class Summary:
         """Seeds with which a strategy was level with retraining at some time, and all of them."""
         level = [row for row in self.finished(place, strategy) if row["ours"]["reached"]]
         return len(level), len(self.seeds(place, strategy))
+
+    def lost_again(self, place: Place, strategy: str) -> int:
+        """Seeds with which it was level at some time, but no longer at the end of the run."""
+        level = [row["ours"] for row in self.finished(place, strategy) if row["ours"]["reached"]]
+        return sum(
+            any(ours["after"][part] > LOST * ours["target"][part] for part in ("old", "new"))
+            for ours in level
+        )
 
     def _level_before(self, place: Place) -> set[int]:
         rows = self.finished(place, "inference")
