@@ -85,9 +85,9 @@ def level_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
         "on old and on new items within 2 % of it; retraining's own until then over the "
         "strategy's. “Never” is: not with as many passes as retraining had. Geometric mean "
         "over seeds; where some never get there, the median, in which never is infinitely slow. "
-        "Seeds whose old encoder is level before any "
-        "update are left out. “Lost again”: level for a while, and more than 4 % above it on old "
-        "or on new items when the run ended. **Bold** is the best of those that get there with every seed."
+        "Seeds whose old encoder is level before any update are left out. “Lost again”: level for "
+        "a while, and more than 4 % above it on old or on new items when the run ended. **Bold** "
+        "is the best of those that get there with every seed."
         + (" With `ICL()`: the paper's figure for its ICL." if set(sets) & set(PAPER) else ""),
     )
 
