@@ -1,11 +1,14 @@
-"""The first steps of an update of ResNet-18, at several rates: how far the loss rises at first.
+"""What a bound on the change of layers does, to ResNet-18 and to encoders that are hardly trained.
 
-python benchmarks/wide.py
+python benchmarks/wide.py resnet            # how far the loss rises at first, at several rates
+python benchmarks/wide.py hardly-trained    # what the bound costs where there is little to spoil
 """
 
 from __future__ import annotations
 
+import copy
 import statistics
+import sys
 
 import numpy as np
 import torch
@@ -25,8 +28,29 @@ PLANS = {
 }
 
 
-def main() -> None:
-    torch.set_num_threads(1)
+def hardly_trained() -> None:
+    old, new = ic.streams.by_class(ic.data.digits(), new=[7, 8, 9])
+    strategies = {
+        "bounded": ic.ICL(max_epochs=20),
+        "free": ic.ICL(rates=ic.Fixed(2e-3), max_epochs=20),
+    }
+    print("true loss over digits with three new classes, small encoder, medians of 3 seeds")
+    print(f"{'epochs of the first fit':<26}{'before':>8}{'bounded':>9}{'free':>8}")
+    for epochs in (5, 20, 60):
+        found: dict[str, list[float]] = {"before": [], "bounded": [], "free": []}
+        for seed in range(SEEDS):
+            domain = ic.Images(8, 1, encoder="small")
+            learner = ic.Learner(domain, fitting=ic.Retrain(max_epochs=epochs), seed=seed)
+            learner.fit(old.items)
+            for name, strategy in strategies.items():
+                outcome = copy.deepcopy(learner).update(new.items, strategy=strategy)
+                found[name].append(outcome.loss.after.all)
+            found["before"].append(outcome.loss.before.all)
+        before, bounded, free = (statistics.median(values) for values in found.values())
+        print(f"{epochs:<26}{before:>8.3f}{bounded:>9.3f}{free:>8.3f}")
+
+
+def resnet() -> None:
     digits = np.kron(load_digits().images, np.ones((3, 3)))  # 24 px
     images = (digits * (255 / digits.max())).astype(np.uint8)
     domain = ic.Images(24, 1, encoder="resnet18-standard", views=ImageViews(flip=0.0))
@@ -50,4 +74,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    {"resnet": resnet, "hardly-trained": hardly_trained}[sys.argv[1]]()
