@@ -41,9 +41,10 @@ def test_no_update_is_needed_where_nothing_can_be_gained() -> None:
     level = TrueLoss(0.3, 0.3, 0.3)
     found = recommend(level, CEILING, [attempt("a", 0.29, 0.29, 1.0)])
     assert found.strategy == "inference"
-    assert (
-        "to 0.300 in 5.0 s, the best update to 0.290: there is little to gain" in found.reasons[0]
-    )
+    assert "to 0.300 in 5.0 s, the best update (a) to 0.290: there is little" in found.reasons[0]
+    forgets = attempt("fine-tuning", 0.33, 0.1)
+    assert recommend(level, CEILING, [forgets]).strategy == "inference"
+    assert "best update" not in recommend(level, CEILING, []).reasons[0]
     assert recommend(level, CEILING, [attempt("a", 0.1, 0.1, 1.0)]).strategy == "a"
 
 
@@ -54,10 +55,23 @@ def test_what_is_level_only_for_a_while_is_not_recommended() -> None:
     assert "Level for a while, and worse again in the end: passing." in found.reasons
 
 
+def test_an_update_that_saves_no_time_is_not_recommended() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("a", 0.3, 0.3, 25.0)])
+    assert found.strategy == "retraining"
+    assert "retraining itself after 20.0 s: no update saves time" in found.reasons[1]
+
+
+def test_an_update_that_is_worse_than_none_is_not_recommended() -> None:
+    before = TrueLoss(0.30, 0.34, 0.32)
+    found = recommend(before, CEILING, [attempt("a", 0.30, 0.345)])
+    assert found.strategy == "retraining"
+    assert "No update was better than none" in found.reasons[1]
+
+
 def test_what_forgets_is_never_said_to_keep() -> None:
     found = recommend(BEFORE, CEILING, [attempt("a", 0.35, 0.2), attempt("b", 0.4, 0.2)])
     assert found.strategy == "retraining"
-    assert "without forgetting" in found.reasons[1]
+    assert "better than none without forgetting" in found.reasons[1]
     assert found.reasons[2] == "The loss of old items rose under a, b."
 
 

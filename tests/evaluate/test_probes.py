@@ -65,6 +65,21 @@ def test_svm_equals_scikit_learns_search(kind) -> None:
     assert svm_accuracy(x, y, folds=3, seed=5) == (scores.mean(), scores.std())
 
 
+@pytest.mark.filterwarnings("ignore:The least populated class")
+def test_a_class_of_one_item_is_no_reason_to_break_off() -> None:
+    x, y = RANDOM.standard_normal((40, 3)), np.array([0] * 39 + [1])
+    assert C_GRID[0] == fit_svm(x, y)["svc"].C  # as scikit-learn's search
+    assert svm_accuracy(x, y).mean == pytest.approx(39 / 40)
+    assert fit_svm(x, np.zeros(40)).score(x, np.zeros(40)) == 1.0
+
+
+def test_a_kernel_that_is_too_large_to_keep_changes_nothing(monkeypatch) -> None:
+    x, y = clusters(90, 2.0)
+    kept = fit_svm(x, y)
+    monkeypatch.setattr("incontrast.evaluate.probes.LARGEST_KERNEL", 10)
+    assert fit_svm(x, y)["svc"].C == kept["svc"].C
+
+
 def test_knn_equals_scikit_learn_without_ties() -> None:
     x, y = clusters(90, 2.0)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)

@@ -40,12 +40,18 @@ def test_a_rate_has_a_ceiling_where_a_step_would_change_a_layer_too_much() -> No
         (Fixed(2e-3, largest_change=1 / 8), torch.eye(8)),  # a small layer
         (Fixed(2e-3, largest_change=1 / 8), torch.zeros(8, 8)),  # else it would never move
         (Fixed(2e-3, largest_change=1 / 8), torch.full((4096,), 1e-4)),  # a bias
+        (Fixed(2e-3, largest_change=1 / 8), torch.full((8, 8), math.nan)),  # told by the loop
+        (Fixed(2e-3, largest_change=1 / 8), torch.zeros(0, 8)),
         (Fixed(1.0), torch.full((64, 64), 1e-4)),
         (Cosine(1.0, 10), torch.full((64, 64), 1e-4)),
     ],
 )
 def test_otherwise_it_has_none(plan, weights) -> None:
     assert plan.ceiling(weights) == math.inf
+
+
+def test_a_layer_that_begins_next_to_nothing_may_grow() -> None:
+    assert Fixed(3.2e-3, largest_change=1 / 8).ceiling(torch.full((64, 64), 1e-6)) == 1e-4
 
 
 @pytest.mark.parametrize("change", [0.0, -1.0, 1.5, math.nan])

@@ -18,7 +18,7 @@ from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.markdown import table_as_markdown
 from incontrast.report.names import GRAPHS, IMAGES, SHIFTED
 from incontrast.report.own_claims import claims_of_ours
-from incontrast.report.pages import BEGIN, END, results_page, with_overview
+from incontrast.report.pages import BEGIN, END, overview_table, results_page, with_overview
 from incontrast.report.paper_page import paper_page
 from incontrast.report.paper_tables import bias_table, level_table, search_table, speed_up_table
 from incontrast.report.summary import Summary
@@ -138,7 +138,8 @@ def test_a_bound_on_the_wrong_side_decides_nothing(row) -> None:
     faster = claims_of_the_paper(Summary(rows))[0]
     assert faster.standing == "open"  # 10 times at most, which may be less than once
     assert "faster in 0 of 4 cells that decide it" in faster.because
-    assert "Undecided, because updates were cut short: IMAGENET-2 0.3" in faster.because
+    assert "Undecided, cut short or not run: IMAGENET-2 0.3" in faster.because
+    assert "0.5× to 0.5×" in faster.because  # of those that decide
     assert "That is 4 of 12: too few to decide." in faster.because
 
 
@@ -150,10 +151,40 @@ def test_seeds_that_have_nothing_to_reach_are_left_out(row) -> None:
             row("inference", seed=seed, best=None, reached=level),
             row("icl", seed=seed, reached=(1.0, 1) if level else (50.0, 3000)),
         ]
+        if level:
+            rows[-3]["ours"]["before"] = dict(rows[-3]["ours"]["target"])
     table = level_table(Summary(rows), GRAPHS, "graphs")
     assert cells(table, "ICL()")[1].text == "2.0×"
     assert "1 of 3 level before" in cells(table, "ICL()")[1].note
     assert cells(table, "inference")[1].text == "1 of 3 at once"
+
+
+def test_a_rival_that_was_not_run_is_not_beaten(row) -> None:
+    rows = []
+    for ratio in (0.3, 0.5, 0.7):
+        for name in IMAGES:
+            rows.append(row("retraining", set=name, ratio=ratio, best=(100.0, 100)))
+            rows.append(row("paper", set=name, ratio=ratio))
+    fastest = claims_of_the_paper(Summary(rows))[1]
+    assert fastest.standing == "open"
+    assert "No cell decides it." in fastest.because
+
+
+def test_where_there_is_nothing_to_reach_nobody_is_bold(row) -> None:
+    rows = [row("retraining", set="mnist-class"), row("icl", set="mnist-class")]
+    rows[0]["ours"]["before"] = dict(rows[0]["ours"]["target"])
+    shown = overview_table(Summary(rows)).rows[-1]
+    assert [cell.text for cell in shown[-2:]] == ["level before"] * 2
+    assert [cell.mark for cell in shown[-2:]] == ["", ""]
+
+
+def test_one_seed_does_not_beat_five(row) -> None:
+    rows = [row("retraining", seed=seed, reached=(100.0, 6000)) for seed in range(5)]
+    rows += [row("icl", seed=seed, reached=(50.0, 1)) for seed in range(5)]
+    rows.append(row("replay", seed=0, reached=(10.0, 1)))
+    table = level_table(Summary(rows), GRAPHS, "graphs")
+    assert (cells(table, "replay")[1].mark, cells(table, "ICL()")[1].mark) == ("", "best")
+    assert "1 of 5 seeds run" in cells(table, "replay")[1].note
 
 
 def test_what_was_level_and_is_no_longer_is_told(row) -> None:

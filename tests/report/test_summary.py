@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from incontrast.bench.trace import TOLERANCE
 from incontrast.report.statistics import mean, ratio
-from incontrast.report.summary import Place, Summary, published
+from incontrast.report.summary import LEVEL, Place, Summary, published
 
 HERE = Place("proteins", 0.3)
 
@@ -49,6 +50,16 @@ def test_a_retraining_that_broke_off_is_nothing_to_compare_with(row) -> None:
     summary = Summary([broken | {"failed": "nan"}, row("icl"), row("inference", best=None)])
     assert summary.places == []
     assert summary.paper_speed_up(HERE, "icl", "time") is None
+
+
+def test_a_retraining_that_broke_off_does_not_replace_one_that_did_not(row) -> None:
+    broken = {k: v for k, v in row("retraining").items() if k not in ("paper", "ours", "total")}
+    summary = Summary([row("retraining"), row("icl"), broken | {"failed": "nan"}])
+    assert summary.our_speed_up(HERE, "icl", "time").value == pytest.approx(1.0)
+
+
+def test_level_is_what_the_bench_calls_level() -> None:
+    assert LEVEL == 1 + TOLERANCE
 
 
 def test_times_by_different_clocks_are_not_compared(row) -> None:
@@ -108,6 +119,7 @@ def test_confidence_intervals() -> None:
     assert many.high - many.value == pytest.approx(2.201 * spread / math.sqrt(12))
     some_never = ratio([8.0, None, 2.0, None, 4.0])
     assert (some_never.value, some_never.low) == (2.0, None), "never is infinitely slow"
+    assert ratio([1.0, 8.0, 8.0, 8.0, None]).value < ratio([1.0, 8.0, 8.0, 8.0]).value + 1e-9
     geometric = ratio([1.0, 2.0, 4.0])
     assert geometric.value == pytest.approx(2.0)
     assert geometric.low * geometric.high == pytest.approx(4.0)

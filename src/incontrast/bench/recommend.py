@@ -61,16 +61,6 @@ def _recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) 
     """
     target = ceiling.loss
     sound = [attempt for attempt in attempts if not attempt.failed]
-    lowest = min((attempt.loss.all for attempt in sound), default=target.all)
-    if as_good(before, target) and lowest > before.all * (1 - 5 * TOLERANCE):
-        return Recommendation(
-            "inference",
-            (
-                f"Without any update the loss over all items is {before.all:.3f}. Retraining came "
-                f"to {target.all:.3f} in {ceiling.seconds:.1f} s, the best update to {lowest:.3f}: "
-                "there is little to gain.",
-            ),
-        )
     state = (_state(before, target),)
     # Level at some time and lost again is no use: a user's own update does not end at that moment.
     once = [(a.level_seconds, a) for a in sound if a.level_seconds is not None]
@@ -79,15 +69,27 @@ def _recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) 
     passing = (
         (f"Level for a while, and worse again in the end: {', '.join(lost)}.",) if lost else ()
     )
+    if as_good(before, target):
+        level = [pair for pair in level if pair[1].loss.all < before.all * (1 - 5 * TOLERANCE)]
+        if not level:
+            return Recommendation("inference", (_nothing_to_gain(before, ceiling, sound),))
     if level:
         seconds, best = min(level, key=lambda pair: pair[0])
+        against = ceiling.level_seconds or ceiling.seconds
+        if seconds >= against:
+            late = (
+                f"{best.strategy} is level with retraining after {seconds:.1f} s, retraining "
+                f"itself after {against:.1f} s: no update saves time here."
+            )
+            return Recommendation("retraining", (*state, late, *passing))
         return Recommendation(
-            best.strategy, (*state, *_level_reasons(seconds, best, ceiling, level), *passing)
+            best.strategy, (*state, *_level_reasons(seconds, best, against, level), *passing)
         )
     keeping = [a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE)]
+    better = [a for a in keeping if a.loss.all < before.all]
     forgetting = [a.strategy for a in sound if a not in keeping]
     rose = (f"The loss of old items rose under {', '.join(forgetting)}.",) if forgetting else ()
-    best_kept = min(keeping, key=lambda a: a.loss.all, default=None)
+    best_kept = min(better, key=lambda a: a.loss.all, default=None)
     if best_kept is not None and best_kept.loss.all <= target.all * (1 + 5 * TOLERANCE):
         return Recommendation(
             best_kept.strategy,
@@ -107,11 +109,20 @@ def _recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) 
             f"forget, {best_kept.strategy}, ended at {best_kept.loss.all:.3f}."
         )
     elif sound:
-        found = "No update came to retraining's level in the time it had without forgetting."
+        found = "No update was better than none without forgetting, in the time it had."
     else:
         found = "No update ended." if attempts else "No update was tried."
     advice = "Retraining is the safe choice; with more time an update may do."
     return Recommendation("retraining", (*state, found, *passing, *rose, advice))
+
+
+def _nothing_to_gain(before: TrueLoss, ceiling: Attempt, sound: Sequence[Attempt]) -> str:
+    best = min(sound, key=lambda a: a.loss.all, default=None)
+    update = "" if best is None else f", the best update ({best.strategy}) to {best.loss.all:.3f}"
+    return (
+        f"Without any update the loss over all items is {before.all:.3f}. Retraining came to "
+        f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{update}: there is little to gain."
+    )
 
 
 def _told(loss: TrueLoss) -> str:
@@ -135,10 +146,9 @@ def _state(before: TrueLoss, target: TrueLoss) -> str:
 def _level_reasons(
     seconds: float,
     best: Attempt,
-    ceiling: Attempt,
+    against: float,
     level: Sequence[tuple[float, Attempt]],
 ) -> list[str]:
-    against = ceiling.level_seconds or ceiling.seconds
     reasons = [
         f"{best.strategy} is level with retraining after {seconds:.1f} s, retraining itself after "
         f"{against:.1f} s: {against / max(seconds, 1e-9):.1f} times as fast.",

@@ -36,7 +36,10 @@ __all__ = ["FIELDS", "Event", "Tell", "Unfinished", "run", "unfinished"]
 
 log = logging.getLogger(__name__)
 
-FIELDS = ("key", "kind", "scale", "set", "growth_ratio", "seed", "settings", "strategy")
+FIELDS = (
+    *("key", "kind", "scale", "set", "data", "growth_ratio", "seed"),
+    *("settings", "strategy", "clock"),
+)
 """What every row of a grid has."""
 
 

@@ -14,6 +14,8 @@ __all__ = ["Accuracy", "fit_svm", "knn_accuracy", "svm_accuracy", "svm_accuracy_
 
 C_GRID = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)  # as in GraphCL's evaluation
 
+LARGEST_KERNEL = 5000  # items whose kernel is kept: 200 MB
+
 
 class Accuracy(NamedTuple):
     """Mean and standard deviation over folds."""
@@ -63,8 +65,9 @@ def fit_svm(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> P
     """An SVM on standardised embeddings, its C searched by cross-validation.
 
     The same as scikit-learn's ``GridSearchCV`` finds, in a third of the time: all values of C
-    share the kernel of a fold, which takes most of it.
+    share the kernel of a fold, which takes most of it, as long as it is not too large to keep.
     """
+    from sklearn.dummy import DummyClassifier
     from sklearn.metrics.pairwise import rbf_kernel
     from sklearn.model_selection import StratifiedKFold
     from sklearn.pipeline import make_pipeline
@@ -72,16 +75,26 @@ def fit_svm(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> P
     from sklearn.svm import SVC
 
     x, y = _checked(embeddings, labels, least=folds)
+    if len(np.unique(y)) < 2:
+        return make_pipeline(DummyClassifier()).fit(x, y)  # nothing to tell apart
     scores = np.zeros(len(C_GRID))
     for seen, rest in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
+        if len(np.unique(y[seen])) < 2:
+            scores += np.nan  # as there: a fold that cannot be fitted leaves no C to choose
+            continue
         scaler = StandardScaler().fit(x[seen])
         inside, outside = (scaler.transform(x[part]).astype(np.float64) for part in (seen, rest))
-        spread = x.shape[1] * inside.var()
-        gamma = 1.0 / spread if spread else 1.0  # SVC's "scale"
-        known, asked = rbf_kernel(inside, gamma=gamma), rbf_kernel(outside, inside, gamma=gamma)
+        shared = len(inside) <= LARGEST_KERNEL
+        if shared:
+            spread = x.shape[1] * inside.var()
+            gamma = 1.0 / spread if spread else 1.0  # SVC's "scale"
+            known, asked = (rbf_kernel(part, inside, gamma=gamma) for part in (inside, outside))
         for number, c in enumerate(C_GRID):
-            svm = SVC(C=c, kernel="precomputed").fit(known, y[seen])
-            scores[number] += svm.score(asked, y[rest])
+            if shared:
+                score = SVC(C=c, kernel="precomputed").fit(known, y[seen]).score(asked, y[rest])
+            else:
+                score = SVC(C=c).fit(inside, y[seen]).score(outside, y[rest])
+            scores[number] += score
     return make_pipeline(StandardScaler(), SVC(C=C_GRID[int(scores.argmax())])).fit(x, y)
 
 

@@ -13,6 +13,9 @@ from incontrast.rates.base import RatePlan, Rates, RatesState
 __all__ = ["Cosine", "Fixed"]
 
 
+LEAST = 1 / 32  # of a rate: a layer that begins next to nothing must be able to grow
+
+
 def check_rate(rate: float) -> None:
     if not (rate > 0 and math.isfinite(rate)):
         raise ValueError(f"a learning rate must be positive and finite, got {rate}")
@@ -43,12 +46,14 @@ class Fixed(RatePlan):
 
     @torch.no_grad()
     def ceiling(self, weights: Tensor) -> float:
-        if self.largest_change is None or weights.ndim < 2:
+        if self.largest_change is None or weights.ndim < 2 or not weights.numel():
             return math.inf
         # A step that moves every weight by the rate has at most rate·√(number of weights).
         size = _spectral_norm(weights.flatten(1))
         bound = self.largest_change * size / math.sqrt(weights.numel())
-        return bound if 0.0 < bound < self.rate else math.inf
+        if not 0.0 < bound < self.rate:  # nor is there one for weights that are zero, or no numbers
+            return math.inf
+        return max(bound, self.rate * LEAST)
 
     def begin(self, generator: Generator, state: RatesState | None = None) -> Rates:
         return _FixedRates(self.rate)
@@ -56,6 +61,8 @@ class Fixed(RatePlan):
 
 def _spectral_norm(matrix: Tensor) -> float:
     matrix = matrix.float().cpu()  # not every device has eigenvalues
+    if not torch.isfinite(matrix).all():
+        return math.nan
     narrow = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     return float(torch.linalg.eigvalsh(narrow @ narrow.T)[-1].clamp_min(0.0).sqrt())
 

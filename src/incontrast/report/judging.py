@@ -1,10 +1,4 @@
-"""How claims are judged: cell by cell, from the rows.
-
-A claim about cells (a data set at a growth ratio) holds if it holds in every cell that decides it,
-does not if it holds in none, and otherwise holds in part. As long as fewer than half of the cells
-that it is about decide it, it stays open. A cell without rows decides nothing, nor does one whose
-figure is only a bound on the wrong side.
-"""
+"""How claims are judged: cell by cell, from the rows (``RULE``)."""
 
 from __future__ import annotations
 
@@ -17,6 +11,7 @@ from incontrast.report.summary import RATIOS, Metric, Place, Summary
 __all__ = [
     "PAPER_CELLS",
     "RATIOS",
+    "RULE",
     "SHIFTED",
     "cells_of",
     "faster",
@@ -25,6 +20,12 @@ __all__ = [
     "speed_up",
 ]
 
+RULE = (
+    "Written from the rows, by rule: a claim about cells (a data set at a growth ratio) holds if "
+    "it holds in all of them that have been run, does not if it holds in none that decides it, and "
+    "otherwise in part; it stays open while fewer than half of its cells decide it. A cell whose "
+    "figure is only a bound on the wrong side decides nothing, and is named."
+)
 PAPER_CELLS = 12  # of Tables 3 and 4
 
 
@@ -67,14 +68,14 @@ def judge(
         [place for place, held in judged if held is kind] for kind in (True, False, None)
     )
     decided = len(good) + len(bad)
-    standing: Standing = "holds" if not bad else "fails" if not good else "mixed"
+    standing: Standing = "fails" if not good else "mixed" if bad or open_ else "holds"
     said = because(len(good), decided) if decided else "No cell decides it."
     if bad and (good or open_):
         said += f" Not at: {_names(summary, bad, figure)}."
     if bad:
         said += why(good, bad)
     if open_:
-        said += f" Undecided, because updates were cut short: {_names(summary, open_, figure)}."
+        said += f" Undecided, cut short or not run: {_names(summary, open_, figure)}."
     if 2 * decided < expected:
         standing = "open"
         said += f" That is {decided} of {expected}: too few to decide."
@@ -101,6 +102,10 @@ def faster(summary: Summary, place: Place, name: str, than: str | float) -> bool
     was found.
     """
     mine = speed_up(summary, place, name)
+    if mine == 0.0:
+        return False  # it broke off
+    if isinstance(than, str) and not summary.runs(place, than):
+        return None
     other = than if isinstance(than, float) else speed_up(summary, place, than)
     if mine > other:
         return None if summary.cut_short(place, name) else True

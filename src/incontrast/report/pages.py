@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from incontrast.report.claims import claims_of_the_paper
+from incontrast.report.judging import RULE
 from incontrast.report.markdown import table_as_markdown, verdicts_as_markdown
 from incontrast.report.names import GRAPHS, IMAGES, SETS, SHIFTED, strategy_title
 from incontrast.report.own_claims import claims_of_ours
@@ -38,9 +39,7 @@ def results_page(summary: Summary) -> str:
         "`results/paper.jsonl`; `incontrast paper report` makes a page with figures of them, "
         "`incontrast paper run --data FOLDER` makes more rows.",
         "## Where the paper's claims hold and where they do not",
-        "Written from the rows, by rule: a claim about cells holds if it holds in every cell that "
-        "has been run, does not if it holds in none, and stays open while fewer than half of its "
-        "cells have been run.",
+        RULE,
         verdicts_as_markdown(claims_of_the_paper(summary)),
         "And ours:",
         TUNED,
@@ -127,9 +126,11 @@ def _overview_row(summary: Summary, place: Place, name: str) -> tuple[Cell, ...]
         return (title, *shown, level, Cell("–"), Cell("–"))
     fast = []
     for metric, speed in zip(METRICS, speeds, strict=True):
-        value = None if speed is None else speed.value
+        assert speed is not None
         mark: Mark = "best" if name == _fastest(summary, place, metric) else ""
-        text = "never" if value is None else f"{value:.1f}×"
+        value = speed.value
+        nothing = "level before" if speed.level == speed.total else "never"
+        text = nothing if value is None else f"{value:.1f}×"
         fast.append(Cell(text, sort=value, mark=mark))
     return (title, *shown, level, *fast)
 
@@ -138,10 +139,10 @@ def _fastest(summary: Summary, place: Place, metric: Metric) -> str:
     """The fastest of the strategies that are level with every seed."""
     speeds = {}
     for name in summary.strategies:
-        level, seeds = summary.level_seeds(place, name)
         found = summary.our_speed_up(place, name, metric)
-        if name not in ("retraining", "inference") and level == seeds and found is not None:
-            speeds[name] = found.value or 0.0
+        sure = found is not None and summary.sure(place, name)
+        if name not in ("retraining", "inference") and sure and found and found.value is not None:
+            speeds[name] = found.value
     return max(speeds, key=lambda name: speeds[name], default="")
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from incontrast._version import __version__
 from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.figures import can_draw
+from incontrast.report.judging import RULE
 from incontrast.report.names import GRAPHS, IMAGES, SETS, SHIFTED
 from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.page import Block, Facts, Page, Section, Table, Text, Verdicts
@@ -64,11 +65,7 @@ def paper_page(summary: Summary) -> Page:
         Section(
             "Where the paper's claims hold and where they do not",
             (
-                Text(
-                    "Written from the rows, by rule: a claim about cells holds if it holds in "
-                    "every cell that has been run, does not if it holds in none, and stays open "
-                    "while fewer than half of its cells have been run."
-                ),
+                Text(RULE),
                 Verdicts(claims_of_the_paper(summary)),
             ),
         ),

@@ -53,7 +53,8 @@ def speed_up_table(summary: Summary, number: int) -> Table:
         caption=_caption(summary, sets)
         + " Time and epochs until the training loss was lowest, before it had not fallen for "
         "as many epochs as patience says, or the epochs were over; retraining's over the "
-        "strategy's, geometric mean over seeds, with 95 % intervals. Beside or below: the paper's "
+        "strategy's, geometric mean over seeds (where one broke off, the median), with 95 % "
+        "intervals. Beside or below: the paper's "
         "figure. ≤: an update had had as many encoder passes as retraining before that rule ended "
         "it, with at least one seed; its lowest loss may lie later. **Bold** is the best of the "
         "others; ranks take these as they are. "
@@ -87,7 +88,7 @@ def level_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
         "over seeds; where some never get there, the median, in which never is infinitely slow. "
         "Seeds whose old encoder is level before any update are left out. “Lost again”: level for "
         "a while, and more than 4 % above it on old or on new items when the run ended. **Bold** "
-        "is the best of those that get there with every seed."
+        "is the best of those that were run with every seed, got there with each and stayed."
         + (" With `ICL()`: the paper's figure for its ICL." if set(sets) & set(PAPER) else ""),
     )
 
@@ -297,7 +298,8 @@ def _our_cell(
         return Cell(f"{level} of {seeds} at once", sort=level) if level else NOTHING
     theirs = _published(place, "paper", "time") if name == "icl" and metric == "time" else None
     note = "" if theirs is None else f"paper {theirs:g}×"
-    others = [summary.our_speed_up(place, other, metric) for other in names if other != "inference"]
+    rivals = [other for other in names if other != "inference" and summary.sure(place, other)]
+    others = [summary.our_speed_up(place, other, metric) for other in rivals if name in rivals]
     lost = summary.lost_again(place, name)
     return _ratio_cell(summary, place, found, others, note, never="never", lost=lost)
 

@@ -70,8 +70,8 @@ def mean(values: Sequence[float]) -> Estimate:
 def ratio(values: Sequence[float | None], *, level: int = 0) -> Estimate:
     """The geometric mean of speed-ups; None stands for a seed that never got there.
 
-    Where there are such seeds it is the median instead, in which never is infinitely slow: a mean
-    over the others would gain by leaving the slowest out.
+    Where there are such seeds it is the median instead, in which never is infinitely slow, or that
+    mean over the others if it is lower: a figure must not gain by leaving the slowest out.
 
     >>> ratio([2.0, 8.0]).value
     4.0
@@ -89,7 +89,7 @@ def ratio(values: Sequence[float | None], *, level: int = 0) -> Estimate:
     if len(found) <= never:
         return Estimate(None, None, None, len(found), never, level)
     if never:
-        middle = statistics.median_low([0.0] * never + found)
+        middle = min(statistics.median_low([0.0] * never + found), statistics.geometric_mean(found))
         return Estimate(middle, None, None, len(found), never, level)
     logs = mean([math.log(value) for value in found])
     assert logs.value is not None

@@ -18,6 +18,10 @@ __all__ = ["RATIOS", "Metric", "Place", "Summary", "published"]
 RATIOS = (0.3, 0.5, 0.7)
 """The growth ratios of the paper's tables."""
 
+LEVEL = 1.02
+"""Times retraining's loss, on old or on new items: up to that an encoder is level with it, if it is
+no higher over all items."""
+
 LOST = 1.04
 """Times retraining's loss, on old or on new items: above that what was level is so no longer."""
 
@@ -51,8 +55,8 @@ class Summary:
     """Rows of one scale, ready to be compared.
 
     Of rows that stand for the same cell the last one counts, and only rows count that share the
-    clock and all settings but the strategy's with the last row of retraining there. Where
-    retraining broke off there is nothing to compare with.
+    clock and all settings but the strategy's with the last row of retraining there that did not
+    break off.
 
     Args:
         rows: All rows of a file.
@@ -74,6 +78,8 @@ class Summary:
             if row["strategy"] == "retraining" and "failed" not in row:
                 shared[_place(row), row["seed"]] = _common(row)
         for row in mine:
+            if row["strategy"] == "retraining" and "failed" in row:
+                continue
             if shared.get((_place(row), row["seed"])) == _common(row):
                 cells[_place(row), row["strategy"], row["seed"]] = row
         return cells
@@ -147,9 +153,20 @@ class Summary:
             for ours in level
         )
 
+    def sure(self, place: Place, strategy: str) -> bool:
+        """Whether it was run with every seed, came to the level with each and did not lose it."""
+        level, seeds = self.level_seeds(place, strategy)
+        every = level == seeds == len(self.seeds(place, "retraining"))
+        return every and not self.lost_again(place, strategy)
+
     def _level_before(self, place: Place) -> set[int]:
-        rows = self.finished(place, "inference")
-        return {row["seed"] for row in rows if row["ours"]["reached"]}
+        def level(ours: dict[str, Any]) -> bool:
+            before, target = ours["before"], ours["target"]
+            apart = all(before[part] <= LEVEL * target[part] for part in ("old", "new"))
+            return apart and before["all"] <= target["all"]
+
+        rows = self.finished(place, "retraining")
+        return {row["seed"] for row in rows if level(row["ours"])}
 
     def _speed_up(
         self,

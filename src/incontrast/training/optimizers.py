@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -54,14 +54,19 @@ class Prodigy(OptimizerPlan):
 
 def hold_back(optimizer: torch.optim.Optimizer, ceiling: Callable[[nn.Parameter], float]) -> None:
     """Give parameters whose rate has a ceiling groups of their own, for ``set_rate``."""
-    bounded = []
+    bounded: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         ceilings = [ceiling(parameter) for parameter in group["params"]]
         pairs = list(zip(group["params"], ceilings, strict=True))
-        bounded += [(parameter, bound) for parameter, bound in pairs if bound < math.inf]
+        options = {name: value for name, value in group.items() if name != "params"}
+        bounded += [
+            {**options, "params": [parameter], "ceiling": bound}
+            for parameter, bound in pairs
+            if bound < math.inf
+        ]
         group["params"] = [parameter for parameter, bound in pairs if bound == math.inf]
-    for parameter, bound in bounded:
-        optimizer.add_param_group({"params": [parameter], "ceiling": bound})
+    for group in bounded:
+        optimizer.add_param_group(group)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
