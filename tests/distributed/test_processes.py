@@ -16,7 +16,9 @@ from incontrast.training.share import share_of
 
 KINDS = ("vectors", "images", "graphs")
 STEPS = ("NCE-I", "ICL, retention 0", "ICL, retention 1", "meta, order 2")
-WIDE = [f"equal:{kind}:{step}:float64" for kind in KINDS for step in STEPS]
+WIDE = [
+    f"equal:{kind}:{step}:float64" for kind in KINDS for step in (*STEPS, "ICL, changes bounded")
+]
 SINGLE = [f"equal:{kind}:ICL, retention 1:float32" for kind in KINDS]
 ADAM = [f"rounding:{kind}:ICL, retention 1" for kind in KINDS]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]
@@ -56,12 +58,10 @@ def test_twenty_steps_in_single_precision(results: list[dict[str, Any]], case: s
 def test_many_processes_do_no_more_than_rounding_does(
     results: list[dict[str, Any]], case: str
 ) -> None:
-    """Adam in single precision, to 1e-5, where rounding alone does not move one process further."""
+    """Adam in single precision, to 1e-5; or as far as the last bit moves one process."""
     found = results[0][case]
-    if "images" in case:
-        assert found["last bit"]["loss"] > 1e-3, "now it tells something: hold it to 1e-5"
-    else:
-        assert max(found["many"].values()) < 1e-5, found
+    for kind, difference in found["many"].items():
+        assert difference < max(1e-5, 3 * found["last bit"][kind]), found
 
 
 def test_batch_norm_sees_the_items_of_all_processes(results: list[dict[str, Any]]) -> None:

@@ -46,22 +46,15 @@ def test_twenty_steps_are_those_of_one_process(
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_many_processes_do_no_more_than_rounding_does(tmp_path: Path, processes: int) -> None:
-    """Adam in single precision, to 1e-5.
-
-    Unless rounding alone moves one process by a hundred times as much: such a case tells nothing in
-    single precision, and double precision has to.
-    """
+    """Adam in single precision, to 1e-5; or as far as the last bit moves one process."""
     cases = [f"rounding:{kind}:{step}" for kind in KINDS for step in STEPS]
     ended = launch(tmp_path, cases, processes)
     assert set(ended.codes) == {0}, "\n".join(ended.outputs)
-    decided = 0
     for case in cases:
         found = ended.results[0][case]
         print(case, processes, found)  # noqa: T201
-        if found["last bit"]["loss"] < 1e-3:
-            assert max(found["many"].values()) < 1e-5, (case, found)
-            decided += 1
-    assert decided >= 10
+        for kind, difference in found["many"].items():
+            assert difference < max(1e-5, 3 * found["last bit"][kind]), (case, found)
 
 
 def test_a_silent_process_counts_as_lost_after_the_time_out(tmp_path: Path) -> None:
