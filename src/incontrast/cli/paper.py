@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -25,6 +26,15 @@ paper = typer.Typer(
 
 Rows = Annotated[Path, typer.Option(help="The file of rows, one JSON line for each cell.")]
 DEFAULT_ROWS = Path("results/paper.jsonl")
+
+
+class Part(StrEnum):
+    """What ``show`` prints, in this order."""
+
+    CLAIMS = "claims"
+    TABLE_3 = "table-3"
+    TABLE_4 = "table-4"
+    LEVEL = "level"
 
 
 @paper.command("run")
@@ -108,6 +118,14 @@ def _run(
 
 @paper.command()
 def show(
+    parts: Annotated[
+        list[Part] | None,
+        typer.Option(
+            "--part",
+            help="Only this: what became of the claims, one of the paper's tables, or the "
+            "speed-ups until level with retraining; may be given again.",
+        ),
+    ] = None,
     rows: Rows = DEFAULT_ROWS,
     scale: Annotated[str, typer.Option(help="Which sizes: 'small' or 'paper'.")] = "small",
 ) -> None:
@@ -121,12 +139,16 @@ def show(
 
     summary = _summary(rows, scale)
     console = Console()
-    print_verdicts(console, "The paper's claims", claims_of_the_paper(summary))
-    print_verdicts(console, "Ours", claims_of_ours(summary))
-    for number in (3, 4):
-        print_table(console, speed_up_table(summary, number))
-    for table in level_tables(summary):
-        print_table(console, table)
+    chosen = parts or list(Part)
+    if Part.CLAIMS in chosen:
+        print_verdicts(console, "The paper's claims", claims_of_the_paper(summary))
+        print_verdicts(console, "Ours", claims_of_ours(summary))
+    for part, number in ((Part.TABLE_3, 3), (Part.TABLE_4, 4)):
+        if part in chosen:
+            print_table(console, speed_up_table(summary, number))
+    if Part.LEVEL in chosen:
+        for table in level_tables(summary):
+            print_table(console, table)
     console.print(
         "Accuracies, losses, bias, costs and figures: incontrast paper report", soft_wrap=True
     )
