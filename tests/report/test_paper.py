@@ -108,11 +108,14 @@ def test_where_ours_is_behind_the_report_says_how_far_and_why(row) -> None:
             reached = None if ratio == 0.5 else (50.0, 1)
             ours = row("icl", set=name, ratio=ratio, reached=reached if behind else (1.0, 1))
             ours["ours"]["before"]["all"] = ours["ours"]["target"]["all"] * (1.2 if behind else 1)
+            ours["ours"]["after"] = dict(ours["ours"]["target"], new=0.3 * 1.042)
             rows += [retraining, ours]
     verdict = claims_of_ours(Summary(rows))[0]
     assert verdict.standing == "mixed"
     assert "In 9 of 12 cells" in verdict.because
-    assert "MNIST-2 0.3 (2.00×, paper 14.2×), MNIST-2 0.5 (never, paper 16.7×)" in verdict.because
+    assert (
+        "MNIST-2 0.3 (2.00×, paper 14.2×), MNIST-2 0.5 (never: new items 4.2 % above, paper 16.7×)"
+    ) in verdict.because
     assert "was 20 % above retraining's (median of the cells), and 3 of 3" in verdict.because
     assert "Where it is ahead: 0 % above retraining's (median of the cells), and 0 of 9" in (
         verdict.because

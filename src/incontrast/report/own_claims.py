@@ -46,7 +46,8 @@ def _at_or_ahead(summary: Summary, name: str) -> Verdict:
 
     def figure(place: Place) -> str:
         ours = found(place)
-        return f" ({'never' if ours is None else f'{ours:.2f}×'}, paper {_theirs(place):g}×)"
+        told = f"never{_how_far(summary, place, name)}" if ours is None else f"{ours:.2f}×"
+        return f" ({told}, paper {_theirs(place):g}×)"
 
     # Where the old encoder is level with every seed there is no time to compare.
     cells = [
@@ -88,6 +89,19 @@ def _theirs(place: Place) -> float:
     figures = published()["speed_ups"][place.set]["paper"]["time"]
     figure: float = figures[RATIOS.index(place.growth_ratio)]
     return figure
+
+
+def _how_far(summary: Summary, place: Place, name: str) -> str:
+    """What was missing in the end, where an update never was level: on the worst items."""
+    ended = [row["ours"] for row in summary.never_level(place, name)]
+    if not ended:
+        return ""
+    gaps = {
+        words: statistics.median(row["after"][part] / row["target"][part] - 1.0 for row in ended)
+        for part, words in (("old", "old items"), ("new", "new items"), ("all", "all items"))
+    }
+    worst = max(gaps, key=lambda words: gaps[words])
+    return f": {worst} {100 * gaps[worst]:.1f} % above"
 
 
 def _why_behind(

@@ -145,6 +145,12 @@ class Summary:
         level = [row for row in self.finished(place, strategy) if row["ours"]["reached"]]
         return len(level), len(self.seeds(place, strategy))
 
+    def never_level(self, place: Place, strategy: str) -> list[Row]:
+        """Runs that were not level at any time, although there was something to gain."""
+        before = self._level_before(place)
+        rows = self.finished(place, strategy)
+        return [row for row in rows if not row["ours"]["reached"] and row["seed"] not in before]
+
     def lost_again(self, place: Place, strategy: str) -> int:
         """Seeds with which it was level at some time, but no longer at the end of the run."""
         level = [row["ours"] for row in self.finished(place, strategy) if row["ours"]["reached"]]
