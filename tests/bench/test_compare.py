@@ -48,6 +48,12 @@ def test_no_update_is_needed_where_nothing_can_be_gained() -> None:
     assert recommend(level, CEILING, [attempt("a", 0.1, 0.1, 1.0)]).strategy == "a"
 
 
+def test_an_update_that_gains_where_retraining_does_not_is_recommended() -> None:
+    found = recommend(CEILING.loss, CEILING, [attempt("a", 0.2, 0.2, 25.0)])
+    assert found.strategy == "a", "a better update must not make retraining the choice"
+    assert "nothing to add" in " ".join(found.reasons)
+
+
 def test_what_is_level_only_for_a_while_is_not_recommended() -> None:
     passing, staying = attempt("passing", 2.0, 0.2, 1.0), attempt("staying", 0.3, 0.3, 1.2)
     found = recommend(BEFORE, CEILING, [passing, staying])

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from incontrast.bench.grid import describe
-from incontrast.bench.line_up import LINE_UP, RETRAINING
+from incontrast.bench.line_up import LINE_UP, RETRAINING, retraining
 from incontrast.bench.sets import SMALL
 from incontrast.cli.app import app
 from incontrast.report import render
@@ -20,9 +20,18 @@ from incontrast.report.names import GRAPHS, IMAGES, SHIFTED
 from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.pages import BEGIN, END, overview_table, results_page, with_overview
 from incontrast.report.paper_page import paper_page
-from incontrast.report.paper_tables import bias_table, level_table, search_table, speed_up_table
+from incontrast.report.paper_tables import (
+    bias_table,
+    cost_table,
+    level_table,
+    level_tables,
+    loss_tables,
+    search_table,
+    speed_up_table,
+)
 from incontrast.report.summary import Summary
 from incontrast.rows import append_row, read_rows
+from incontrast.training.contrast import Objective
 
 ROOT = Path(__file__).parents[2]
 
@@ -199,6 +208,15 @@ def test_what_was_level_and_is_no_longer_is_told(row) -> None:
     assert "lost" not in cells(table, "ICL()")[1].note
 
 
+def test_a_little_above_the_level_is_not_lost(row) -> None:
+    for above, lost in ((1.03, False), (1.05, True)):
+        rows = [row("retraining", reached=(100.0, 6000)), row("icl", reached=(50.0, 1))]
+        rows[1]["ours"]["after"] = {"old": 0.3 * above, "new": 0.3, "all": 0.3}
+        assert ("lost" in cells(level_table(Summary(rows), GRAPHS, "graphs"), "ICL()")[1].note) is (
+            lost
+        )
+
+
 def test_only_what_gets_there_with_every_seed_is_bold(row) -> None:
     rows = [row("retraining", seed=seed, reached=(100.0, 6000)) for seed in range(3)]
     rows += [row("replay", seed=seed, reached=(1.0, 1) if seed else None) for seed in range(3)]
@@ -221,6 +239,78 @@ def test_a_run_that_was_cut_short_gives_a_bound(row) -> None:
     assert cells(table, "ICL()")[1].text == "10.0×"
     assert "25 % of retraining's passes for an update" in table.caption
     assert "ended by its number of epochs in 1 of 1 runs" in table.caption
+
+
+def test_one_seed_that_was_cut_short_makes_a_bound(row) -> None:
+    rows = []
+    for seed in range(2):
+        rows += [row("retraining", seed=seed, best=(100.0, 1)), row("paper", seed=seed)]
+    rows[-1]["paper"]["stopped"] = "limit"
+    assert cells(speed_up_table(Summary(rows), 4), "paper's ICL")[1].text == "≤ 10.0×"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cut", "standing"),
+    [
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (), "holds"),  # ever slower
+        ([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], (), "fails"),
+        ([6.0, 5.0, 4.0, 3.0, 2.0, 99.0], (5,), "fails"),  # a bound says nothing
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (4, 5), "open"),  # too few are left
+    ],
+)
+def test_the_advantage_shrinks_or_it_does_not(row, seconds, cut, standing) -> None:
+    rows = []
+    for number, (ratio, time) in enumerate(
+        zip((0.1, 0.3, 0.5, 0.7, 0.8, 0.9), seconds, strict=True)
+    ):
+        rows += [row("retraining", ratio=ratio), row("icl", ratio=ratio, best=(time, 1))]
+        if number in cut:
+            rows[-1]["paper"]["stopped"] = "limit"
+    verdict = claims_of_the_paper(Summary(rows))[-1]
+    assert verdict.standing == standing
+    if standing != "open":
+        assert f"over {6 - len(cut)} of 6, {6 - len(cut)} of them with one seed" in verdict.because
+
+
+def test_where_retraining_was_ended_by_its_epochs_captions_and_claims_say_so(row) -> None:
+    rows = []
+    for name in (*IMAGES, *GRAPHS):
+        for ratio in (0.3, 0.5, 0.7):
+            rows += [row(one, set=name, ratio=ratio) for one in ("retraining", "paper", "icl")]
+            rows[-3]["paper"]["stopped"] = "epochs"
+    summary = Summary(rows)
+    for table in (*level_tables(summary), *loss_tables(summary), speed_up_table(summary, 3)):
+        assert "ended by its number of epochs in 6 of 6 runs; in the last third" in table.caption
+        assert "still fell by 25 %" in table.caption  # from 0.4 to 0.3
+    faster, _, largest, *_ = claims_of_the_paper(summary)
+    assert "In 12 of 12 cells retraining was ended by its number of epochs" in faster.because
+    assert largest.standing == "open", "longer training could still show it"
+
+
+def test_accuracies_are_only_sure_with_a_whole_interval(row) -> None:
+    rows = []
+    for name in (*IMAGES, *GRAPHS):
+        for ratio in (0.3, 0.5, 0.7):
+            noise = 0.02 if name == "reddit" else 0.001  # in every seed another way
+            for seed in range(2 if name == "proteins" else 3):
+                place = {"set": name, "ratio": ratio, "seed": seed}
+                rows.append(row("retraining", svm=0.8, **place))
+                rows.append(row("icl", svm=0.8 + noise * (seed - 1), **place))
+    band = claims_of_ours(Summary(rows))[2]
+    assert band.standing == "holds"
+    assert (
+        "of 9 cells with seeds enough for a 95 % interval it is wholly above that bound in 6"
+        in (band.because)
+    )
+
+
+def test_memory_is_shown_where_it_was_measured(row) -> None:
+    rows = [row("retraining"), row("icl"), row("retraining", ratio=0.5), row("icl", ratio=0.5)]
+    assert [column.title for column in cost_table(Summary(rows)).columns[1:]] == ["time"] * 2
+    rows[1]["cost"] = {"seconds": 40.0, "added_memory": 3 * 2**20}
+    table = cost_table(Summary(rows))
+    assert [column.title for column in table.columns[1:]] == ["time", "memory", "time"]
+    assert [cell.text for cell in table.rows[1][1:]] == ["30.0 s", "3 MB", "30.0 s"]
 
 
 def test_claims_stay_open_while_there_are_few_rows(row) -> None:
@@ -276,9 +366,13 @@ def test_published_rows_are_of_sets_and_strategies_as_they_are() -> None:
     for row in read_rows(ROOT / "results" / "paper.jsonl"):
         if row["kind"] != "cell":
             continue
-        told, name = row["settings"], row["strategy"]
-        data = SMALL[row["set"]].settings()
-        assert {key: told[key] for key in data} == data, (row["set"], row["key"])
+        told, name, data = row["settings"], row["strategy"], SMALL[row["set"]]
+        settings = data.settings()
+        assert {key: told[key] for key in settings} == settings, (row["set"], row["key"])
+        assert told["domain"] == describe(data.domain), row["key"]
+        assert told["objective"] == describe(Objective()), row["key"]
+        fitting = retraining(data, told["fitting"]["rates"]["rate"])
+        assert told["fitting"] == describe(fitting), row["key"]
         if name == RETRAINING:
             assert told["strategy"] == told["fitting"]
         else:

@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from incontrast.bench.trace import TOLERANCE
 from incontrast.report.statistics import mean, ratio
-from incontrast.report.summary import LEVEL, Place, Summary, published
+from incontrast.report.summary import Place, Summary, published
 
 HERE = Place("proteins", 0.3)
 
@@ -58,8 +57,37 @@ def test_a_retraining_that_broke_off_does_not_replace_one_that_did_not(row) -> N
     assert summary.our_speed_up(HERE, "icl", "time").value == pytest.approx(1.0)
 
 
-def test_level_is_what_the_bench_calls_level() -> None:
-    assert LEVEL == 1 + TOLERANCE
+def test_a_seed_that_was_level_and_is_ruined_counts(row) -> None:
+    rows = []
+    for seed, spoilt in enumerate((False, True, False)):
+        rows += [row("retraining", seed=seed, reached=(100.0, 6000)), row("icl", seed=seed)]
+        if seed < 2:  # level before any update
+            rows[-2]["ours"]["before"] = dict(rows[-2]["ours"]["target"])
+        if spoilt:
+            rows[-1]["ours"] |= {"reached": None, "after": {"old": 0.9, "new": 0.9, "all": 0.9}}
+    found = Summary(rows).our_speed_up(HERE, "icl", "time")
+    assert (found.seeds, found.never, found.level) == (1, 1, 1)
+    assert found.value is None, "half of the seeds that count are never level"
+    assert not Summary(rows).sure(HERE, "icl")
+
+
+def test_a_trial_run_with_other_settings_does_not_mix_with_the_rest(row) -> None:
+    def with_epochs(made, epochs):
+        return made | {"settings": made["settings"] | {"max_epochs": epochs}}
+
+    rows = []
+    for seed in range(3):
+        rows += [row("retraining", seed=seed, best=(100.0, 1)), row("icl", seed=seed)]
+    short = [with_epochs(row(name, best=(1.0, 1)), 5) for name in ("retraining", "icl")]
+    for order in ([*rows, *short], [*short, *rows], [*rows, short[0]]):
+        summary = Summary(order)
+        found = summary.paper_speed_up(HERE, "icl", "time")
+        assert (found.seeds, found.value) == (3, pytest.approx(10.0))
+        assert "at most 200 epochs, 3 seeds (0, 1, 2)" in summary.sizes("proteins")
+    assert Summary([*rows, *short]).set_aside == 2
+    assert Summary(rows).set_aside == 0
+    again = [with_epochs(made, 400) for made in rows]
+    assert "at most 400 epochs" in Summary([*rows, *again]).sizes("proteins"), "the later ones"
 
 
 def test_times_by_different_clocks_are_not_compared(row) -> None:
@@ -93,10 +121,13 @@ def test_ranks_are_averaged_over_places(whole_grid) -> None:
     assert summary.average_rank([Place("none", 0.3)], ("paper",), "time") == {}
 
 
-def test_the_search_and_its_cost(trial_row) -> None:
+def test_the_search_and_its_cost(row, trial_row) -> None:
     rows = [trial_row("replay", 1e-3, 0.5), trial_row("replay", 1e-4, 0.4)]
     rows.append(trial_row("replay", 1e-5, None))
-    assert Summary(rows).search_cost(HERE) == {"replay": (3, 120.0, 1e-4)}
+    stale = trial_row("replay", 1e-2, 0.1)
+    stale["settings"] = stale["settings"] | {"patience": 3}
+    summary = Summary([row("retraining"), *rows, stale])
+    assert summary.search_cost(HERE) == {"replay": (3, 120.0, 1e-4)}
 
 
 def test_sizes_name_what_a_table_rests_on(row) -> None:
@@ -105,6 +136,8 @@ def test_sizes_name_what_a_table_rests_on(row) -> None:
         "PROTEINS: 100 items, 16×16 px, ResNet-18, patience 50, at most 200 epochs, "
         "2 seeds (0, 3), 10 held out"
     )
+    rows.append(row("retraining", ratio=0.5, seed=0))
+    assert "2 seeds (0, 3; at 0.5 0), 10 held out" in Summary(rows).sizes("proteins")
 
 
 def test_confidence_intervals() -> None:

@@ -22,11 +22,12 @@ from incontrast.bench.figures import (
     totals,
 )
 from incontrast.bench.grid import Group, key_of, settings_of
-from incontrast.bench.machine import PeakMemory, clock, load, machine, software, today
+from incontrast.bench.machine import AddedMemory, clock, load, machine, software, today
 from incontrast.bench.sets import Splits
 from incontrast.bench.stop import StopRule
-from incontrast.bench.trace import Point, as_good, trace
+from incontrast.bench.trace import Point, trace
 from incontrast.learner import Learner
+from incontrast.level import as_good
 from incontrast.outcome import Outcome
 from incontrast.rows import Row
 from incontrast.strategies import Strategy
@@ -135,7 +136,7 @@ class Bench:
             progress: Told about every step.
         """
         head = {**self.identify("cell", strategy), "strategy": name}
-        begin, before, memory = time.perf_counter(), load(), PeakMemory()
+        begin, before, memory = time.perf_counter(), load(), AddedMemory()
         data, judged = self.group.data, clock(learner.engine.device)
         target = None if ceiling is None else target_of(ceiling)
         stop = StopRule(data.patience, data.max_epochs)
@@ -199,7 +200,7 @@ class Bench:
                 else accuracies(encoder, traced.learner, self.splits, data.folds)
             )
         row |= _circumstances(learner, begin, before)
-        row["cost"]["peak_memory"] = memory.bytes()
+        row["cost"]["added_memory"] = memory.bytes()
         return row
 
     def trial(self, name: str, rate: float, strategy: Strategy, learner: Learner | None) -> Row:

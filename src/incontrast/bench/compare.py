@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from incontrast.bench.recommend import Attempt, Recommendation, recommend
-from incontrast.bench.trace import TOLERANCE, Trace, trace
+from incontrast.bench.trace import Trace, trace
 from incontrast.domains.base import Domain
-from incontrast.evaluate.population import TrueLoss
 from incontrast.learner import Learner
+from incontrast.level import TOLERANCE, TrueLoss
 from incontrast.randomness import generator
 from incontrast.strategies import ICL, Distill, FineTune, Replay, Retrain, Strategy, WarmStart
 from incontrast.streams import pick

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import os
 import platform
 import time
@@ -13,7 +16,7 @@ import torch
 
 from incontrast._version import __version__
 
-__all__ = ["PeakMemory", "clock", "load", "machine", "software", "today"]
+__all__ = ["AddedMemory", "clock", "load", "machine", "software", "today"]
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "torch_geometric")
 
@@ -58,15 +61,28 @@ def today() -> str:
     return time.strftime("%Y-%m-%d")
 
 
-class PeakMemory:
-    """The most memory that this process has held since this was made, in bytes."""
+class AddedMemory:
+    """The most memory that this process has held since this was made, above what it held then.
+
+    What was freed before is given back to the system first: else it would hide what comes.
+    """
 
     def __init__(self) -> None:
-        self._reset = _reset_peak()
+        gc.collect()
+        _give_back()
+        self._before = _memory("VmRSS") if _reset_peak() else None
 
     def bytes(self) -> int | None:
         """None where the system does not tell, or cannot begin to count anew."""
-        return _peak() if self._reset else None
+        peak = _memory("VmHWM")
+        if peak is None or self._before is None:
+            return None
+        return max(peak - self._before, 0)
+
+
+def _give_back() -> None:
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reset_peak() -> bool:
@@ -77,9 +93,9 @@ def _reset_peak() -> bool:
     return True
 
 
-def _peak() -> int | None:
+def _memory(name: str) -> int | None:
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return None
 

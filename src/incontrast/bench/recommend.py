@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from incontrast.bench.trace import TOLERANCE, as_good
-from incontrast.evaluate.population import TrueLoss
+from incontrast.level import TOLERANCE, TrueLoss, as_good, stays
 
 __all__ = ["Attempt", "Recommendation", "recommend"]
 
@@ -64,15 +63,21 @@ def _recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) 
     state = (_state(before, target),)
     # Level at some time and lost again is no use: a user's own update does not end at that moment.
     once = [(a.level_seconds, a) for a in sound if a.level_seconds is not None]
-    level = [pair for pair in once if _stays(pair[1].loss, target)]
-    lost = [a.strategy for _, a in once if not _stays(a.loss, target)]
+    level = [pair for pair in once if stays(pair[1].loss, target)]
+    lost = [a.strategy for _, a in once if not stays(a.loss, target)]
     passing = (
         (f"Level for a while, and worse again in the end: {', '.join(lost)}.",) if lost else ()
     )
     if as_good(before, target):
-        level = [pair for pair in level if pair[1].loss.all < before.all * (1 - 5 * TOLERANCE)]
-        if not level:
+        better = [a for _, a in level if a.loss.all < before.all * (1 - 5 * TOLERANCE)]
+        if not better:
             return Recommendation("inference", (_nothing_to_gain(before, ceiling, sound),))
+        best = min(better, key=lambda a: a.loss.all)
+        gain = (
+            f"Retraining has nothing to add to that in {ceiling.seconds:.1f} s; {best.strategy} "
+            f"comes to {_told(best.loss)} in {best.seconds:.1f} s."
+        )
+        return Recommendation(best.strategy, (*state, gain, *passing))
     if level:
         seconds, best = min(level, key=lambda pair: pair[0])
         against = ceiling.level_seconds or ceiling.seconds
@@ -127,11 +132,6 @@ def _nothing_to_gain(before: TrueLoss, ceiling: Attempt, sound: Sequence[Attempt
 
 def _told(loss: TrueLoss) -> str:
     return f"{loss.all:.3f} (old {loss.old:.3f}, new {loss.new:.3f})"
-
-
-def _stays(loss: TrueLoss, target: TrueLoss) -> bool:
-    bound = 1 + 2 * TOLERANCE
-    return loss.old <= target.old * bound and loss.new <= target.new * bound
 
 
 def _state(before: TrueLoss, target: TrueLoss) -> str:

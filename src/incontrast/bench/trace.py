@@ -10,17 +10,17 @@ from typing import Any
 
 from torch import nn
 
-from incontrast.evaluate.population import TrueLoss, measure
+from incontrast.evaluate.population import measure
 from incontrast.learner import Learner
+from incontrast.level import TOLERANCE, TrueLoss, as_good
 from incontrast.outcome import Outcome
 from incontrast.strategies import Strategy
 from incontrast.training.increment import Increment
 from incontrast.training.progress import Budget, Progress
 
-__all__ = ["Point", "Trace", "as_good", "trace"]
+__all__ = ["Point", "Trace", "trace"]
 
 SPACING = 1.08  # a curve has a point whenever this many times more steps have been taken
-TOLERANCE = 0.02  # by which old or new items, but not both, may be above the level
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,6 @@ class Trace:
         """The first point after the start that is as good as ``target``; None if there is none."""
         found = (point for point in self.points[1:] if as_good(point.loss, target, tolerance))
         return next(found, None)
-
-
-def as_good(loss: TrueLoss, target: TrueLoss, tolerance: float = TOLERANCE) -> bool:
-    """At or below the target over X′, and on old and on new items apart within ``tolerance``."""
-    apart = loss.old <= target.old * (1 + tolerance) and loss.new <= target.new * (1 + tolerance)
-    return apart and loss.all <= target.all
 
 
 def trace(

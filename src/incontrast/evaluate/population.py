@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from incontrast.domains.base import Collection, Domain
 from incontrast.embedding import embed_views
+from incontrast.level import TrueLoss
 from incontrast.loss import change_ratio, info_nce, retraining_info_nce
 from incontrast.randomness import generator
 from incontrast.training.contrast import Objective, similarities
@@ -40,14 +41,6 @@ class Anchors:
     positive: Tensor
     old_noise: Tensor | None
     new_noise: Tensor | None
-
-
-class TrueLoss(NamedTuple):
-    """Mean NCE-I with noise from all of X′ (Eq. 2); nan where there are no such items."""
-
-    old: float
-    new: float
-    all: float  # the mean over X′: (1−α)·old + α·new
 
 
 class Quartiles(NamedTuple):

@@ -18,13 +18,17 @@ __all__ = [
     "judge",
     "reaches",
     "speed_up",
+    "surely",
+    "under_a_cap",
 ]
 
 RULE = (
     "Written from the rows, by rule: a claim about cells (a data set at a growth ratio) holds if "
     "it holds in all of them that have been run, does not if it holds in none that decides it, and "
     "otherwise in part; it stays open while fewer than half of its cells decide it. A cell whose "
-    "figure is only a bound on the wrong side decides nothing, and is named."
+    "figure is only a bound on the wrong side decides nothing, and is named. Where retraining was "
+    "ended by its number of epochs, figures are those of training so long, and say nothing of "
+    "longer training."
 )
 PAPER_CELLS = 12  # of Tables 3 and 4
 
@@ -83,9 +87,8 @@ def judge(
 
 
 def _names(summary: Summary, places: Sequence[Place], figure: Callable[[Place], str]) -> str:
-    titles = {row["set"]: row["data"] for row in summary.rows}
     return ", ".join(
-        f"{titles[place.set]} {place.growth_ratio:g}{figure(place)}" for place in places
+        f"{summary.title(place.set)} {place.growth_ratio:g}{figure(place)}" for place in places
     )
 
 
@@ -111,6 +114,38 @@ def faster(summary: Summary, place: Place, name: str, than: str | float) -> bool
         return None if summary.cut_short(place, name) else True
     bound = not isinstance(than, float) and summary.cut_short(place, than)
     return None if bound else False
+
+
+def under_a_cap(summary: Summary, cells: Sequence[Place]) -> str:
+    """In how many cells retraining was ended by its number of epochs, as a sentence."""
+    ended = [place for place in cells if summary.capped(place)]
+    if not ended:
+        return ""
+    return (
+        f" In {len(ended)} of {len(cells)} cells retraining was ended by its number of epochs, "
+        "with at least one seed: these figures are those of training so long."
+    )
+
+
+def surely(
+    summary: Summary,
+    cells: Sequence[Place],
+    name: str,
+    parts: Sequence[str],
+    low: float,
+    protocol: str = "paper",
+) -> str:
+    """In how many cells no doubt is left that accuracies are at most so far below retraining's."""
+    gaps = [
+        [summary.accuracy_difference(place, name, part, protocol).low for part in parts]
+        for place in cells
+    ]
+    known = [ends for ends in gaps if None not in ends]
+    sure = sum(all(end is not None and end >= low for end in ends) for ends in known)
+    return (
+        f" These are means over seeds; of {len(known)} cells with seeds enough for a 95 % interval "
+        f"it is wholly above that bound in {sure}."
+    )
 
 
 def reaches(summary: Summary, place: Place, name: str) -> bool:

@@ -9,6 +9,7 @@ __all__ = [
     "SETS",
     "SHIFTED",
     "STRATEGIES",
+    "TITLES",
     "strategy_title",
 ]
 
@@ -35,6 +36,14 @@ OF_THE_PAPER = (
 """Strategies that the paper has figures for, retraining aside."""
 
 IMAGES, GRAPHS = ("imagenet-2", "mnist-2"), ("proteins", "reddit")
+TITLES = {
+    "imagenet-2": "ImageNet-2",
+    "mnist-2": "MNIST-2",
+    "proteins": "PROTEINS",
+    "reddit": "REDDIT-BINARY",
+}
+"""The paper's data sets, also while they have no rows."""
+
 SHIFTED = ("mnist-class", "mnist-shift")
 SETS = (*IMAGES, *GRAPHS, *SHIFTED, "digits", "digits-vectors", "mnist-2-small")
 

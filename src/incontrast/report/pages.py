@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 
+from incontrast.report.captions import provenance, where_retraining_ends
 from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.judging import RULE
 from incontrast.report.markdown import table_as_markdown, verdicts_as_markdown
-from incontrast.report.names import GRAPHS, IMAGES, SETS, SHIFTED, strategy_title
+from incontrast.report.names import GRAPHS, IMAGES, strategy_title
 from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.page import Cell, Column, Mark, Table
-from incontrast.report.paper_page import JUDGED, PROTOCOLS, TUNED
+from incontrast.report.paper_page import PROTOCOLS, TUNED
 from incontrast.report.paper_tables import (
     accuracy_table,
     bias_table,
     cost_table,
     level_tables,
-    loss_table,
+    loss_tables,
     search_table,
     speed_up_table,
 )
@@ -51,9 +52,7 @@ def results_page(summary: Summary) -> str:
         *(speed_up_table(summary, number) for number in (3, 4)),
         *level_tables(summary),
         accuracy_table(summary),
-        loss_table(summary, (*IMAGES, *GRAPHS)),
-        loss_table(summary, SHIFTED),
-        loss_table(summary, [name for name in SETS if name not in JUDGED]),
+        *loss_tables(summary),
         bias_table(summary),
         cost_table(summary),
         search_table(summary),
@@ -66,7 +65,12 @@ def results_page(summary: Summary) -> str:
                 table_as_markdown(table, turned=turned),
                 table.caption,
             ]
-    parts += [_missing(summary), f"Published figures: {published()['source']}.", END]
+    parts += [
+        _missing(summary),
+        provenance(summary),
+        f"Published figures: {published()['source']}.",
+        END,
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -102,11 +106,12 @@ def overview_table(summary: Summary) -> Table:
         ),
         rows=tuple(rows),
         caption=f"{caption} Losses are true losses over old and new data together, after as many "
-        "encoder passes as retraining had; the accuracy is an SVM's on items that no encoder has "
-        "seen. Level means as good as retraining's final loss, on old "
+        "encoder passes as retraining had. Level means as good as retraining's final loss, on old "
         "and on new items within 2 %; the speed-ups are retraining's own time and passes until "
-        "then over the strategy's. **Bold** is the fastest of those that are level with every "
-        "seed.",
+        "then over the strategy's. The accuracy is an SVM's on items that no encoder has seen "
+        "(mean of old and of new kinds), with the encoder that was first level, or the last one. "
+        "**Bold** is the fastest of those that are level with every seed. "
+        + ("" if place is None else where_retraining_ends(summary, [place])).strip(),
     )
 
 

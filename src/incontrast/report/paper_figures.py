@@ -55,7 +55,7 @@ def accuracy_figure(summary: Summary) -> Figure | None:
                                 markersize=5,
                                 alpha=0.85,
                             )
-            axis.set_title(_title(summary, data))
+            axis.set_title(summary.title(data))
             axis.set_xlabel("SVM accuracy")
             axis.locator_params(axis="x", nbins=4)
             axis.grid(True, axis="both")
@@ -88,16 +88,14 @@ def sweep_figure(summary: Summary) -> Figure | None:
                 places = [p for p in summary.places if p.set == data]
                 for name, style in SWEPT.items():
                     points = _sweep(summary, places, name, protocol)
-                    if len(points) > 1:
-                        axis.plot(
-                            *zip(*points, strict=True),
-                            style,
-                            marker="o",
-                            markersize=4,
-                            color=COLOURS[name],
-                            alpha=1.0 - 0.35 * number,
-                            label=f"{strategy_title(name)}, {_title(summary, data)}",
-                        )
+                    if len(points) < 2:
+                        continue
+                    look = {"color": COLOURS[name], "alpha": 1.0 - 0.35 * number}
+                    label = f"{strategy_title(name)}, {summary.title(data)}"
+                    ratios, values, cut = zip(*points, strict=True)
+                    axis.plot(ratios, values, style, label=label, **look)
+                    for ratio, value, at_most in zip(ratios, values, cut, strict=True):
+                        axis.plot([ratio], [value], "v" if at_most else "o", markersize=4, **look)
             axis.axhline(1.0, color=SERIES[0], linestyle=":", label="retraining")
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:g}×")
@@ -111,8 +109,9 @@ def sweep_figure(summary: Summary) -> Figure | None:
     return Figure(
         title="The sweep of α: speed-up over retraining",
         svg=svg(draw, name="sweep", title="speed-up over retraining against the growth ratio"),
-        caption="Left by the paper's protocol, right by ours; a point that is missing on the right "
-        f"never was level. Seeds: {_seeds(summary, sets)}. The paper: 2.2× to 18.3× in time, "
+        caption="Left by the paper's protocol, right by ours. Triangles: an update was cut short, "
+        "its speed-up is at most that. A point that is missing on the right never was level, or "
+        f"was before any update. Seeds: {_seeds(summary, sets)}. The paper: 2.2× to 18.3× in time, "
         "falling with α.",
     )
 
@@ -129,13 +128,15 @@ def _seeds(summary: Summary, sets: Sequence[str]) -> str:
 
 def _sweep(
     summary: Summary, places: Sequence[Place], name: str, protocol: str
-) -> list[tuple[float, float]]:
+) -> list[tuple[float, float, bool]]:
+    """Growth ratio, speed-up, and whether that is only a bound."""
     points = []
     for place in places:
         speed_up = summary.paper_speed_up if protocol == "paper" else summary.our_speed_up
         found = speed_up(place, name, "time")
         if found is not None and found.value is not None:
-            points.append((place.growth_ratio, found.value))
+            at_most = protocol == "paper" and summary.cut_short(place, name)
+            points.append((place.growth_ratio, found.value, at_most))
     return points
 
 
@@ -178,7 +179,7 @@ def training_figure(summary: Summary) -> Figure | None:
             axis.legend(fontsize="small")
 
     return Figure(
-        title=f"Training: {_title(summary, place.set)}, α = {place.growth_ratio:g}",
+        title=f"Training: {summary.title(place.set)}, α = {place.growth_ratio:g}",
         svg=svg(draw, name="training", title="training loss and true loss"),
         caption="Left, the losses that the paper draws. They differ in meaning: NCE-II leaves out "
         "what the first training has minimised, so it is lower from the start. Right, the same "
@@ -224,7 +225,7 @@ def level_figure(summary: Summary) -> Figure | None:
         axes[1].legend(fontsize="small")
 
     return Figure(
-        title=f"Loss against time: {_title(summary, place.set)}, α = {place.growth_ratio:g}",
+        title=f"Loss against time: {summary.title(place.set)}, α = {place.growth_ratio:g}",
         svg=svg(draw, name="level", title="true loss of old and new items against time", height=4),
         caption="One seed. What to see: who learns the new items and at what price for the old "
         "ones; a good update brings both down to where retraining ends, further left.",
@@ -237,7 +238,3 @@ def _richest(summary: Summary, sets: Sequence[str], needed: Sequence[str]) -> Pl
             if place.set == name and all(summary.finished(place, other) for other in needed):
                 return place
     return None
-
-
-def _title(summary: Summary, name: str) -> str:
-    return next((str(row["data"]) for row in summary.rows if row["set"] == name), name)

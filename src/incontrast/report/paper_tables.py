@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from incontrast.report import captions
 from incontrast.report.names import GRAPHS, IMAGES, OF_THE_PAPER, SHIFTED, strategy_title
 from incontrast.report.page import Cell, Column, Mark, Table
 from incontrast.report.statistics import Estimate
@@ -15,7 +16,7 @@ __all__ = [
     "cost_table",
     "level_table",
     "level_tables",
-    "loss_table",
+    "loss_tables",
     "search_table",
     "speed_up_table",
 ]
@@ -33,7 +34,7 @@ def speed_up_table(summary: Summary, number: int) -> Table:
     columns = [Column("strategy")]
     for place in places:
         for metric in ("time", "epoch"):
-            columns.append(_column(place, metric, _set_title(summary, place.set)))
+            columns.append(_column(place, metric, summary.title(place.set)))
     columns += [Column(metric, number=True, group="average rank") for metric in ("time", "epoch")]
     rows = []
     for name in names:
@@ -50,15 +51,16 @@ def speed_up_table(summary: Summary, number: int) -> Table:
         title=f"Table {number}: speed-up over retraining by the paper's protocol, {family}",
         columns=tuple(columns),
         rows=tuple(rows),
-        caption=_caption(summary, sets)
+        caption=captions.sizes(summary, sets)
         + " Time and epochs until the training loss was lowest, before it had not fallen for "
         "as many epochs as patience says, or the epochs were over; retraining's over the "
         "strategy's, geometric mean over seeds (where one broke off, the median), with 95 % "
-        "intervals. Beside or below: the paper's "
+        "intervals from three seeds on. Beside or below: the paper's "
         "figure. ≤: an update had had as many encoder passes as retraining before that rule ended "
         "it, with at least one seed; its lowest loss may lie later. **Bold** is the best of the "
         "others; ranks take these as they are. "
-        f"{_retraining_ends(summary, places)}Ranks are among the paper's seven strategies.",
+        + captions.where_retraining_ends(summary, places)
+        + "Ranks are among the paper's seven strategies.",
     )
 
 
@@ -69,7 +71,7 @@ def level_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
     columns = [Column("strategy")]
     for place in places:
         for metric in ("time", "passes"):
-            columns.append(_column(place, metric, _set_title(summary, place.set)))
+            columns.append(_column(place, metric, summary.title(place.set)))
     rows = []
     for name in names:
         cells = [Cell(strategy_title(name))]
@@ -81,37 +83,49 @@ def level_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
         title=f"Speed-up until level with retraining, {title}",
         columns=tuple(columns),
         rows=tuple(rows),
-        caption=_caption(summary, sets)
+        caption=captions.sizes(summary, sets)
         + " Time and encoder passes until the true loss over X′ is at retraining's final one, and "
         "on old and on new items within 2 % of it; retraining's own until then over the "
         "strategy's. “Never” is: not with as many passes as retraining had. Geometric mean "
-        "over seeds; where some never get there, the median, in which never is infinitely slow. "
-        "Seeds whose old encoder is level before any update are left out. “Lost again”: level for "
+        "over seeds; where some never get there, the median, in which never is infinitely slow "
+        "(or that mean over the others, if it is lower). Seeds whose old encoder is level before "
+        "any update are left out, unless the update loses that. “Lost again”: level for "
         "a while, and more than 4 % above it on old or on new items when the run ended. **Bold** "
-        "is the best of those that were run with every seed, got there with each and stayed."
-        + (" With `ICL()`: the paper's figure for its ICL." if set(sets) & set(PAPER) else ""),
+        "is the best of those that were run with every seed, got there with each and stayed. "
+        + captions.where_retraining_ends(summary, places)
+        + captions.resolution(summary, places)
+        + ("With `ICL()`: the paper's figure for its ICL." if set(sets) & set(PAPER) else ""),
     )
 
 
 def level_tables(summary: Summary) -> list[Table]:
     """The same for every kind of set that has rows."""
+    tables = [level_table(summary, sets, title) for sets, title in _kinds(summary)]
+    return [table for table in tables if len(table.columns) > 1]
+
+
+def _kinds(summary: Summary) -> tuple[tuple[Sequence[str], str], ...]:
     others = {place.set for place in summary.places} - {*PAPER, *SHIFTED}
-    kinds = (
+    return (
         (IMAGES, "images"),
         (GRAPHS, "graphs"),
         (SHIFTED, "new classes and a shift"),
         (sorted(others), "other sets"),
     )
-    tables = [level_table(summary, sets, title) for sets, title in kinds]
+
+
+def loss_tables(summary: Summary) -> list[Table]:
+    """True losses at the end of updates, for every kind of set that has rows."""
+    tables = [loss_table(summary, sets, title) for sets, title in _kinds(summary)]
     return [table for table in tables if len(table.columns) > 1]
 
 
-def loss_table(summary: Summary, sets: Sequence[str]) -> Table:
+def loss_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
     """True losses at the end of updates, and accuracy on items never seen."""
     places = [place for place in summary.places if place.set in sets and place.usual]
     columns = [Column("strategy")]
     for place in places:
-        group = f"{_set_title(summary, place.set)}, α = {place.growth_ratio:g}"
+        group = f"{summary.title(place.set)}, α = {place.growth_ratio:g}"
         columns += [
             Column("old", number=True, group=group, hint="true loss of old items"),
             Column("new", number=True, group=group, hint="true loss of new items"),
@@ -131,12 +145,14 @@ def loss_table(summary: Summary, sets: Sequence[str]) -> Table:
             cells.append(_plain(summary.accuracy(place, name, "held_out", "ours")))
         rows.append(tuple(cells))
     return Table(
-        title="True loss at the end of an update, and accuracy on items never seen",
+        title=f"True loss at the end of an update, and accuracy on items never seen, {title}",
         columns=tuple(columns),
         rows=tuple(rows),
-        caption=_caption(summary, sets) + " An update has as many passes as retraining "
-        "had. Lower losses are better. The accuracy is that of the "
-        "encoder which was first level with retraining; where none was, of the last one.",
+        caption=captions.sizes(summary, sets) + " An update has as many passes as retraining "
+        "had. Lower losses are better. The accuracy is an SVM's with the encoder that was first "
+        "level with retraining, where none was, with the last one; where old and new items are of "
+        "different kinds, the mean of the accuracies of both. "
+        + captions.where_retraining_ends(summary, places),
     )
 
 
@@ -145,7 +161,7 @@ def accuracy_table(summary: Summary) -> Table:
     places = [place for place in summary.places if place.set in (*IMAGES, *GRAPHS) and place.usual]
     columns = [Column("strategy")]
     for place in places:
-        group = f"{_set_title(summary, place.set)}, α = {place.growth_ratio:g}"
+        group = f"{summary.title(place.set)}, α = {place.growth_ratio:g}"
         columns += [Column(part, number=True, group=group) for part in ("old", "new")]
     rows = []
     for name in summary.strategies:
@@ -154,7 +170,7 @@ def accuracy_table(summary: Summary) -> Table:
             for part in ("old", "new"):
                 found = summary.accuracy(place, name, f"svm_{part}")
                 gap = summary.accuracy_difference(place, name, f"svm_{part}").value
-                note = "" if gap is None or name == "retraining" else f"{gap:+.4f}"
+                note = "" if gap is None or name == "retraining" else f"{gap:+z.4f}"
                 cells.append(_plain(found, note=note))
         rows.append(tuple(cells))
     band = published()["accuracy_band"]
@@ -162,7 +178,7 @@ def accuracy_table(summary: Summary) -> Table:
         title="SVM accuracy on old and new data at the paper's stop",
         columns=tuple(columns),
         rows=tuple(rows),
-        caption=_caption(summary, (*IMAGES, *GRAPHS))
+        caption=captions.sizes(summary, (*IMAGES, *GRAPHS))
         + " Beside or below: the difference to retraining. The paper says that the differences "
         f"between ICL and the others are within {band['low']:+.4f} and {band['high']:+.4f}; its "
         "accuracies are only in pictures.",
@@ -205,32 +221,41 @@ def bias_table(summary: Summary) -> Table:
 
 
 def cost_table(summary: Summary) -> Table:
-    """Time, passes and memory of whole runs."""
+    """Time and memory of whole runs."""
     places = [place for place in summary.places if place.usual]
+    added = {
+        (place, name): [
+            row["cost"]["added_memory"] / 2**20
+            for row in summary.finished(place, name)
+            if row["cost"].get("added_memory") is not None
+        ]
+        for place in places
+        for name in summary.strategies
+    }
+    measured = [place for place in places if any(added[place, n] for n in summary.strategies)]
     columns = [Column("strategy")]
     for place in places:
-        group = f"{_set_title(summary, place.set)}, α = {place.growth_ratio:g}"
+        group = f"{summary.title(place.set)}, α = {place.growth_ratio:g}"
         columns.append(Column("time", number=True, group=group, hint="training, seconds"))
-        columns.append(Column("peak", number=True, group=group, hint="memory of the process"))
+        if place in measured:
+            columns.append(Column("memory", number=True, group=group, hint="what the run added"))
     rows = []
     for name in summary.strategies:
         cells = [Cell(strategy_title(name))]
         for place in places:
-            found = summary.finished(place, name)
-            seconds = [row["total"]["seconds"] for row in found]
-            peaks = [row["cost"].get("peak_memory") for row in found]
-            known = [peak for peak in peaks if peak is not None]
+            seconds = [row["total"]["seconds"] for row in summary.finished(place, name)]
             cells.append(_plain_mean(seconds, "{:.1f} s"))
-            cells.append(_plain_mean([peak / 2**20 for peak in known], "{:.0f} MB"))
+            if place in measured:
+                cells.append(_plain_mean(added[place, name], "{:.0f} MB"))
         rows.append(tuple(cells))
+    told = ", and the most memory that it added to what the process held before" if measured else ""
     return Table(
-        title="Time and memory of the whole runs",
+        title="Time and memory of the whole runs" if measured else "Time of the whole runs",
         columns=tuple(columns),
         rows=tuple(rows),
-        caption="Seconds of training until a run has had as many encoder passes as retraining, and "
-        "the most memory that the process held meanwhile, libraries and data included (about "
-        "400 MB before anything is trained). All strategies but inference, fine-tuning and "
-        "distillation also need the old items themselves.",
+        caption="Seconds of training until a run has had as many encoder passes as "
+        f"retraining{told}. All strategies but inference, fine-tuning and distillation also need "
+        "the old items themselves.",
     )
 
 
@@ -246,7 +271,7 @@ def search_table(summary: Summary) -> Table:
         columns.append(Column(title, number=True, hint="rate chosen, seconds of all trials"))
     rows = []
     for place in places:
-        cells = [Cell(f"{_set_title(summary, place.set)}, α = {place.growth_ratio:g}")]
+        cells = [Cell(f"{summary.title(place.set)}, α = {place.growth_ratio:g}")]
         for name in names:
             if name not in costs[place]:
                 cells.append(NOTHING)
@@ -368,29 +393,3 @@ def _published(place: Place, name: str, metric: str) -> float | None:
         return None
     value: float = figures[metric][RATIOS.index(place.growth_ratio)]
     return value
-
-
-def _set_title(summary: Summary, name: str) -> str:
-    for row in summary.rows:
-        if row["set"] == name:
-            return str(row["data"])
-    return {"imagenet-2": "ImageNet-2", "mnist-2": "MNIST-2", "reddit": "REDDIT-BINARY"}.get(
-        name, name.upper()
-    )
-
-
-def _retraining_ends(summary: Summary, places: Sequence[Place]) -> str:
-    """How often retraining was ended by its number of epochs, as a sentence."""
-    found = [row for place in places for row in summary.finished(place, "retraining")]
-    ended = sum(row["paper"]["stopped"] == "epochs" for row in found)
-    if not ended:
-        return ""
-    return (
-        f"Retraining itself ended by its number of epochs in {ended} of {len(found)} runs: longer "
-        "training would make its own time longer there. "
-    )
-
-
-def _caption(summary: Summary, sets: Sequence[str]) -> str:
-    sizes = [summary.sizes(name) for name in sets]
-    return "; ".join(size for size in sizes if size) + "." if any(sizes) else "No rows yet."

@@ -9,7 +9,8 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
-from incontrast.report.names import SETS, STRATEGIES
+from incontrast.level import TrueLoss, as_good, stays
+from incontrast.report.names import SETS, STRATEGIES, TITLES
 from incontrast.report.statistics import Estimate, mean, ratio
 from incontrast.rows import Row
 
@@ -17,13 +18,6 @@ __all__ = ["RATIOS", "Metric", "Place", "Summary", "published"]
 
 RATIOS = (0.3, 0.5, 0.7)
 """The growth ratios of the paper's tables."""
-
-LEVEL = 1.02
-"""Times retraining's loss, on old or on new items: up to that an encoder is level with it, if it is
-no higher over all items."""
-
-LOST = 1.04
-"""Times retraining's loss, on old or on new items: above that what was level is so no longer."""
 
 Metric = Literal["time", "epoch", "passes"]
 _FIELD = {"time": "seconds", "epoch": "epochs", "passes": "passes"}
@@ -54,9 +48,10 @@ class Place:
 class Summary:
     """Rows of one scale, ready to be compared.
 
-    Of rows that stand for the same cell the last one counts, and only rows count that share the
-    clock and all settings but the strategy's with the last row of retraining there that did not
-    break off.
+    Rows of one place count together only if they share the clock and all settings but strategy and
+    seed. Of settings that differ, those count with which retraining has been run with most seeds,
+    or the later ones; the rest is set aside. Of rows that stand for the same cell the last one
+    counts.
 
     Args:
         rows: All rows of a file.
@@ -72,17 +67,40 @@ class Summary:
 
     def _select(self) -> dict[tuple[Place, str, int], Row]:
         cells: dict[tuple[Place, str, int], Row] = {}
-        shared: dict[tuple[Place, int], Any] = {}
-        mine = [row for row in self.rows if row["kind"] == "cell" and row["scale"] == self.scale]
-        for row in mine:
-            if row["strategy"] == "retraining" and "failed" not in row:
-                shared[_place(row), row["seed"]] = _common(row)
-        for row in mine:
-            if row["strategy"] == "retraining" and "failed" in row:
-                continue
-            if shared.get((_place(row), row["seed"])) == _common(row):
+        for row in self._of_kind("cell"):
+            broken = row["strategy"] == "retraining" and "failed" in row
+            if not broken and self._settings.get(_place(row)) == _shared(row):
                 cells[_place(row), row["strategy"], row["seed"]] = row
-        return cells
+        return {
+            (place, strategy, seed): row
+            for (place, strategy, seed), row in cells.items()
+            if (place, "retraining", seed) in cells
+        }
+
+    def _of_kind(self, kind: str) -> list[Row]:
+        return [row for row in self.rows if row["kind"] == kind and row["scale"] == self.scale]
+
+    @cached_property
+    def _settings(self) -> dict[Place, str]:
+        """The settings that count at each place."""
+        seeds: dict[Place, dict[str, set[int]]] = {}
+        for row in self._of_kind("cell"):
+            if row["strategy"] == "retraining" and "failed" not in row:
+                found = seeds.setdefault(_place(row), {})
+                shared = _shared(row)
+                found[shared] = found.pop(shared, set()) | {row["seed"]}  # the latest comes last
+        return {
+            place: max(reversed(found), key=lambda shared: len(found[shared]))
+            for place, found in seeds.items()
+        }
+
+    @property
+    def set_aside(self) -> int:
+        """Cells whose settings are not those that count at their place."""
+        return sum(
+            _place(row) in self._settings and self._settings[_place(row)] != _shared(row)
+            for row in self._of_kind("cell")
+        )
 
     @cached_property
     def places(self) -> list[Place]:
@@ -108,6 +126,11 @@ class Summary:
         """Seeds that this cell has been run with."""
         return self._seeds.get((place, strategy), [])
 
+    def title(self, name: str) -> str:
+        """A data set's name for people."""
+        found = (str(row["data"]) for row in self.rows if row["set"] == name)
+        return next(found, TITLES.get(name, name))
+
     def runs(self, place: Place, strategy: str) -> list[tuple[Row, Row]]:
         """Its rows, one for each seed, each with retraining's row of that seed."""
         return [
@@ -131,13 +154,24 @@ class Summary:
         rows = self.finished(place, strategy)
         return any(row["paper"]["stopped"] == "limit" for row in rows)
 
+    def capped(self, place: Place) -> bool:
+        """Whether retraining was ended by its number of epochs, in any seed."""
+        rows = self.finished(place, "retraining")
+        return any(row["paper"]["stopped"] == "epochs" for row in rows)
+
     def our_speed_up(self, place: Place, strategy: str, metric: Metric) -> Estimate | None:
         """Ours: the same until both are level with what retraining ends with.
 
-        Seeds whose old encoder is level before any update are left out: there is nothing to gain.
+        Seeds whose old encoder is level before any update are left out, as there is nothing to
+        gain, unless the update loses that.
         """
+        level = {row["seed"] for row in self.finished(place, strategy) if row["ours"]["reached"]}
         return self._speed_up(
-            place, strategy, metric, lambda row: row["ours"]["reached"], self._level_before(place)
+            place,
+            strategy,
+            metric,
+            lambda row: row["ours"]["reached"],
+            left_out=level & self._level_before(place),
         )
 
     def level_seeds(self, place: Place, strategy: str) -> tuple[int, int]:
@@ -146,18 +180,13 @@ class Summary:
         return len(level), len(self.seeds(place, strategy))
 
     def never_level(self, place: Place, strategy: str) -> list[Row]:
-        """Runs that were not level at any time, although there was something to gain."""
-        before = self._level_before(place)
-        rows = self.finished(place, strategy)
-        return [row for row in rows if not row["ours"]["reached"] and row["seed"] not in before]
+        """Runs that were not level at any time once they had begun."""
+        return [row for row in self.finished(place, strategy) if not row["ours"]["reached"]]
 
     def lost_again(self, place: Place, strategy: str) -> int:
         """Seeds with which it was level at some time, but no longer at the end of the run."""
         level = [row["ours"] for row in self.finished(place, strategy) if row["ours"]["reached"]]
-        return sum(
-            any(ours["after"][part] > LOST * ours["target"][part] for part in ("old", "new"))
-            for ours in level
-        )
+        return sum(not stays(_loss(ours, "after"), _loss(ours, "target")) for ours in level)
 
     def sure(self, place: Place, strategy: str) -> bool:
         """Whether it was run with every seed, came to the level with each and did not lose it."""
@@ -166,13 +195,12 @@ class Summary:
         return every and not self.lost_again(place, strategy)
 
     def _level_before(self, place: Place) -> set[int]:
-        def level(ours: dict[str, Any]) -> bool:
-            before, target = ours["before"], ours["target"]
-            apart = all(before[part] <= LEVEL * target[part] for part in ("old", "new"))
-            return apart and before["all"] <= target["all"]
-
         rows = self.finished(place, "retraining")
-        return {row["seed"] for row in rows if level(row["ours"])}
+        return {
+            row["seed"]
+            for row in rows
+            if as_good(_loss(row["ours"], "before"), _loss(row["ours"], "target"))
+        }
 
     def _speed_up(
         self,
@@ -231,17 +259,28 @@ class Summary:
 
     def search_cost(self, place: Place) -> dict[str, tuple[int, float, float | None]]:
         """For each searched strategy: trials, their seconds, and the rate that was chosen."""
-        found: dict[str, list[Row]] = {}
-        for row in self.rows:
-            if row["kind"] == "trial" and row["scale"] == self.scale and _place(row) == place:
-                found.setdefault(row["strategy"], []).append(row)
         costs = {}
-        for name, trials in found.items():
+        for name, trials in self._trials.get(place, {}).items():
             good = [row for row in trials if row["loss"] is not None]
             best = min(good, key=lambda row: (row["loss"], -row["rate"]), default=None)
             seconds = sum(row["cost"]["seconds"] for row in trials)
             costs[name] = (len(trials), seconds, None if best is None else best["rate"])
         return costs
+
+    @cached_property
+    def _trials(self) -> dict[Place, dict[str, list[Row]]]:
+        """Trials of learning rates, of the settings that count, by place and strategy."""
+        # The trials of the first fit itself each have one of their own.
+        counting = {
+            (place, _shared(row, "fitting"))
+            for (place, name, _), row in self._cells.items()
+            if name == "retraining"
+        }
+        found: dict[Place, dict[str, list[Row]]] = {}
+        for row in self._of_kind("trial"):
+            if (_place(row), _shared(row, "fitting")) in counting:
+                found.setdefault(_place(row), {}).setdefault(row["strategy"], []).append(row)
+        return found
 
     def sizes(self, name: str) -> str:
         """The sizes of a data set and the seeds it was run with, for a caption."""
@@ -251,7 +290,6 @@ class Summary:
             return ""
         row, settings = rows[-1], rows[-1]["settings"]
         domain = settings["domain"]
-        seeds = sorted({row["seed"] for row in rows})
         kind = domain.get("encoder", {"Graphs": "GCN", "Vectors": "MLP"}.get(domain["type"], ""))
         pixels = f", {domain['size']}×{domain['size']} px" if "size" in domain else ""
         count = row["counts"]["old"] + row["counts"]["new"]
@@ -259,9 +297,26 @@ class Summary:
             f"{row['data']}: {count:,} items{pixels}, {_ENCODERS.get(kind, kind)}, "
             f"patience {settings['patience']}, at most {settings['max_epochs']} epochs, "
             f"{_limit(settings['limit'])}"
-            f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} "
-            f"({', '.join(map(str, seeds))}), {row['counts']['held_out']} held out"
+            f"{self._seeds_of(name)}, {row['counts']['held_out']} held out"
         )
+
+    def _seeds_of(self, name: str) -> str:
+        """The seeds of a data set at the growth ratios of tables, apart where they differ."""
+        places = [place for place in self.places if place.set == name]
+        places = [place for place in places if place.usual] or places
+        seeds = {
+            place: tuple(sorted({row["seed"] for row in self.finished(place, "retraining")}))
+            for place in places
+        }
+        most = max(seeds.values(), key=len)
+        others = [
+            f"at {place.growth_ratio:g} {', '.join(map(str, found))}"
+            for place, found in seeds.items()
+            if found != most
+        ]
+        apart = f"; {'; '.join(others)}" if others else ""
+        count = f"{len(most)} seed{'s' if len(most) != 1 else ''}"
+        return f"{count} ({', '.join(map(str, most))}{apart})"
 
 
 _ENCODERS = {
@@ -279,9 +334,15 @@ def _place(row: Row) -> Place:
     return Place(row["set"], row["growth_ratio"])
 
 
-def _common(row: Row) -> Any:
-    settings = {name: value for name, value in row["settings"].items() if name != "strategy"}
-    return settings, row["clock"]
+def _shared(row: Row, *but: str) -> str:
+    """What rows must have in common to be compared, and averaged over seeds."""
+    apart = ("kind", "seed", "strategy", *but)
+    settings = {name: value for name, value in row["settings"].items() if name not in apart}
+    return json.dumps([settings, row["clock"]], sort_keys=True)
+
+
+def _loss(ours: dict[str, Any], when: str) -> TrueLoss:
+    return TrueLoss(**ours[when])
 
 
 def _accuracies(rows: Iterable[Row], which: str, protocol: str) -> list[float]:
