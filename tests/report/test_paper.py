@@ -388,11 +388,14 @@ def test_show_and_report_from_the_command_line(whole_grid, tmp_path: Path) -> No
     assert shown.exit_code == 0, shown.output
     for word in ("Table 3", "Table 4", "paper 11.2×", "paper 2.6×", "does not hold", "never"):
         assert word in shown.output
+    stray = dict(whole_grid[0], settings=whole_grid[0]["settings"] | {"max_epochs": 5})
+    append_row(rows, stray)
     command = ["paper", "show", "--rows", str(rows), "--part", "table-4", "--part", "level"]
     part = CliRunner().invoke(app, command)
     assert part.exit_code == 0, part.output
     there = [word in part.output for word in ("Table 4", "until level", "Table 3", "Ours")]
     assert there == [True, True, False, False]
+    assert "Set aside: 1 rows" in part.output
     out = tmp_path / "paper.html"
     made = CliRunner().invoke(app, ["paper", "report", "--rows", str(rows), "--out", str(out)])
     assert made.exit_code == 0, made.output

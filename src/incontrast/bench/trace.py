@@ -25,7 +25,10 @@ SPACING = 1.08  # a curve has a point whenever this many times more steps have b
 
 @dataclass(frozen=True)
 class Point:
-    """The encoder that an update would have given if it had ended here."""
+    """A moment of an update: with averaged weights, or without averaging with those of then.
+
+    The last one is what the update gave; without averaging, that has the weights of its best epoch.
+    """
 
     seconds: float
     passes: int

@@ -133,6 +133,7 @@ def show(
     from rich.console import Console
 
     from incontrast.cli.tables import print_table, print_verdicts
+    from incontrast.report.captions import provenance
     from incontrast.report.claims import claims_of_the_paper
     from incontrast.report.own_claims import claims_of_ours
     from incontrast.report.paper_tables import level_tables, speed_up_table
@@ -149,6 +150,8 @@ def show(
     if Part.LEVEL in chosen:
         for table in level_tables(summary):
             print_table(console, table)
+    if notes := provenance(summary):
+        console.print(notes)
     console.print(
         "Accuracies, losses, bias, costs and figures: incontrast paper report", soft_wrap=True
     )

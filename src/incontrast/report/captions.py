@@ -52,7 +52,7 @@ def provenance(summary: Summary) -> str:
     notes = [f"{why.count(reason)} rows of `ICL()` {reason}." for reason in dict.fromkeys(why)]
     if summary.set_aside:
         notes.append(
-            f"{summary.set_aside} rows are set aside: their settings are not those with which most "
+            f"Set aside: {summary.set_aside} rows whose settings are not those with which most "
             "seeds were run at their place."
         )
     return " ".join(notes)
