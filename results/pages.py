@@ -15,15 +15,15 @@ from incontrast.report.summary import Summary
 from incontrast.rows import read_rows
 
 HERE = Path(__file__).resolve().parent
-ROWS = HERE / "paper.jsonl"
+ROWS, LONGER = HERE / "paper.jsonl", HERE / "longer.jsonl"
 PAGE, README = HERE.parent / "docs" / "results.md", HERE.parent / "README.md"
 
 
 def made() -> dict[Path, str]:
     """What the pages should say."""
-    summary = Summary(read_rows(ROWS))
+    summary, longer = Summary(read_rows(ROWS)), Summary(read_rows(LONGER))
     return {
-        PAGE: results_page(summary),
+        PAGE: results_page(summary, longer),
         README: with_overview(README.read_text(encoding="utf-8"), summary),
     }
 

@@ -15,6 +15,7 @@ from incontrast.bench.sets import SMALL
 from incontrast.cli.app import app
 from incontrast.report import render
 from incontrast.report.claims import claims_of_the_paper
+from incontrast.report.longer import longer_table
 from incontrast.report.markdown import table_as_markdown
 from incontrast.report.names import GRAPHS, IMAGES, SHIFTED
 from incontrast.report.own_claims import claims_of_ours
@@ -339,6 +340,23 @@ def test_markdown_can_be_turned(summary: Summary) -> None:
     assert straight.splitlines()[0].startswith("| strategy | PROTEINS, α = 0.3 time |")
     assert turned.splitlines()[0].startswith("|  | inference | fine-tuning | replay |")
     assert len(turned.splitlines()) == 2 + 12
+
+
+def test_longer_training_is_compared_on_the_same_seeds(row) -> None:
+    short, long = [], []
+    for seed, slower in ((0, 1.0), (1, 3.0)):
+        short += [row("retraining", seed=seed, reached=(100.0, 1)), row("icl", seed=seed)]
+        short[-1]["ours"]["reached"]["seconds"] = 50.0 / slower
+    long += [row("retraining", reached=(800.0, 1)), row("icl", reached=(100.0, 1))]
+    for each in long:
+        each["settings"]["max_epochs"] = 900
+    table = longer_table(Summary(short), Summary(long))
+    texts = [[cell.text for cell in cells] for cells in table.rows]
+    assert texts == [
+        ["PROTEINS, α = 0.3", "200", "1", "25 %", "+60 %", "2.0×", "10.1×"],
+        ["PROTEINS, α = 0.3", "900", "1", "25 %", "+60 %", "8.0×", "10.1×"],
+    ]
+    assert "## Trained longer" in results_page(Summary(short), Summary(long))
 
 
 def test_the_readme_keeps_its_own_words(summary: Summary) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from incontrast.report.summary import Place, Summary
 from incontrast.rows import Row
 
-__all__ = ["provenance", "resolution", "sizes", "where_retraining_ends"]
+__all__ = ["last_third", "provenance", "resolution", "sizes", "where_retraining_ends"]
 
 
 def sizes(summary: Summary, sets: Sequence[str]) -> str:
@@ -23,7 +23,7 @@ def where_retraining_ends(summary: Summary, places: Sequence[Place]) -> str:
     ended = [row for row in found if row["paper"]["stopped"] == "epochs"]
     if not ended:
         return ""
-    fall = statistics.median(map(_last_third, ended))
+    fall = statistics.median(map(last_third, ended))
     return (
         f"Retraining itself was ended by its number of epochs in {len(ended)} of {len(found)} "
         f"runs; in the last third of their passes its true loss still fell by {100 * fall:.0f} % "
@@ -58,7 +58,7 @@ def provenance(summary: Summary) -> str:
     return " ".join(notes)
 
 
-def _last_third(row: Row) -> float:
+def last_third(row: Row) -> float:
     """The share by which the true loss fell in the last third of a run's passes."""
     passes, losses = row["curve"]["passes"], row["curve"]["all"]
     before: list[float] = [

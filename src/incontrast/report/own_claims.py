@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from incontrast.report.judging import (
     PAPER_CELLS,
-    RATIOS,
     SHIFTED,
     cells_of,
     faster,
@@ -20,7 +19,7 @@ from incontrast.report.judging import (
 from incontrast.report.names import GRAPHS, IMAGES, strategy_title
 from incontrast.report.page import Verdict
 from incontrast.report.statistics import Estimate
-from incontrast.report.summary import Place, Summary, published
+from incontrast.report.summary import Place, Summary, published, published_speed_up
 
 __all__ = ["claims_of_ours"]
 
@@ -91,8 +90,8 @@ def _at_or_ahead_by_their_protocol(summary: Summary, name: str) -> Verdict:
 
 
 def _theirs(place: Place) -> float:
-    figures = published()["speed_ups"][place.set]["paper"]["time"]
-    figure: float = figures[RATIOS.index(place.growth_ratio)]
+    figure = published_speed_up(place, "paper", "time")
+    assert figure is not None
     return figure
 
 

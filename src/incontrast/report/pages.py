@@ -7,6 +7,7 @@ import re
 from incontrast.report.captions import provenance, where_retraining_ends
 from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.judging import RULE
+from incontrast.report.longer import longer_table
 from incontrast.report.markdown import table_as_markdown, verdicts_as_markdown
 from incontrast.report.names import GRAPHS, IMAGES, strategy_title
 from incontrast.report.own_claims import claims_of_ours
@@ -27,12 +28,23 @@ __all__ = ["BEGIN", "END", "overview_table", "results_page", "with_overview"]
 
 BEGIN = "<!-- made from results/ by results/pages.py: do not edit -->"
 OVERVIEW = "mnist-class"  # the data set of the README's table
+LONGER = (
+    "With few epochs nothing is trained out, neither the old encoder nor retraining. What becomes "
+    "of the figures when both are trained longer, for a few strategies (`results/longer.jsonl`, "
+    "made by `incontrast paper run --epochs 200 --patience 50 --rows results/longer.jsonl` with "
+    "these sets, growth ratios and strategies):"
+)
 METRICS: tuple[Metric, ...] = ("time", "passes")
 END = "<!-- end of what results/pages.py makes -->"
 
 
-def results_page(summary: Summary) -> str:
-    """docs/results.md."""
+def results_page(summary: Summary, longer: Summary | None = None) -> str:
+    """docs/results.md.
+
+    Args:
+        summary: The rows of the grid.
+        longer: Rows of some of its increments with more epochs.
+    """
     parts = [
         "# Results",
         BEGIN,
@@ -65,6 +77,9 @@ def results_page(summary: Summary) -> str:
                 table_as_markdown(table, turned=turned),
                 table.caption,
             ]
+    if longer is not None and longer.places:
+        table = longer_table(summary, longer)
+        parts += [f"## {table.title}", LONGER, table_as_markdown(table), table.caption]
     parts += [
         _missing(summary),
         provenance(summary),

@@ -8,7 +8,14 @@ from incontrast.report import captions
 from incontrast.report.names import GRAPHS, IMAGES, OF_THE_PAPER, SHIFTED, strategy_title
 from incontrast.report.page import Cell, Column, Mark, Table
 from incontrast.report.statistics import Estimate
-from incontrast.report.summary import RATIOS, Metric, Place, Summary, published
+from incontrast.report.summary import (
+    RATIOS,
+    Metric,
+    Place,
+    Summary,
+    published,
+    published_speed_up,
+)
 
 __all__ = [
     "accuracy_table",
@@ -298,7 +305,7 @@ def _paper_cell(
     summary: Summary, place: Place, name: str, metric: Metric, names: Sequence[str]
 ) -> Cell:
     found = summary.paper_speed_up(place, name, metric)
-    theirs = _published(place, name, metric)
+    theirs = published_speed_up(place, name, metric)
     note = "" if theirs is None else f"paper {theirs:g}×"
     if found is None:
         return Cell("–", mark="quiet", note=note)
@@ -321,7 +328,9 @@ def _our_cell(
     if name == "inference":
         level, seeds = summary.level_seeds(place, name)
         return Cell(f"{level} of {seeds} at once", sort=level) if level else NOTHING
-    theirs = _published(place, "paper", "time") if name == "icl" and metric == "time" else None
+    theirs = (
+        published_speed_up(place, "paper", "time") if name == "icl" and metric == "time" else None
+    )
     note = "" if theirs is None else f"paper {theirs:g}×"
     rivals = [other for other in names if other != "inference" and summary.sure(place, other)]
     others = [summary.our_speed_up(place, other, metric) for other in rivals if name in rivals]
@@ -385,11 +394,3 @@ def _plain_mean(values: Sequence[float], form: str) -> Cell:
         return NOTHING
     value = sum(values) / len(values)
     return Cell(form.format(value), sort=value)
-
-
-def _published(place: Place, name: str, metric: str) -> float | None:
-    figures = published()["speed_ups"].get(place.set, {}).get(name)
-    if figures is None or metric not in figures or place.growth_ratio not in RATIOS:
-        return None
-    value: float = figures[metric][RATIOS.index(place.growth_ratio)]
-    return value

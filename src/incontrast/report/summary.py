@@ -14,7 +14,7 @@ from incontrast.report.names import SETS, STRATEGIES, TITLES
 from incontrast.report.statistics import Estimate, mean, ratio
 from incontrast.rows import Row
 
-__all__ = ["RATIOS", "Metric", "Place", "Summary", "published"]
+__all__ = ["RATIOS", "Metric", "Place", "Summary", "published", "published_speed_up"]
 
 RATIOS = (0.3, 0.5, 0.7)
 """The growth ratios of the paper's tables."""
@@ -42,6 +42,15 @@ class Place:
     def usual(self) -> bool:
         """Whether the paper's tables have this growth ratio."""
         return self.growth_ratio in RATIOS
+
+
+def published_speed_up(place: Place, strategy: str, metric: str) -> float | None:
+    """The paper's own, if it has one."""
+    figures = published()["speed_ups"].get(place.set, {}).get(strategy)
+    if figures is None or metric not in figures or not place.usual:
+        return None
+    value: float = figures[metric][RATIOS.index(place.growth_ratio)]
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +134,10 @@ class Summary:
     def seeds(self, place: Place, strategy: str) -> list[int]:
         """Seeds that this cell has been run with."""
         return self._seeds.get((place, strategy), [])
+
+    def of_seeds(self, seeds: Collection[int]) -> Summary:
+        """The same of these seeds only."""
+        return Summary([row for row in self.rows if row["seed"] in seeds], self.scale)
 
     def title(self, name: str) -> str:
         """A data set's name for people."""
