@@ -25,9 +25,9 @@ def where_retraining_ends(summary: Summary, places: Sequence[Place]) -> str:
         return ""
     fall = statistics.median(map(last_third, ended))
     return (
-        f"Retraining itself was ended by its number of epochs in {len(ended)} of {len(found)} "
+        f" Retraining itself was ended by its number of epochs in {len(ended)} of {len(found)} "
         f"runs; in the last third of their passes its true loss still fell by {100 * fall:.0f} % "
-        "(median). Trained on, it would end lower, and take longer. "
+        "(median). Trained on, it would end lower, and take longer."
     )
 
 
@@ -41,8 +41,8 @@ def resolution(summary: Summary, places: Sequence[Place]) -> str:
     if not coarse:
         return ""
     return (
-        "The true loss is looked at whenever so many times more steps have been taken, and smaller "
-        f"differences mean nothing: {', '.join(coarse)}. "
+        " The true loss is looked at whenever so many times more steps have been taken, and "
+        f"smaller differences mean nothing: {'; '.join(coarse)}."
     )
 
 

@@ -125,8 +125,8 @@ def overview_table(summary: Summary) -> Table:
         "and on new items within 2 %; the speed-ups are retraining's own time and passes until "
         "then over the strategy's. The accuracy is an SVM's on items that no encoder has seen "
         "(mean of old and of new kinds), with the encoder that was first level, or the last one. "
-        "**Bold** is the fastest of those that are level with every seed. "
-        + ("" if place is None else where_retraining_ends(summary, [place])).strip(),
+        "**Bold** is the fastest of those that are level with every seed."
+        + ("" if place is None else where_retraining_ends(summary, [place])),
     )
 
 

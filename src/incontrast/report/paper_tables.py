@@ -65,9 +65,8 @@ def speed_up_table(summary: Summary, number: int) -> Table:
         "intervals from three seeds on. Beside or below: the paper's "
         "figure. ≤: an update had had as many encoder passes as retraining before that rule ended "
         "it, with at least one seed; its lowest loss may lie later. **Bold** is the best of the "
-        "others; ranks take these as they are. "
-        + captions.where_retraining_ends(summary, places)
-        + "Ranks are among the paper's seven strategies.",
+        "others; ranks, which are among the paper's seven, take these as they are."
+        + captions.where_retraining_ends(summary, places),
     )
 
 
@@ -98,10 +97,10 @@ def level_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
         "(or that mean over the others, if it is lower). Seeds whose old encoder is level before "
         "any update are left out, unless the update loses that. “Lost again”: level for "
         "a while, and more than 4 % above it on old or on new items when the run ended. **Bold** "
-        "is the best of those that were run with every seed, got there with each and stayed. "
+        "is the best of those that were run with every seed, got there with each and stayed."
+        + (" With `ICL()`: the paper's figure for its ICL." if set(sets) & set(PAPER) else "")
         + captions.where_retraining_ends(summary, places)
-        + captions.resolution(summary, places)
-        + ("With `ICL()`: the paper's figure for its ICL." if set(sets) & set(PAPER) else ""),
+        + captions.resolution(summary, places),
     )
 
 
@@ -158,7 +157,7 @@ def loss_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
         caption=captions.sizes(summary, sets) + " An update has as many passes as retraining "
         "had. Lower losses are better. The accuracy is an SVM's with the encoder that was first "
         "level with retraining, where none was, with the last one; where old and new items are of "
-        "different kinds, the mean of the accuracies of both. "
+        "different kinds, the mean of the accuracies of both."
         + captions.where_retraining_ends(summary, places),
     )
 
