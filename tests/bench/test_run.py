@@ -225,6 +225,20 @@ def test_unknown_names_are_refused(wrong: dict, message: str) -> None:
         Grid.of(**wrong)
 
 
+def test_what_is_named_twice_counts_once() -> None:
+    grid = Grid.of(
+        sets=["proteins", "digits", "proteins"],
+        strategies=["icl", "inference", "icl"],
+        seeds=[2, 0, 2],
+    )
+    assert list(grid.sets) == ["proteins", "digits"]
+    assert grid.strategies == ("icl", "inference")
+    assert grid.seeds == (2, 0)
+    assert Grid.of(sets=["proteins"], ratios=[0.5, 0.3, 0.50]).ratios == (0.5, 0.3)
+    titles = [group.title for group in grid.groups()]
+    assert len(set(titles)) == len(titles) == 8
+
+
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
     grid = Grid.of(sets=["proteins"], strategies=["inference"])
     with pytest.raises(FileNotFoundError, match="PROTEINS needs a folder of data sets: give --da"):

@@ -78,13 +78,13 @@ class Grid:
         scale: str = "small",
         **changes: Any,
     ) -> Grid:
-        """A grid from names.
+        """A grid from names; what is named twice counts once.
 
         Args:
             sets: Names of data sets; those of the paper, and MNIST by class and turned, if None.
             strategies: Names of strategies; all usual ones if None.
-            seeds: Seeds.
-            ratios: Growth ratios.
+            seeds: Seeds; 0 alone if None.
+            ratios: Growth ratios; each data set's own if None.
             scale: ``"small"`` or ``"paper"``.
             **changes: Fields of every data set to change, such as ``max_epochs``.
         """
@@ -112,9 +112,9 @@ class Grid:
         given = {name: value for name, value in changes.items() if value is not None}
         return cls(
             sets={name: replace(known[name], **given) for name in chosen},
-            strategies=tuple(named),
-            seeds=tuple(seeds or [0]),
-            ratios=None if ratios is None else tuple(ratios),
+            strategies=tuple(dict.fromkeys(named)),
+            seeds=tuple(dict.fromkeys(seeds or [0])),
+            ratios=None if ratios is None else tuple(dict.fromkeys(ratios)),
             scale=scale,
         )
 
