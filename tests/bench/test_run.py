@@ -207,6 +207,28 @@ def test_a_retraining_that_breaks_off_is_told_and_the_grid_goes_on(
     assert run(grid, tmp_path / "rows.jsonl", work=tmp_path) == []
 
 
+def test_a_first_fit_that_breaks_off_takes_only_what_needs_it(
+    tiny, tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from incontrast.bench.cells import Bench
+    from incontrast.training.loop import TrainingDiverged
+
+    real = Bench.fit
+
+    def diverging(bench, progress):
+        if bench.group.seed == 0:
+            raise TrainingDiverged("the loss became nan")
+        return real(bench, progress)
+
+    monkeypatch.setattr(Bench, "fit", diverging)
+    grid = tiny(strategies=("fine-tuning", "inference"), seeds=(0, 1))
+    made = run(grid, tmp_path / "rows.jsonl", work=tmp_path)
+    done = [(row["seed"], row["strategy"]) for row in made if row["kind"] == "cell"]
+    assert done == [(1, "retraining"), (1, "inference")], "the rate of fine-tuning is seed 0's"
+    assert "seed 0: its first fit broke off and it is left out" in caplog.text
+    assert "seed 1: fine-tuning is left out, a first fit that it needs broke off" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

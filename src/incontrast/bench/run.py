@@ -174,7 +174,15 @@ class _Group:
             )
             return
         for name in _names(self.group)[1:]:
-            self.cell(bench, name, ceiling)
+            try:
+                self.cell(bench, name, ceiling)
+            except TrainingDiverged as error:
+                log.warning(
+                    "%s: %s is left out, a first fit that it needs broke off: %s",
+                    title,
+                    name,
+                    error,
+                )
 
     def bench(self, *, search: bool, seed: int | None = None) -> Bench | None:
         """The increment with the fitting rate that was found; None if it was not to be searched."""
