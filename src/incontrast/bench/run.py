@@ -8,7 +8,9 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing import connection
@@ -41,6 +43,8 @@ FIELDS = (
     *("settings", "strategy", "clock"),
 )
 """What every row of a grid has."""
+
+LAST_WORD = 10.0  # seconds until the last word of a task that is done is waited for no more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +106,14 @@ def run(
     rows = {identity(row): row for row in read_rows(path, needs=FIELDS)}
     made: list[Row] = []
 
+    def keep(row: Row) -> None:
+        append_row(path, row)
+        rows[identity(row)] = row
+        made.append(row)
+
     def told(event: Event) -> None:
         if event.row is not None:
-            append_row(path, event.row)
-            rows[identity(event.row)] = event.row
-            made.append(event.row)
+            keep(event.row)
         if tell is not None:
             tell(event)
 
@@ -115,7 +122,7 @@ def run(
         for group in todo:
             _Group(group, rows, folder, work, told).run()
     else:
-        _side_by_side(todo, rows, folder, work, jobs, told)
+        _side_by_side(todo, rows, folder, work, jobs, told, keep)
     return made
 
 
@@ -264,6 +271,7 @@ def _side_by_side(
     work: Path,
     jobs: int,
     tell: Tell,
+    keep: Callable[[Row], None],
 ) -> None:
     context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()
@@ -271,35 +279,65 @@ def _side_by_side(
     with ProcessPoolExecutor(
         jobs, mp_context=context, initializer=_begin_worker, initargs=(events, stop)
     ) as pool:
-        for _, wave in groupby(todo, key=lambda group: group.seed):
-            tasks = [pool.submit(_work, group, dict(rows), folder, work) for group in wave]
+        for _, wave in groupby(enumerate(todo), key=lambda entry: entry[1].seed):
+            tasks = {
+                number: pool.submit(_work, number, group, dict(rows), folder, work)
+                for number, group in wave
+            }
+            ended: set[int] = set()
             try:
-                for event in _until_done(tasks, events):
+                for event in _until_done(tasks, ended, events):
                     tell(event)
             except BaseException:
                 stop.set()  # workers look at it after every epoch
-                for task in tasks:
+                for task in tasks.values():
                     task.cancel()
-                for _ in _until_done(tasks, events):
-                    pass  # a worker whose words nobody takes does not end
+                # A worker whose words nobody takes does not end, and a row among them is finished.
+                for event in _until_done(tasks, ended, events):
+                    if event.row is not None:
+                        with suppress(OSError):  # the disk may be what this ends for
+                            keep(event.row)
                 raise
-            for task in tasks:
+            for task in tasks.values():
                 if not task.cancelled():
                     task.result()
 
 
-def _until_done(tasks: list[Future[None]], events: Any) -> Iterator[Event]:
-    """What workers tell. When one of them fails, the others finish what they are at."""
+def _until_done(tasks: dict[int, Future[None]], ended: set[int], events: Any) -> Iterator[Event]:
+    """What workers tell. When one of them fails, the others finish what they are at.
+
+    A task is done a moment before its last words arrive, for a thread of its worker sends them.
+
+    Args:
+        tasks: By number.
+        ended: Numbers of tasks whose last word has come; it is filled here.
+        events: Where they speak: numbers and events, with None for the last word.
+    """
     while True:
-        state = wait(tasks, timeout=0)
-        if any(not task.cancelled() and task.exception() is not None for task in state.done):
-            for task in state.not_done:
+        running = [task for task in tasks.values() if not task.done()]
+        if any(_fault(task) is not None for task in tasks.values()):
+            for task in running:
                 task.cancel()
+        late = any(_speaks(task) for number, task in tasks.items() if number not in ended)
         try:
-            yield events.get(timeout=0.2)
+            number, event = events.get(timeout=0.2 if running or not late else LAST_WORD)
         except queue.Empty:
-            if not state.not_done:
+            if not running:
                 return
+            continue
+        if event is None:
+            ended.add(number)
+        else:
+            yield event
+
+
+def _fault(task: Future[None]) -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
+
+
+def _speaks(task: Future[None]) -> bool:
+    """Whether this task has a last word: not if it never began, or if its worker died."""
+    return not task.cancelled() and not isinstance(_fault(task), BrokenProcessPool)
 
 
 _events: Any = None  # of a worker process, set once when it begins
@@ -321,10 +359,13 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(group: Group, rows: Ledger, folder: Path | None, work: Path) -> None:
+def _work(number: int, group: Group, rows: Ledger, folder: Path | None, work: Path) -> None:
     def tell(event: Event) -> None:
+        _events.put((number, event))
         if _stop.is_set():
             raise InterruptedError("the run was ended")
-        _events.put(event)
 
-    _Group(group, rows, folder, work, tell).run()
+    try:
+        _Group(group, rows, folder, work, tell).run()
+    finally:
+        _events.put((number, None))

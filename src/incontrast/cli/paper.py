@@ -71,7 +71,9 @@ def run_command(
         int, typer.Option(help="Processes side by side; 1 when time is the question.")
     ] = 1,
 ) -> None:
-    """Run the grid, or a part of it. What has a row already is skipped."""
+    """Run the grid of seed 0, or what the options name. What has a row already is skipped."""
+    from concurrent.futures.process import BrokenProcessPool
+
     from incontrast.bench import Grid
 
     try:
@@ -94,6 +96,12 @@ def run_command(
         _end(error, Exit.DATA)
     except OSError as error:
         _end(f"{error}: finished rows are kept, the same command goes on", Exit.MACHINE)
+    except BrokenProcessPool:
+        _end(
+            "a process was killed, perhaps for lack of memory: finished rows are kept, the same "
+            "command goes on; fewer --jobs need less memory",
+            Exit.MACHINE,
+        )
     except KeyboardInterrupt:
         _end("interrupted: finished rows are kept, the same command goes on", Exit.INTERRUPTED)
 
