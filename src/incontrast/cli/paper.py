@@ -27,6 +27,15 @@ paper = typer.Typer(
 Rows = Annotated[Path, typer.Option(help="The file of rows, one JSON line for each cell.")]
 DEFAULT_ROWS = Path("results/paper.jsonl")
 
+# For --help, which does not wait for the data sets and strategies themselves.
+SETS = "proteins, mnist-2, imagenet-2, mnist-class, mnist-shift, reddit"
+SMALL_SETS = "digits, digits-vectors, mnist-2-small"
+STRATEGIES = (
+    "retraining, inference, fine-tuning, warm-start, replay, distillation, icl, icl-learned, "
+    "paper, paper-no-lrl, paper-no-m, paper-no-m-lrl"
+)
+UNUSUAL_STRATEGIES = "warm-start-96, icl-large"
+
 
 class Part(StrEnum):
     """What ``show`` prints, in this order."""
@@ -44,16 +53,36 @@ def run_command(
         typer.Option(envvar="INCONTRAST_DATA", help="The folder that holds the data sets."),
     ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="A data set; may be given again.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help=f"A data set; may be given again. Without it: {SETS}. At scale 'small' there are "
+            f"also {SMALL_SETS}.",
+            show_default=False,
+        ),
     ] = None,
     strategies: Annotated[
-        list[str] | None, typer.Option("--strategy", help="A strategy; may be given again.")
+        list[str] | None,
+        typer.Option(
+            "--strategy",
+            help=f"A strategy; may be given again. Without it: {STRATEGIES}. There are also "
+            f"{UNUSUAL_STRATEGIES}. Retraining always runs.",
+            show_default=False,
+        ),
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="A seed; may be given again.")
+        list[int] | None,
+        typer.Option(
+            "--seed", help="A seed; may be given again. Without it: 0 alone.", show_default=False
+        ),
     ] = None,
     ratios: Annotated[
-        list[float] | None, typer.Option("--ratio", help="A growth ratio; may be given again.")
+        list[float] | None,
+        typer.Option(
+            "--ratio",
+            help="A growth ratio; may be given again. Without it: each data set's own.",
+            show_default=False,
+        ),
     ] = None,
     scale: Annotated[
         str, typer.Option(help="Sizes: 'small' fits two cores and a night, 'paper' is the paper's.")
