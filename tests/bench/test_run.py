@@ -51,7 +51,8 @@ def test_every_cell_has_a_row_with_both_protocols(finished: Path, tiny) -> None:
     assert cells["retraining"]["ours"]["reached"] is not None
     limit = cells["retraining"]["total"]["passes"]
     assert cells["icl"]["total"]["stopped"] == "budget"
-    assert cells["icl"]["total"]["passes"] >= limit
+    step = 2 * (32 + 64)  # both views of what ICL takes at a time
+    assert limit <= cells["icl"]["total"]["passes"] < limit + step
     assert unfinished(tiny(), rows) == []
 
 
