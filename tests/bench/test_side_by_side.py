@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -84,6 +85,24 @@ def test_rows_that_were_finished_before_an_interruption_are_kept(tiny, tmp_path:
     with pytest.raises(KeyboardInterrupt):
         run(grid, path, work=work, jobs=2, tell=interrupt)
     assert "fit" in [row["kind"] for row in read_rows(path)]
+
+
+def test_a_worker_that_is_to_end_tells_the_row_that_it_has_finished(tiny, monkeypatch) -> None:
+    module = sys.modules["incontrast.bench.run"]
+    row = Event(group="here", doing="icl", row={"kind": "cell"})
+
+    class Finishing:
+        def __init__(self, group, rows, folder, work, tell) -> None:
+            self.run = lambda: tell(row)
+
+    stop, events = threading.Event(), queue.Queue()
+    stop.set()
+    monkeypatch.setattr(module, "_Group", Finishing)
+    monkeypatch.setattr(module, "_events", events)
+    monkeypatch.setattr(module, "_stop", stop)
+    with pytest.raises(InterruptedError):
+        module._work(3, next(tiny().groups()), {}, None, Path())
+    assert list(events.queue) == [(3, row), (3, None)]
 
 
 def test_a_killed_process_is_told_in_a_sentence(tmp_path: Path, monkeypatch) -> None:
