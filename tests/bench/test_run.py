@@ -85,6 +85,19 @@ def test_a_kept_encoder_that_cannot_be_read_is_fitted_again(
     assert "cannot be used, its encoder is fitted again" in caplog.text
 
 
+def test_the_row_of_a_kept_encoder_is_told_again_if_it_was_lost(tiny, tmp_path: Path) -> None:
+    path, work = tmp_path / "rows.jsonl", tmp_path / "work"
+    grid = tiny(strategies=("inference",))
+    run(grid, path, work=work)
+    whole = timeless(path)
+    lines = path.read_text().splitlines(keepends=True)
+    assert [row["kind"] for row in whole] == ["trial", "trial", "fit", "cell", "cell"]
+    path.write_text("".join(lines[:2]))
+    run(grid, path, work=work)
+    assert timeless(path) == whole
+    assert path.read_text().splitlines(keepends=True)[2] == lines[2], "it was not fitted again"
+
+
 def test_an_interrupted_run_goes_on_to_the_same_rows(finished: Path, tiny, tmp_path: Path) -> None:
     """Broken off after every single row, and once within a training."""
     path, work = tmp_path / "rows.jsonl", tmp_path / "work"

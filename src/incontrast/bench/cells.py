@@ -29,7 +29,7 @@ from incontrast.bench.trace import Point, trace
 from incontrast.learner import Learner
 from incontrast.level import as_good
 from incontrast.outcome import Outcome
-from incontrast.rows import Row
+from incontrast.rows import Row, append_row, read_rows
 from incontrast.strategies import Strategy
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, Progress
@@ -99,17 +99,25 @@ class Bench:
         """The encoder fitted on the old items, from the work folder if it is there.
 
         It always comes from the folder in the end: one that was just fitted is the same as one
-        that an earlier run has left. One that cannot be read is fitted again.
+        that an earlier run has left. One that cannot be read is fitted again. Its row is kept
+        beside it and told again, for a run that was killed may not have come to write it.
         """
         place = self._work / self.key("fit", self.fitting)
+        beside = place.with_name(f"{place.name}.jsonl")
         try:
-            return Learner.load(place)
+            learner, rows = Learner.load(place), read_rows(beside)
         except (ValueError, FileNotFoundError) as error:
             if place.exists():
                 log.warning("%s cannot be used, its encoder is fitted again: %s", place, error)
                 shutil.rmtree(place)
+        else:
+            for row in rows:
+                tell_row(row)
+            return learner
         learner, row = self.fit(progress)
         tell_row(row)
+        beside.unlink(missing_ok=True)
+        append_row(beside, row)
         learner.save(place)
         return Learner.load(place)
 
