@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -16,9 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from incontrast.bench import Event, run
-from incontrast.bench.run import LAST_WORD, _until_done
+from incontrast.bench import side_by_side as module
 from incontrast.bench.search import identity
 from incontrast.bench.sets import SMALL
+from incontrast.bench.side_by_side import LAST_WORD, _until_done
 from incontrast.cli.app import app
 from incontrast.rows import read_rows, without_times
 
@@ -88,7 +88,6 @@ def test_rows_that_were_finished_before_an_interruption_are_kept(tiny, tmp_path:
 
 
 def test_a_worker_that_is_to_end_tells_the_row_that_it_has_finished(tiny, monkeypatch) -> None:
-    module = sys.modules["incontrast.bench.run"]
     row = Event(group="here", doing="icl", row={"kind": "cell"})
 
     class Finishing:
@@ -97,7 +96,7 @@ def test_a_worker_that_is_to_end_tells_the_row_that_it_has_finished(tiny, monkey
 
     stop, events = threading.Event(), queue.Queue()
     stop.set()
-    monkeypatch.setattr(module, "_Group", Finishing)
+    monkeypatch.setattr(module, "GroupRun", Finishing)
     monkeypatch.setattr(module, "_events", events)
     monkeypatch.setattr(module, "_stop", stop)
     with pytest.raises(InterruptedError):
