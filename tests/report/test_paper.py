@@ -21,15 +21,8 @@ from incontrast.report.names import GRAPHS, IMAGES, SHIFTED
 from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.pages import BEGIN, END, overview_table, results_page, with_overview
 from incontrast.report.paper_page import paper_page
-from incontrast.report.paper_tables import (
-    bias_table,
-    cost_table,
-    level_table,
-    level_tables,
-    loss_tables,
-    search_table,
-    speed_up_table,
-)
+from incontrast.report.paper_tables import bias_table, cost_table, loss_tables, search_table
+from incontrast.report.speed_tables import level_table, level_tables, speed_up_table
 from incontrast.report.summary import Summary
 from incontrast.rows import append_row, read_rows
 from incontrast.training.contrast import Objective

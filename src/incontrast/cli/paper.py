@@ -173,7 +173,7 @@ def show(
     from incontrast.report.captions import provenance
     from incontrast.report.claims import claims_of_the_paper
     from incontrast.report.own_claims import claims_of_ours
-    from incontrast.report.paper_tables import level_tables, speed_up_table
+    from incontrast.report.speed_tables import level_tables, speed_up_table
 
     summary = _summary(rows, scale)
     console = Console()

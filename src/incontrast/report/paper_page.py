@@ -19,11 +19,10 @@ from incontrast.report.paper_tables import (
     accuracy_table,
     bias_table,
     cost_table,
-    level_tables,
     loss_tables,
     search_table,
-    speed_up_table,
 )
+from incontrast.report.speed_tables import level_tables, speed_up_table
 from incontrast.report.summary import Summary, published
 
 __all__ = ["PROTOCOLS", "TUNED", "paper_page"]

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from incontrast.level import TrueLoss, as_good, stays
-from incontrast.report.names import SETS, STRATEGIES, TITLES
+from incontrast.report.names import GRAPHS, IMAGES, SETS, SHIFTED, STRATEGIES, TITLES
 from incontrast.report.statistics import Estimate, mean, ratio
 from incontrast.rows import Row
 
@@ -117,6 +117,16 @@ class Summary:
         found = {place for place, _, _ in self._cells}
         order = {name: number for number, name in enumerate(SETS)}
         return sorted(found, key=lambda place: (order.get(place.set, 99), place.growth_ratio))
+
+    def kinds(self) -> tuple[tuple[Sequence[str], str], ...]:
+        """The sets that share a table, and what they are called together."""
+        others = {place.set for place in self.places} - {*IMAGES, *GRAPHS, *SHIFTED}
+        return (
+            (IMAGES, "images"),
+            (GRAPHS, "graphs"),
+            (SHIFTED, "new classes and a shift"),
+            (sorted(others), "other sets"),
+        )
 
     @cached_property
     def strategies(self) -> list[str]:
