@@ -10,8 +10,10 @@ from incontrast import ICL, FineTune, Vectors
 from incontrast.bench import compare as module
 from incontrast.bench.compare import compare, sampled
 from incontrast.bench.recommend import Attempt, recommend
+from incontrast.bench.trace import trace
 from incontrast.cli.app import app
 from incontrast.evaluate import TrueLoss
+from incontrast.training.progress import Budget
 
 
 def attempt(name: str, old: float, new: float, level: float | None = None, **more) -> Attempt:
@@ -130,6 +132,48 @@ def test_a_comparison_of_vectors(blobs) -> None:
         compare(Vectors(8), blobs(9), blobs(9), seconds=0)
 
 
+def test_updates_have_as_much_time_as_retraining(blobs, monkeypatch) -> None:
+    seconds, measured = {}, []
+
+    def watched(learner, old, new, strategy, *, budget, measuring, **more):
+        seconds[type(strategy).__name__] = budget.seconds
+        measured.append((measuring, strategy.patience))
+        return trace(learner, old, new, strategy, budget=Budget(passes=400), **more)
+
+    monkeypatch.setattr(module, "trace", watched)
+    rivals = {"fine-tuning": FineTune(), "ICL()": ICL()}
+    compare(Vectors(8, hidden=16, out=8), blobs(60), blobs(30, seed=1), seconds=2.0, rivals=rivals)
+    assert seconds == pytest.approx({"Retrain": 0.5, "FineTune": 0.5, "ICL": 0.5})
+    assert measured == [(1.0, None)] * 3, "its time ends a run, and measuring does not take over"
+
+
+def test_what_one_run_cannot_tell_apart_is_told() -> None:
+    near = [attempt("a", 0.30, 0.32), attempt("b", 0.30, 0.322), attempt("c", 0.30, 0.34)]
+    found = recommend(BEFORE, CEILING, near)
+    assert found.strategy == "a"
+    assert "cannot tell apart: b." in " ".join(found.reasons)
+
+
+def test_an_interrupted_comparison_says_so(tmp_path, monkeypatch) -> None:
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("incontrast.cli.compare.read_source", interrupted)
+    shown = CliRunner().invoke(app, ["compare", "a", "b"])
+    assert (shown.exit_code, "interrupted: nothing was changed" in shown.output) == (130, True)
+
+
+def test_one_item_is_too_few(tmp_path, blobs) -> None:
+    for name, count in (("old", 60), ("one", 1)):
+        np.save(tmp_path / f"{name}.npy", blobs(count).numpy())
+    names = [str(tmp_path / f"{name}.npy") for name in ("old", "one")]
+    shown = CliRunner().invoke(app, ["compare", *names])
+    assert shown.exit_code == 3
+    assert "one.npy holds one item: a comparison needs at least two" in (
+        " ".join(shown.output.split())
+    )
+
+
 def test_samples_keep_the_proportion() -> None:
     old, new = sampled(np.arange(900), np.arange(300), 100)
     assert (len(old), len(new)) == (75, 25)
@@ -145,6 +189,8 @@ def test_the_command(tmp_path, monkeypatch, blobs) -> None:
     shown = CliRunner().invoke(app, ["compare", *names, "--minutes", "0.01", "--out", str(out)])
     assert shown.exit_code == 0, shown.output
     assert "60 old and 30 new items (vectors of 8 numbers)" in shown.output
+    for doing in ("first fit", "retraining", "ICL()"):
+        assert f"{doing}\n" in shown.stderr
     assert "Recommended: " in shown.output
     assert "Which strategy for this data?" in out.read_text()
 
@@ -153,7 +199,9 @@ def test_the_command(tmp_path, monkeypatch, blobs) -> None:
     ("arguments", "code", "message"),
     [
         (["compare", "nowhere", "nowhere"], 3, "does not exist"),
-        (["compare", "a", "b", "--minutes", "0"], 2, "minutes must be positive"),
+        (["compare", "a", "b", "--minutes", "0"], 2, "minutes must be positive, got 0"),
+        (["compare", "a", "b", "--items", "3"], 2, "items must be at least 8, got 3"),
+        (["compare", "a", "b", "--seed", "-1"], 2, "a seed must not be negative, got -1"),
         (["compare", "a", "b", "--size", "0"], 2, "size must be at least 8 pixels, got 0"),
         (["compare", "a", "b", "--out", "."], 2, "is a folder: name a file"),
         (["compare", "a", "b", "--out", "no/where.html"], 2, "in a folder that does not exist"),

@@ -58,3 +58,8 @@ def test_reaching_is_about_old_new_and_all() -> None:
     assert traced.reaches(TrueLoss(0.5, 0.5, 0.5)).seconds == 4
     assert traced.reaches(TrueLoss(0.4, 0.6, 0.6)) is None
     assert traced.reaches(TrueLoss(2.0, 2.0, 2.0)).seconds == 1, "the start does not count"
+
+
+def test_measuring_waits_where_it_takes_too_long(learner, blobs) -> None:
+    traced = trace(learner, blobs(60), blobs(40, seed=1), ICL(max_epochs=4), measuring=0.0)
+    assert [point.epochs for point in traced.points] == [0, 1, 4], "one along the way, and the end"

@@ -46,8 +46,11 @@ def recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) -
     found = _recommend(before, ceiling, attempts)
     if not ceiling.falling:
         return found
-    caution = "Retraining's loss was still falling when its time was over: more minutes tell more."
-    return Recommendation(found.strategy, (*found.reasons, caution))
+    caution = (
+        "This may change: retraining's loss was still falling when its time was over. Give it more "
+        "minutes."
+    )
+    return Recommendation(found.strategy, (caution, *found.reasons))
 
 
 def _recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) -> Recommendation:
@@ -104,6 +107,7 @@ def _recommend(before: TrueLoss, ceiling: Attempt, attempts: Sequence[Attempt]) 
                 f"closest without forgetting: {_told(best_kept.loss)} in "
                 f"{best_kept.seconds:.1f} s, retraining {_told(target)} in "
                 f"{ceiling.seconds:.1f} s.",
+                *_about_as_good(best_kept, better),
                 *passing,
                 *rose,
             ),
@@ -127,6 +131,17 @@ def _nothing_to_gain(before: TrueLoss, ceiling: Attempt, sound: Sequence[Attempt
     return (
         f"Without any update the loss over all items is {before.all:.3f}. Retraining came to "
         f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{update}: there is little to gain."
+    )
+
+
+def _about_as_good(best: Attempt, others: Sequence[Attempt]) -> tuple[str, ...]:
+    near = [
+        a.strategy
+        for a in others
+        if a is not best and a.loss.all <= best.loss.all * (1 + TOLERANCE / 2)
+    ]
+    return (f"Within 1 % of that, which one run cannot tell apart: {', '.join(near)}.",) * bool(
+        near
     )
 
 

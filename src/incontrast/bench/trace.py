@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ def trace(
     *,
     sample: int | None = None,
     spacing: float = SPACING,
+    measuring: float = math.inf,
     budget: Budget | None = None,
     progress: Callable[[Progress], None] | None = None,
     seen: Callable[[Point, nn.Module], None] | None = None,
@@ -74,6 +76,8 @@ def trace(
         strategy: How to update.
         sample: Old and new items, each, to measure on; all of them if None.
         spacing: Measured whenever this many times more steps have been taken, at ends of epochs.
+        measuring: Times the training so far that measuring along the way may have taken; where it
+            has taken more, it waits.
         budget: What the update may cost.
         progress: Told about every step as well.
         seen: Told about every point but the first, with its encoder.
@@ -83,7 +87,7 @@ def trace(
     increment = Increment(first, later, learner.memory.seen)
     points: list[Point] = []
     epoch_ends: list[float] = []
-    due = 0.0
+    due = measured = 0.0
     watch = _ProcessorWatch()
 
     def look(encoder: nn.Module, seconds: float, passes: int, epochs: float) -> None:
@@ -101,14 +105,16 @@ def trace(
             seen(points[-1], encoder)
 
     def told(step: Progress) -> None:
-        nonlocal due
+        nonlocal due, measured
         watch.stop(step.seconds)
         if progress is not None:
             progress(step)
         if step.finished is not None:
             epoch_ends.append(watch.seconds)
-            if step.steps >= due:
+            if step.steps >= due and measured <= measuring * step.seconds:
+                begin = time.perf_counter()
                 look(step.snapshot(), step.seconds, step.passes, step.epoch)
+                measured += time.perf_counter() - begin
                 due = step.steps * spacing
         watch.go()
 

@@ -75,10 +75,19 @@ def compare(
     items: Annotated[int, typer.Option(help="Items at most, old and new together.")] = 2000,
     seed: Annotated[int, typer.Option(help="The same seed draws the same items.")] = 0,
     out: Annotated[Path | None, typer.Option(help="An HTML file to write as well.")] = None,
-    size: Annotated[int | None, typer.Option(help="Side of images in pixels.")] = None,
-    channels: Annotated[int | None, typer.Option(help="Of images: 1 or 3.")] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(help="Side of images in pixels; that of a typical one if not given."),
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="Of images: 1 or 3; as they are if not given.")
+    ] = None,
     encoder: Annotated[
-        str | None, typer.Option(help="Of images: small, resnet18 or resnet18-standard.")
+        str | None,
+        typer.Option(
+            help="Of images: small (up to 32 pixels if not given; the quickest), resnet18 or "
+            "resnet18-standard."
+        ),
     ] = None,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one."""
@@ -86,8 +95,12 @@ def compare(
         raise typer.BadParameter(
             f"encoder must be 'small', 'resnet18' or 'resnet18-standard', got {encoder!r}"
         )
-    if minutes <= 0 or items < 8:
-        raise typer.BadParameter("minutes must be positive and items at least 8")
+    if minutes <= 0:
+        raise typer.BadParameter(f"minutes must be positive, got {minutes:g}")
+    if items < 8:
+        raise typer.BadParameter(f"items must be at least 8, got {items}")
+    if seed < 0:
+        raise typer.BadParameter(f"a seed must not be negative, got {seed}")
     if size is not None and size < 8:
         raise typer.BadParameter(f"size must be at least 8 pixels, got {size}")
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
@@ -111,6 +124,9 @@ def compare(
     except (ValueError, FileNotFoundError) as error:
         typer.echo(f"incontrast: {error}", err=True)
         raise typer.Exit(Exit.DATA) from None
+    except KeyboardInterrupt:
+        typer.echo("incontrast: interrupted: nothing was changed", err=True)
+        raise typer.Exit(Exit.INTERRUPTED) from None
 
 
 def main() -> None:

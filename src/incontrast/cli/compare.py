@@ -12,10 +12,13 @@ from rich.status import Status
 
 from incontrast.bench.compare import Comparison, compare, sampled
 from incontrast.bench.recommend import Attempt
+from incontrast.cli.printing import narrator
 from incontrast.cli.tables import print_table
 from incontrast.data.sources import Source, read_source
 from incontrast.data.tables import odd_columns
-from incontrast.domains.images import Network
+from incontrast.domains.base import Domain
+from incontrast.domains.images import Images, Network
+from incontrast.domains.vectors import Vectors
 from incontrast.report import Cell, Column, Facts, Figure, Page, Section, Table, Text, save
 from incontrast.report.figures import SERIES, can_draw, svg
 from incontrast.training.progress import Progress, ProgressCallback
@@ -70,9 +73,12 @@ def run(
     later.check(domain)
     if torch.get_num_threads() > 1 and first.kind != "images":
         torch.set_num_threads(1)  # small encoders are too small to share
+    for source in (first, later):
+        if len(source) < 2:
+            raise ValueError(f"{source.path} holds one item: a comparison needs at least two")
     chosen = sampled(first.items, later.items, items, seed)
-    console.print(_introduction(first, later, chosen, minutes), soft_wrap=True)
-    with console.status("first fit") as status:
+    console.print(_introduction(first, later, domain, chosen, minutes), soft_wrap=True)
+    with narrator().status("first fit") as status:
         result = compare(domain, *chosen, seconds=60 * minutes, seed=seed, tell=_teller(status))
     table = _table(result)
     print_table(console, table)
@@ -93,19 +99,27 @@ def _teller(status: Status) -> Callable[[str], ProgressCallback]:
                 status.update(f"{doing}: {step.seconds:.0f} s, loss {step.loss:.3f}")
 
         status.update(doing)
+        if not status.console.is_terminal:
+            status.console.print(doing)
         return told
 
     return tell
 
 
-def _introduction(first: Source, later: Source, chosen: tuple[Any, Any], minutes: float) -> str:
+def _introduction(
+    first: Source, later: Source, domain: Domain, chosen: tuple[Any, Any], minutes: float
+) -> str:
     used = [len(part) for part in chosen]
-    vectors = first.kind == "vectors"
-    kind = f"vectors of {first.items.shape[1]} numbers" if vectors else first.kind
+    kind: str = first.kind
+    if isinstance(domain, Images):
+        kind = f"images, {domain.size}×{domain.size} px, encoder {domain.network}"
+    elif isinstance(domain, Vectors):
+        kind = f"vectors of {domain.dim} numbers"
     text = f"{len(first):,} old and {len(later):,} new items ({kind})"
     if sum(used) < len(first) + len(later):
         text += f", of which {used[0]:,} and {used[1]:,} are used"
-    return f"{text}; about {minutes:g} minutes of training."
+    unit = "minute" if minutes == 1 else "minutes"
+    return f"{text}; {minutes:g} {unit} of training, and up to twice that with measuring."
 
 
 def _oddities(first: Source, later: Source) -> list[str]:
