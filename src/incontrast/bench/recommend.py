@@ -140,9 +140,9 @@ def _about_as_good(best: Attempt, others: Sequence[Attempt]) -> tuple[str, ...]:
         for a in others
         if a is not best and a.loss.all <= best.loss.all * (1 + TOLERANCE / 2)
     ]
-    return (f"Within 1 % of that, which one run cannot tell apart: {', '.join(near)}.",) * bool(
-        near
-    )
+    if not near:
+        return ()
+    return (f"Within 1 % of that, which one run cannot tell apart: {', '.join(near)}.",)
 
 
 def _told(loss: TrueLoss) -> str:

@@ -40,6 +40,7 @@ UNUSUAL_STRATEGIES = "warm-start-96, icl-large"
 class Part(StrEnum):
     """What ``show`` prints, in this order."""
 
+    OVERVIEW = "overview"
     CLAIMS = "claims"
     TABLE_3 = "table-3"
     TABLE_4 = "table-4"
@@ -159,8 +160,8 @@ def show(
         list[Part] | None,
         typer.Option(
             "--part",
-            help="Only this: what became of the claims, one of the paper's tables, or the "
-            "speed-ups until level with retraining; may be given again.",
+            help="Only this: who comes to retraining's level, what became of the claims, one of "
+            "the paper's tables, or the speed-ups until level with retraining; may be given again.",
         ),
     ] = None,
     rows: Rows = DEFAULT_ROWS,
@@ -172,26 +173,36 @@ def show(
     from incontrast.cli.tables import print_table, print_verdicts
     from incontrast.report.captions import provenance
     from incontrast.report.claims import claims_of_the_paper
+    from incontrast.report.judging import with_rows
     from incontrast.report.own_claims import claims_of_ours
-    from incontrast.report.speed_tables import level_tables, speed_up_table
+    from incontrast.report.speed_tables import level_tables, speed_up_tables, standings_table
 
     summary = _summary(rows, scale)
     console = Console()
     chosen = parts or list(Part)
+    if Part.OVERVIEW in chosen:
+        print_table(console, standings_table(summary))
     if Part.CLAIMS in chosen:
-        print_verdicts(console, "The paper's claims", claims_of_the_paper(summary))
-        print_verdicts(console, "Ours", claims_of_ours(summary))
+        claims = {
+            "The paper's claims": claims_of_the_paper(summary),
+            "Ours": claims_of_ours(summary),
+        }
+        for title, verdicts in claims.items():
+            if there := with_rows(verdicts):
+                print_verdicts(console, title, there)
+            if len(there) < len(verdicts):
+                console.print(f"{title}: {len(verdicts) - len(there)} have no rows yet.\n")
     for part, number in ((Part.TABLE_3, 3), (Part.TABLE_4, 4)):
-        if part in chosen:
-            print_table(console, speed_up_table(summary, number))
+        for table in speed_up_tables(summary):
+            if part in chosen and table.title.startswith(f"Table {number}"):
+                print_table(console, table)
     if Part.LEVEL in chosen:
         for table in level_tables(summary):
             print_table(console, table)
     if notes := provenance(summary):
         console.print(notes)
-    console.print(
-        "Accuracies, losses, bias, costs and figures: incontrast paper report", soft_wrap=True
-    )
+    command = "incontrast paper report" + ("" if rows == DEFAULT_ROWS else f" --rows {rows}")
+    console.print(f"Accuracies, losses, bias, costs and figures: {command}", soft_wrap=True)
 
 
 @paper.command()

@@ -9,17 +9,20 @@ from incontrast.report.page import Standing, Verdict
 from incontrast.report.summary import RATIOS, Metric, Place, Summary
 
 __all__ = [
+    "NO_ROWS",
     "PAPER_CELLS",
     "RATIOS",
     "RULE",
     "SHIFTED",
     "cells_of",
+    "counts_of",
     "faster",
     "judge",
     "reaches",
     "speed_up",
     "surely",
     "under_a_cap",
+    "with_rows",
 ]
 
 RULE = (
@@ -31,6 +34,7 @@ RULE = (
     "longer training."
 )
 PAPER_CELLS = 12  # of Tables 3 and 4
+NO_ROWS = "There are no rows for it yet."
 
 
 def cells_of(summary: Summary, sets: Sequence[str], strategy: str) -> list[Place]:
@@ -66,7 +70,7 @@ def judge(
         why: A sentence from the cells where it holds and those where it does not.
     """
     if not cells:
-        return Verdict(claim=claim, standing="open", because="There are no rows for it yet.")
+        return Verdict(claim=claim, standing="open", because=NO_ROWS)
     judged = [(place, holds(place)) for place in cells]
     good, bad, open_ = (
         [place for place, held in judged if held is kind] for kind in (True, False, None)
@@ -84,6 +88,22 @@ def judge(
         standing = "open"
         said += f" That is {decided} of {expected}: too few to decide."
     return Verdict(claim=claim, standing=standing, because=said)
+
+
+def with_rows(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Those that there is anything to say of."""
+    return tuple(verdict for verdict in verdicts if verdict.because != NO_ROWS)
+
+
+def counts_of(verdicts: Sequence[Verdict]) -> str:
+    """How many claims hold, as a sentence."""
+    kinds = (
+        *(("holds", "holds"), ("mixed", "holds in part")),
+        *(("fails", "does not hold"), ("open", "is not decided")),
+    )
+    counts = ((sum(v.standing == kind for v in verdicts), words) for kind, words in kinds)
+    told = ", ".join(f"{words}: {count}" for count, words in counts if count)
+    return f"Of {len(verdicts)} claims of the paper, {told}."
 
 
 def _names(summary: Summary, places: Sequence[Place], figure: Callable[[Place], str]) -> str:
@@ -143,12 +163,16 @@ def surely(
     known = [ends for ends in gaps if None not in ends]
     sure = sum(all(end is not None and end >= low for end in ends) for ends in known)
     return (
-        f" These are means over seeds; of {len(known)} cells with seeds enough for a 95 % interval "
-        f"it is wholly above that bound in {sure}."
+        f" That is by means over seeds. {len(known)} cells have seeds enough for a 95 % interval, "
+        f"and beyond doubt it is so in {sure} of them."
     )
 
 
-def reaches(summary: Summary, place: Place, name: str) -> bool:
-    """Whether a strategy comes to retraining's level in most seeds."""
-    level, seeds = summary.level_seeds(place, name)
-    return 2 * level > seeds
+def reaches(summary: Summary, place: Place, name: str) -> bool | None:
+    """Whether a strategy comes to retraining's level in most seeds that were not there before.
+
+    None where all were.
+    """
+    found = summary.our_speed_up(place, name, "time")
+    assert found is not None
+    return None if found.level == found.total else found.seeds > found.never

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from incontrast.report.judging import (
+    NO_ROWS,
     PAPER_CELLS,
     SHIFTED,
     cells_of,
@@ -17,8 +18,8 @@ from incontrast.report.judging import (
     under_a_cap,
 )
 from incontrast.report.names import GRAPHS, IMAGES, strategy_title
-from incontrast.report.page import Verdict
-from incontrast.report.statistics import Estimate
+from incontrast.report.page import Standing, Verdict
+from incontrast.report.statistics import Estimate, rank_correlation
 from incontrast.report.summary import Place, Summary, published, published_speed_up
 
 __all__ = ["claims_of_ours"]
@@ -27,7 +28,7 @@ __all__ = ["claims_of_ours"]
 def claims_of_ours(summary: Summary) -> tuple[Verdict, ...]:
     """What this library says about its own update."""
     learned = ("icl-learned",) if "icl-learned" in summary.strategies else ()
-    return tuple(
+    each = tuple(
         verdict
         for name in ("icl", *learned)
         for verdict in (
@@ -38,6 +39,7 @@ def claims_of_ours(summary: Summary) -> tuple[Verdict, ...]:
             _level_under_shift(summary, name),
         )
     )
+    return (*each, _speed_up_falls(summary))
 
 
 def _at_or_ahead(summary: Summary, name: str) -> Verdict:
@@ -63,8 +65,8 @@ def _at_or_ahead(summary: Summary, name: str) -> Verdict:
         cells,
         lambda place: (found(place) or 0.0) >= _theirs(place),
         lambda good, total: (
-            f"In {good} of {total} cells that have been run (of 12): our time until level against "
-            "the published time to the lowest training loss."
+            f"In {good} of {total} cells{' run so far' * (total < PAPER_CELLS)}: our time until "
+            "level against the published time to the lowest training loss."
         ),
         summary,
         expected=PAPER_CELLS,
@@ -208,4 +210,37 @@ def _level_under_shift(summary: Summary, name: str) -> Verdict:
         ),
         summary,
         expected=len(SHIFTED),
+    )
+
+
+def _speed_up_falls(summary: Summary) -> Verdict:
+    claim = (
+        "The advantage of `ICL()` shrinks as the share of new data grows (as the paper says of its "
+        "ICL, Section 4.4)."
+    )
+    found, told = {}, []
+    for name in sorted({place.set for place in summary.places}):
+        places = [p for p in summary.places if p.set == name and summary.runs(p, "icl")]
+        known = [
+            place
+            for place in places  # by growth ratio
+            if not summary.cut_short(place, "icl") and speed_up(summary, place, "icl") > 0.0
+        ]
+        if len(known) >= 5:
+            found[name] = rank_correlation([speed_up(summary, place, "icl") for place in known])
+            single = sum(len(summary.seeds(place, "icl")) == 1 for place in known)
+            told.append(
+                f"{summary.title(name)} {found[name]:+.2f} over {len(known)} of {len(places)}, "
+                f"{single} of them with one seed"
+            )
+    if not found:
+        return Verdict(claim=claim, standing="open", because=NO_ROWS)
+    falling = sum(value <= -0.5 for value in found.values())
+    standing: Standing = "holds" if falling == len(found) else "fails" if not falling else "mixed"
+    return Verdict(
+        claim=claim,
+        standing=standing,
+        because="Rank correlation of the speed-up by the paper's protocol with α, over the growth "
+        f"ratios at which no update was cut short, at least five: {'; '.join(told)}. At most −0.5 "
+        "is a fall.",
     )

@@ -6,7 +6,7 @@ import re
 
 from incontrast.report.captions import provenance, where_retraining_ends
 from incontrast.report.claims import claims_of_the_paper
-from incontrast.report.judging import RULE
+from incontrast.report.judging import RULE, counts_of
 from incontrast.report.longer import longer_table
 from incontrast.report.markdown import table_as_markdown, verdicts_as_markdown
 from incontrast.report.names import GRAPHS, IMAGES, strategy_title
@@ -14,13 +14,18 @@ from incontrast.report.own_claims import claims_of_ours
 from incontrast.report.page import Cell, Column, Mark, Table
 from incontrast.report.paper_page import PROTOCOLS, TUNED
 from incontrast.report.paper_tables import (
-    accuracy_table,
+    accuracy_tables,
     bias_table,
     cost_table,
     loss_tables,
     search_table,
 )
-from incontrast.report.speed_tables import level_tables, speed_up_table
+from incontrast.report.speed_tables import (
+    level_tables,
+    speed_up_tables,
+    standings_table,
+    sweep_table,
+)
 from incontrast.report.summary import Metric, Place, Summary, published
 
 __all__ = ["BEGIN", "END", "overview_table", "results_page", "with_overview"]
@@ -44,12 +49,17 @@ def results_page(summary: Summary, longer: Summary | None = None) -> str:
         summary: The rows of the grid.
         longer: Rows of some of its increments with more epochs.
     """
+    glance = standings_table(summary)
     parts = [
         "# Results",
         BEGIN,
         "The paper's experiments on real data, the published figures beside ours. All rows are in "
         "`results/paper.jsonl`; `incontrast paper report` makes a page with figures of them, "
         "`incontrast paper run --data FOLDER` makes more rows.",
+        f"## {glance.title}",
+        counts_of(claims_of_the_paper(summary)),
+        table_as_markdown(glance),
+        glance.caption,
         "## Where the paper's claims hold and where they do not",
         RULE,
         verdicts_as_markdown(claims_of_the_paper(summary)),
@@ -60,9 +70,10 @@ def results_page(summary: Summary, longer: Summary | None = None) -> str:
         PROTOCOLS,
     ]
     tables = [
-        *(speed_up_table(summary, number) for number in (3, 4)),
+        *speed_up_tables(summary),
         *level_tables(summary),
-        accuracy_table(summary),
+        sweep_table(summary),
+        *accuracy_tables(summary),
         *loss_tables(summary),
         bias_table(summary),
         cost_table(summary),

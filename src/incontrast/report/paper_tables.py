@@ -8,9 +8,15 @@ from incontrast.report import captions
 from incontrast.report.names import GRAPHS, IMAGES, strategy_title
 from incontrast.report.page import Cell, Column, Table
 from incontrast.report.statistics import Estimate
-from incontrast.report.summary import Summary, published
+from incontrast.report.summary import Place, Summary, published
 
-__all__ = ["accuracy_table", "bias_table", "cost_table", "loss_tables", "search_table"]
+__all__ = [
+    "accuracy_tables",
+    "bias_table",
+    "cost_table",
+    "loss_tables",
+    "search_table",
+]
 
 NOTHING = Cell("–", mark="quiet")
 
@@ -57,9 +63,13 @@ def loss_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
     )
 
 
-def accuracy_table(summary: Summary) -> Table:
-    """SVM accuracy on old and new data, as in the paper's accuracy figures."""
+def accuracy_tables(summary: Summary) -> list[Table]:
+    """SVM accuracy on old and new data, as in the paper's accuracy figures; of its sets."""
     places = [place for place in summary.places if place.set in (*IMAGES, *GRAPHS) and place.usual]
+    return [_accuracy_table(summary, places)] if places else []
+
+
+def _accuracy_table(summary: Summary, places: Sequence[Place]) -> Table:
     columns = [Column("strategy")]
     for place in places:
         group = f"{summary.title(place.set)}, α = {place.growth_ratio:g}"
