@@ -106,6 +106,8 @@ def run_command(
 
     from incontrast.bench import Grid
 
+    if jobs < 1:
+        _end(f"--jobs must be at least 1, got {jobs}", Exit.USAGE)
     try:
         grid = Grid.of(
             sets=sets,

@@ -24,6 +24,7 @@ from incontrast.report.speed_tables import (
     level_tables,
     speed_up_tables,
     standings_table,
+    standings_told,
     sweep_table,
 )
 from incontrast.report.summary import Metric, Place, Summary, published
@@ -109,7 +110,8 @@ def with_overview(readme: str, summary: Summary) -> str:
     if len(pattern.findall(readme)) != 1:
         raise ValueError(f"the README needs {BEGIN!r} and {END!r} once, around its table")
     table = overview_table(summary)
-    made = "\n\n".join((BEGIN, table_as_markdown(table), table.caption, END))
+    glance = standings_told(summary)
+    made = "\n\n".join((BEGIN, table_as_markdown(table), table.caption, glance, END))
     return pattern.sub(lambda _: made, readme)
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "speed_up_table",
     "speed_up_tables",
     "standings_table",
+    "standings_told",
     "sweep_table",
 ]
 
@@ -69,6 +70,21 @@ def standings_table(summary: Summary) -> Table:
         "its median speed-up over retraining where it does with most seeds, and where it ends with "
         "the old items' loss more than 2 % above what it was. Seeds whose old encoder was level "
         "before are left out, unless an update loses that.",
+    )
+
+
+def standings_told(summary: Summary) -> str:
+    """The same of a few strategies, as a sentence."""
+    told = []
+    for cells in standings_table(summary).rows:
+        name, _, most, speed, _ = (cell.text for cell in cells)
+        if name in map(strategy_title, ("paper", "warm-start", "icl", "icl-learned")):
+            median = "" if speed == NOTHING.text else f" (median speed-up {speed})"
+            title = f"`{name}`" if "(" in name else name
+            told.append(f"{title} in {most}{median}")
+    return (
+        "Over all data sets and growth ratios that were compared, these come to retraining's level "
+        f"with most seeds: {', '.join(told)}."
     )
 
 
