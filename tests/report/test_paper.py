@@ -402,7 +402,11 @@ def test_longer_training_is_compared_on_the_same_seeds(row) -> None:
         ["PROTEINS, α = 0.3", "200", "1", "25 %", "+60 %", "2.0×", "10.1×"],
         ["PROTEINS, α = 0.3", "900", "1", "25 %", "+60 %", "8.0×", "10.1×"],
     ]
+    assert "in 0 of 1 places with few epochs, in 0 with many" in table.caption
     assert "## Trained longer" in results_page(Summary(short), Summary(long))
+    long[1]["ours"]["reached"]["seconds"] = 70.0
+    again = longer_table(Summary(short), Summary(long))
+    assert "in 0 of 1 places with few epochs, in 1 with many" in again.caption
 
 
 def test_the_readme_keeps_its_own_words(summary: Summary) -> None:
