@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from incontrast import ICL, FineTune, Vectors
@@ -12,6 +13,8 @@ from incontrast.bench.compare import compare, sampled
 from incontrast.bench.recommend import Attempt, recommend
 from incontrast.bench.trace import trace
 from incontrast.cli.app import app
+from incontrast.cli.compare import _domain
+from incontrast.data.sources import read_source
 from incontrast.evaluate import TrueLoss
 from incontrast.training.progress import Budget
 
@@ -161,6 +164,22 @@ def test_an_interrupted_comparison_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("incontrast.cli.compare.read_source", interrupted)
     shown = CliRunner().invoke(app, ["compare", "a", "b"])
     assert (shown.exit_code, "interrupted: nothing was changed" in shown.output) == (130, True)
+
+
+def test_images_are_made_small_unless_asked_for(tmp_path) -> None:
+    draws = np.random.default_rng(0)
+    for number in range(4):
+        pixels = draws.integers(0, 255, (40, 48, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    source = read_source(tmp_path)
+    for asked, size, network in (
+        ((None, None, None), 32, "small"),
+        ((64, None, None), 64, "resnet18"),
+        ((None, None, "resnet18"), 40, "resnet18"),
+        ((None, 1, None), 32, "small"),
+    ):
+        domain = _domain(source, *asked)
+        assert (domain.size, domain.network) == (size, network)
 
 
 def test_one_item_is_too_few(tmp_path, blobs) -> None:

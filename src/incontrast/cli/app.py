@@ -77,7 +77,9 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="An HTML file to write as well.")] = None,
     size: Annotated[
         int | None,
-        typer.Option(help="Side of images in pixels; that of a typical one if not given."),
+        typer.Option(
+            help="Side of images in pixels; at most 32, if neither this nor an encoder is given."
+        ),
     ] = None,
     channels: Annotated[
         int | None, typer.Option(help="Of images: 1 or 3; as they are if not given.")
@@ -85,8 +87,8 @@ def compare(
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="Of images: small (up to 32 pixels if not given; the quickest), resnet18 or "
-            "resnet18-standard."
+            help="Of images: small (up to 32 pixels, if not given), resnet18 or resnet18-standard, "
+            "which need an hour and more."
         ),
     ] = None,
 ) -> None:
