@@ -196,7 +196,8 @@ def test_processor_time_is_that_between_callbacks(monkeypatch: pytest.MonkeyPatc
             spend(9.0)  # after the last one, where the wall's 1.0 count
             return replace(by_hand().outcome, seconds=10.0)
 
-    monkeypatch.setattr(watching, "time", SimpleNamespace(process_time=lambda: now))
+    clocks = SimpleNamespace(process_time=lambda: now, perf_counter=lambda: 0.0)
+    monkeypatch.setattr(watching, "time", clocks)
     monkeypatch.setattr(watching, "measure", measured)
     traced = trace(Fake(), [1, 2], [3], Inference(), progress=lambda step: spend(50.0))
     assert [point.processor_seconds for point in traced.points] == [0.0, 2.5, 5.5, 6.5]

@@ -317,7 +317,9 @@ def test_the_advantage_shrinks_or_it_does_not(row, seconds, cut, standing) -> No
             rows[-1]["paper"]["stopped"] = "limit"
     verdict = claims_of_ours(Summary(rows))[-1]
     assert verdict.standing == standing
-    if standing != "open":
+    if standing == "open":
+        assert "cut short: 4 of 6 on PROTEINS. Too few." in verdict.because
+    else:
         assert f"over {6 - len(cut)} of 6, {6 - len(cut)} of them with one seed" in verdict.because
 
 

@@ -218,7 +218,7 @@ def _speed_up_falls(summary: Summary) -> Verdict:
         "The advantage of `ICL()` shrinks as the share of new data grows (as the paper says of its "
         "ICL, Section 4.4)."
     )
-    found, told = {}, []
+    found, told, left = {}, [], []
     for name in sorted({place.set for place in summary.places}):
         places = [p for p in summary.places if p.set == name and summary.runs(p, "icl")]
         known = [
@@ -226,6 +226,8 @@ def _speed_up_falls(summary: Summary) -> Verdict:
             for place in places  # by growth ratio
             if not summary.cut_short(place, "icl") and speed_up(summary, place, "icl") > 0.0
         ]
+        if len(places) >= 5 and len(known) < 5:
+            left.append(f"{len(known)} of {len(places)} on {summary.title(name)}")
         if len(known) >= 5:
             found[name] = rank_correlation([speed_up(summary, place, "icl") for place in known])
             single = sum(len(summary.seeds(place, "icl")) == 1 for place in known)
@@ -234,7 +236,8 @@ def _speed_up_falls(summary: Summary) -> Verdict:
                 f"{single} of them with one seed"
             )
     if not found:
-        return Verdict(claim=claim, standing="open", because=NO_ROWS)
+        too_few = f"Growth ratios at which no update was cut short: {', '.join(left)}. Too few."
+        return Verdict(claim=claim, standing="open", because=too_few if left else NO_ROWS)
     falling = sum(value <= -0.5 for value in found.values())
     standing: Standing = "holds" if falling == len(found) else "fails" if not falling else "mixed"
     return Verdict(

@@ -37,7 +37,8 @@ LONGER = (
     "With few epochs nothing is trained out, neither the old encoder nor retraining. What becomes "
     "of the figures when both are trained longer, for a few strategies (`results/longer.jsonl`, "
     "made by `incontrast paper run --epochs 200 --patience 50 --rows results/longer.jsonl` with "
-    "these sets, growth ratios and strategies):"
+    "these sets, growth ratios and strategies). On REDDIT-BINARY part of the gap closes at once, "
+    "as an update sets BatchNorm's statistics anew, which is luck ([what is noisy](comparing.md)):"
 )
 METRICS: tuple[Metric, ...] = ("time", "passes")
 END = "<!-- end of what results/pages.py makes -->"
