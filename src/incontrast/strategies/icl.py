@@ -101,8 +101,8 @@ class ICL(Strategy):
 
         A mean of α-weighted parts has the least variance if the parts are as large as they weigh.
 
-        >>> [ICL().per_step(growth_ratio) for growth_ratio in (0.01, 0.3, 0.5, 0.7, 0.99)]
-        [(32, 64), (32, 64), (48, 48), (64, 32), (64, 32)]
+        >>> tuple(ICL().per_step(growth_ratio) for growth_ratio in (0.01, 0.3, 0.5, 0.7, 0.99))
+        ((32, 64), (32, 64), (48, 48), (64, 32), (64, 32))
         """
         items = self.batch + self.old_batch
         most = max(self.batch, self.old_batch)
