@@ -40,7 +40,7 @@ def test_the_chain_from_data_to_report(tmp_path: Path, monkeypatch: pytest.Monke
     assert "0 new rows" in again.output
     shown = CliRunner().invoke(app, ["paper", "show", "--rows", rows])
     assert shown.exit_code == 0, shown.output
-    for word in ("At a glance", "until level", "have no rows yet", f"paper report --rows {rows}"):
+    for word in ("Who comes to", "until level", "have no rows yet", f"paper report --rows {rows}"):
         assert word in "".join(shown.output.splitlines())
     assert "Table 3" not in shown.output, "it has no rows"
     made = CliRunner().invoke(app, ["paper", "report", "--rows", rows, "--out", str(out)])

@@ -58,7 +58,7 @@ def results_page(summary: Summary, longer: Summary | None = None) -> str:
         "The paper's experiments on real data, the published figures beside ours. All rows are in "
         "`results/paper.jsonl`; `incontrast paper report` makes a page with figures of them, "
         "`incontrast paper run --data FOLDER` makes more rows.",
-        f"## {glance.title}",
+        "## At a glance",
         counts_of(claims_of_the_paper(summary)),
         table_as_markdown(glance),
         glance.caption,

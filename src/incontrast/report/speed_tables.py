@@ -56,7 +56,7 @@ def standings_table(summary: Summary) -> Table:
             )
         )
     return Table(
-        title="At a glance: who comes to retraining's level",
+        title="Who comes to retraining's level",
         columns=(
             Column("strategy"),
             Column("with every seed", number=True),
