@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from incontrast.report.captions import size
 from incontrast.report.statistics import mean, ratio
 from incontrast.report.summary import Place, Summary, published
 
@@ -83,11 +84,11 @@ def test_a_trial_run_with_other_settings_does_not_mix_with_the_rest(row) -> None
         summary = Summary(order)
         found = summary.paper_speed_up(HERE, "icl", "time")
         assert (found.seeds, found.value) == (3, pytest.approx(10.0))
-        assert "at most 200 epochs, 3 seeds (0, 1, 2)" in summary.sizes("proteins")
+        assert "at most 200 epochs, 3 seeds (0, 1, 2)" in size(summary, "proteins")
     assert Summary([*rows, *short]).set_aside == 2
     assert Summary(rows).set_aside == 0
     again = [with_epochs(made, 400) for made in rows]
-    assert "at most 400 epochs" in Summary([*rows, *again]).sizes("proteins"), "the later ones"
+    assert "at most 400 epochs" in size(Summary([*rows, *again]), "proteins"), "the later ones"
 
 
 def test_times_by_different_clocks_are_not_compared(row) -> None:
@@ -132,12 +133,12 @@ def test_the_search_and_its_cost(row, trial_row) -> None:
 
 def test_sizes_name_what_a_table_rests_on(row) -> None:
     rows = [row("retraining", seed=seed) for seed in (0, 3)]
-    assert Summary(rows).sizes("proteins") == (
+    assert size(Summary(rows), "proteins") == (
         "PROTEINS: 100 items, 16×16 px, ResNet-18, patience 50, at most 200 epochs, "
         "2 seeds (0, 3), 10 held out"
     )
     rows.append(row("retraining", ratio=0.5, seed=0))
-    assert "2 seeds (0, 3; at 0.5 0), 10 held out" in Summary(rows).sizes("proteins")
+    assert "2 seeds (0, 3; at 0.5 0), 10 held out" in size(Summary(rows), "proteins")
 
 
 def test_confidence_intervals() -> None:

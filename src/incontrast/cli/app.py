@@ -87,8 +87,8 @@ def compare(
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="Of images: small (up to 32 pixels, if not given), resnet18 or resnet18-standard, "
-            "which need an hour and more."
+            help="Of images: small (up to 32 pixels, if not given), or resnet18 and "
+            "resnet18-standard, which take many times as long."
         ),
     ] = None,
 ) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from incontrast.report.summary import Place, Summary
 from incontrast.rows import Row
 
-__all__ = ["last_third", "provenance", "resolution", "sizes", "where_retraining_ends"]
+__all__ = ["last_third", "provenance", "resolution", "size", "sizes", "where_retraining_ends"]
 
 
 def sizes(summary: Summary, sets: Sequence[str]) -> str:
     """The sizes and seeds of data sets."""
-    found = [size for size in map(summary.sizes, sets) if size]
+    found = [told for name in sets if (told := size(summary, name))]
     return "; ".join(found) + "." if found else "No rows yet."
 
 
@@ -66,3 +66,52 @@ def last_third(row: Row) -> float:
     ]
     fall: float = 1.0 - losses[-1] / before[-1]
     return fall
+
+
+def size(summary: Summary, name: str) -> str:
+    """The sizes of a data set and the seeds it was run with, for a caption."""
+    places = [place for place in summary.places if place.set == name]
+    rows = [row for place in places for row in summary.finished(place, "retraining")]
+    if not rows:
+        return ""
+    row, settings = rows[-1], rows[-1]["settings"]
+    domain = settings["domain"]
+    kind = domain.get("encoder", {"Graphs": "GCN", "Vectors": "MLP"}.get(domain["type"], ""))
+    pixels = f", {domain['size']}×{domain['size']} px" if "size" in domain else ""
+    count = row["counts"]["old"] + row["counts"]["new"]
+    return (
+        f"{row['data']}: {count:,} items{pixels}, {_ENCODERS.get(kind, kind)}, "
+        f"patience {settings['patience']}, at most {settings['max_epochs']} epochs, "
+        f"{_limit(settings['limit'])}"
+        f"{_seeds_of(summary, name)}, {row['counts']['held_out']} held out"
+    )
+
+
+def _seeds_of(summary: Summary, name: str) -> str:
+    """The seeds of a data set at the growth ratios of tables, apart where they differ."""
+    places = [place for place in summary.places if place.set == name]
+    places = [place for place in places if place.usual] or places
+    seeds = {
+        place: tuple(sorted({row["seed"] for row in summary.finished(place, "retraining")}))
+        for place in places
+    }
+    most = max(seeds.values(), key=len)
+    others = [
+        f"at {place.growth_ratio:g} {', '.join(map(str, found))}"
+        for place, found in seeds.items()
+        if found != most
+    ]
+    apart = f"; {'; '.join(others)}" if others else ""
+    count = f"{len(most)} seed{'s' if len(most) != 1 else ''}"
+    return f"{count} ({', '.join(map(str, most))}{apart})"
+
+
+_ENCODERS = {
+    "resnet18": "ResNet-18",
+    "resnet18-standard": "ResNet-18",
+    "small": "small encoder",
+}
+
+
+def _limit(share: float) -> str:
+    return "" if share == 1.0 else f"{100 * share:g} % of retraining's passes for an update, "

@@ -186,11 +186,6 @@ def _as_good_under_shift(summary: Summary) -> Verdict:
 
 
 def _old_data_kept(summary: Summary) -> Verdict:
-    def keeps(place: Place) -> bool:
-        before = summary.loss(place, "paper", "old", "before").value
-        after = summary.loss(place, "paper", "old").value
-        return before is not None and after is not None and after <= 1.02 * before
-
     cells = [
         place for place in cells_of(summary, SHIFTED, "paper") if summary.finished(place, "paper")
     ]
@@ -202,7 +197,7 @@ def _old_data_kept(summary: Summary) -> Verdict:
     return judge(
         "ICL is stable: old data is not forgotten (Table 1).",
         cells,
-        keeps,
+        lambda place: not summary.forgets(place, "paper"),
         lambda good, total: (
             f"Where the noise changes, the old items' true loss rises by no more than 2 % in "
             f"{good} of {total} cells: {', '.join(changes)}."

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from incontrast.report.captions import last_third
 from incontrast.report.names import strategy_title
 from incontrast.report.page import Cell, Column, Table
+from incontrast.report.speed_tables import ratio_cell
 from incontrast.report.summary import Place, Summary, published_speed_up
 
 __all__ = ["longer_table"]
@@ -79,10 +80,4 @@ def _speed(summary: Summary, place: Place, name: str) -> Cell:
     found = summary.our_speed_up(place, name, "time")
     if found is None:
         return Cell("–", mark="quiet")
-    notes = [f"{found.never} of {found.total} never"] if found.never and found.total > 1 else []
-    if found.level:
-        notes.append(f"{found.level} of {found.total} level before")
-    if found.value is None:
-        text = "level before" if found.level == found.total else "never"
-        return Cell(text, mark="quiet", note=" · ".join(notes))
-    return Cell(f"{found.value:.1f}×", sort=found.value, note=" · ".join(notes))
+    return ratio_cell(summary, place, found, [], "", never="never")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from incontrast.report.captions import provenance, where_retraining_ends
+from incontrast.report.captions import provenance, size, where_retraining_ends
 from incontrast.report.claims import claims_of_the_paper
 from incontrast.report.judging import RULE, counts_of
 from incontrast.report.longer import longer_table
@@ -36,9 +36,10 @@ OVERVIEW = "mnist-class"  # the data set of the README's table
 LONGER = (
     "With few epochs nothing is trained out, neither the old encoder nor retraining. What becomes "
     "of the figures when both are trained longer, for a few strategies (`results/longer.jsonl`, "
-    "made by `incontrast paper run --epochs 200 --patience 50 --rows results/longer.jsonl` with "
-    "these sets, growth ratios and strategies). On REDDIT-BINARY part of the gap closes at once, "
-    "as an update sets BatchNorm's statistics anew, which is luck ([what is noisy](comparing.md)):"
+    "made by `incontrast paper run --data FOLDER --epochs 200 --patience 50 --rows "
+    "results/longer.jsonl` with `--set`, `--ratio`, `--seed` and `--strategy` of these). On "
+    "REDDIT-BINARY part of the gap closes at once, as an update sets BatchNorm's statistics anew, "
+    "which is luck ([what is noisy](comparing.md)):"
 )
 METRICS: tuple[Metric, ...] = ("time", "passes")
 END = "<!-- end of what results/pages.py makes -->"
@@ -120,7 +121,7 @@ def overview_table(summary: Summary) -> Table:
     """What a reader wants to know first: who gets to retraining's level, and how fast."""
     place = next((place for place in summary.places if place.set == OVERVIEW), None)
     rows = [_overview_row(summary, place, name) for name in summary.strategies] if place else []
-    caption = "No rows yet." if place is None else f"{summary.sizes(place.set)}."
+    caption = "No rows yet." if place is None else f"{size(summary, place.set)}."
     return Table(
         title="Overview",
         columns=(

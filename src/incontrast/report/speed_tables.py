@@ -21,6 +21,7 @@ from incontrast.report.summary import (
 __all__ = [
     "level_table",
     "level_tables",
+    "ratio_cell",
     "speed_up_table",
     "speed_up_tables",
     "standings_table",
@@ -44,7 +45,7 @@ def standings_table(summary: Summary) -> Table:
         open_ = {p: e for p, e in found.items() if e is not None and e.level < e.total}
         every = [p for p, e in open_.items() if not e.never and not summary.lost_again(p, name)]
         speeds = [e.value for e in open_.values() if e.value is not None]
-        forgets = [place for place in open_ if _forgets(summary, place, name)]
+        forgets = [place for place in open_ if summary.forgets(place, name)]
         median = statistics.median(speeds) if speeds else None
         rows.append(
             (
@@ -88,12 +89,6 @@ def standings_told(summary: Summary) -> str:
     )
 
 
-def _forgets(summary: Summary, place: Place, name: str) -> bool:
-    before = summary.loss(place, name, "old", "before").value
-    after = summary.loss(place, name, "old").value
-    return before is not None and after is not None and after > 1.02 * before
-
-
 def sweep_table(summary: Summary) -> Table:
     """Speed-ups of ``ICL()`` at all growth ratios, of sets that have more than the usual ones."""
     places = [place for place in summary.places if summary.runs(place, "icl")]
@@ -110,8 +105,8 @@ def sweep_table(summary: Summary) -> Table:
                 (
                     Cell(f"{summary.title(place.set)}, α = {place.growth_ratio:g}"),
                     Cell(f"{len(summary.seeds(place, 'icl'))}"),
-                    _ratio_cell(summary, place, paper, [], "", never="broke off", sign=sign),
-                    _ratio_cell(summary, place, ours, [], "", never="never"),
+                    ratio_cell(summary, place, paper, [], "", never="broke off", sign=sign),
+                    ratio_cell(summary, place, ours, [], "", never="never"),
                 )
             )
     return Table(
@@ -228,13 +223,13 @@ def _paper_cell(
     if found is None:
         return Cell("–", mark="quiet", note=note)
     if summary.cut_short(place, name):
-        return _ratio_cell(summary, place, found, [], note, never="broke off", sign="≤ ")
+        return ratio_cell(summary, place, found, [], note, never="broke off", sign="≤ ")
     others = [
         summary.paper_speed_up(place, other, metric)
         for other in names
         if not summary.cut_short(place, other)
     ]
-    return _ratio_cell(summary, place, found, others, note, never="broke off")
+    return ratio_cell(summary, place, found, others, note, never="broke off")
 
 
 def _our_cell(
@@ -253,10 +248,10 @@ def _our_cell(
     rivals = [other for other in names if other != "inference" and summary.sure(place, other)]
     others = [summary.our_speed_up(place, other, metric) for other in rivals if name in rivals]
     lost = summary.lost_again(place, name)
-    return _ratio_cell(summary, place, found, others, note, never="never", lost=lost)
+    return ratio_cell(summary, place, found, others, note, never="never", lost=lost)
 
 
-def _ratio_cell(
+def ratio_cell(
     summary: Summary,
     place: Place,
     found: Estimate,

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
-from incontrast.level import TrueLoss, as_good, stays
+from incontrast.level import TOLERANCE, TrueLoss, as_good, stays
 from incontrast.report.names import GRAPHS, IMAGES, SETS, SHIFTED, STRATEGIES, TITLES
 from incontrast.report.statistics import Estimate, mean, ratio
 from incontrast.rows import Row
@@ -264,6 +264,12 @@ class Summary:
         """The true loss of old, new or all items, before or after."""
         return mean([row["ours"][when][part] for row in self.finished(place, strategy)])
 
+    def forgets(self, place: Place, strategy: str) -> bool:
+        """Whether the old items' loss ends above what it was by more than the tolerance."""
+        before = self.loss(place, strategy, "old", "before").value
+        after = self.loss(place, strategy, "old").value
+        return before is not None and after is not None and after > (1 + TOLERANCE) * before
+
     def average_rank(
         self, places: Iterable[Place], strategies: Sequence[str], metric: Metric
     ) -> dict[str, float]:
@@ -304,53 +310,6 @@ class Summary:
             if (_place(row), _shared(row, "fitting")) in counting:
                 found.setdefault(_place(row), {}).setdefault(row["strategy"], []).append(row)
         return found
-
-    def sizes(self, name: str) -> str:
-        """The sizes of a data set and the seeds it was run with, for a caption."""
-        rows = [row for (place, _, _), row in self._cells.items() if place.set == name]
-        rows = [row for row in rows if "failed" not in row]
-        if not rows:
-            return ""
-        row, settings = rows[-1], rows[-1]["settings"]
-        domain = settings["domain"]
-        kind = domain.get("encoder", {"Graphs": "GCN", "Vectors": "MLP"}.get(domain["type"], ""))
-        pixels = f", {domain['size']}×{domain['size']} px" if "size" in domain else ""
-        count = row["counts"]["old"] + row["counts"]["new"]
-        return (
-            f"{row['data']}: {count:,} items{pixels}, {_ENCODERS.get(kind, kind)}, "
-            f"patience {settings['patience']}, at most {settings['max_epochs']} epochs, "
-            f"{_limit(settings['limit'])}"
-            f"{self._seeds_of(name)}, {row['counts']['held_out']} held out"
-        )
-
-    def _seeds_of(self, name: str) -> str:
-        """The seeds of a data set at the growth ratios of tables, apart where they differ."""
-        places = [place for place in self.places if place.set == name]
-        places = [place for place in places if place.usual] or places
-        seeds = {
-            place: tuple(sorted({row["seed"] for row in self.finished(place, "retraining")}))
-            for place in places
-        }
-        most = max(seeds.values(), key=len)
-        others = [
-            f"at {place.growth_ratio:g} {', '.join(map(str, found))}"
-            for place, found in seeds.items()
-            if found != most
-        ]
-        apart = f"; {'; '.join(others)}" if others else ""
-        count = f"{len(most)} seed{'s' if len(most) != 1 else ''}"
-        return f"{count} ({', '.join(map(str, most))}{apart})"
-
-
-_ENCODERS = {
-    "resnet18": "ResNet-18",
-    "resnet18-standard": "ResNet-18",
-    "small": "small encoder",
-}
-
-
-def _limit(share: float) -> str:
-    return "" if share == 1.0 else f"{100 * share:g} % of retraining's passes for an update, "
 
 
 def _place(row: Row) -> Place:
