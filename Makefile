@@ -2,13 +2,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow check format bench results docs clean
+# What other processors are like: instruction sets that torch may not use, and thread counts.
+PORTABLE := "default SSE41 1" "default SSE41 2" "avx2 AVX2 1" "avx2 AVX2 2"
+
+.PHONY: demo test test-portable slow mutants check format bench results docs clean
 
 demo: .venv/installed
 	$(BIN)/incontrast demo
 
 test: .venv/installed
 	$(BIN)/pytest -n 2 -m "not slow"
+
+test-portable: .venv/installed
+	for setting in $(PORTABLE); do \
+	  set -- $$setting; echo "ATEN_CPU_CAPABILITY=$$1 ONEDNN_MAX_CPU_ISA=$$2 OMP_NUM_THREADS=$$3"; \
+	  ATEN_CPU_CAPABILITY=$$1 ONEDNN_MAX_CPU_ISA=$$2 OMP_NUM_THREADS=$$3 INCONTRAST_THREADS=$$3 \
+	    $(BIN)/pytest -n 2 -m "not slow" || exit 1; \
+	done
 
 slow: .venv/installed
 	$(BIN)/pytest -m slow
@@ -18,7 +28,7 @@ check: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python results/pages.py --check
+	$(BIN)/python -m paper.write_pages --check
 
 format: .venv/installed
 	$(BIN)/ruff check --fix
@@ -28,7 +38,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/run.py
 
 results: .venv/installed
-	$(BIN)/python results/pages.py
+	$(BIN)/python -m paper.write_pages
 
 docs: .venv/installed
 	$(BIN)/mkdocs build --strict

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 import incontrast as ic
-from incontrast.bench.sets import SMALL
 from incontrast.evaluate import measure
 from incontrast.training import loop
-from incontrast.training.increment import Increment
+from incontrast.training.sampler import Increment
 from incontrast.training.task import Task
+from paper.sets import SMALL
 
 SETS, SEEDS, DRAWS, EPOCHS = ("reddit", "proteins", "mnist-class"), 3, 5, 60
 SIZES = (64, 256, 1024)  # items in a batch; as it is, and larger
@@ -39,7 +39,7 @@ def losses(name: str, folder: Path, seed: int) -> dict[int, list[float]]:
     """The true loss over X′ of one encoder, by the size of batches and draws of them."""
     data = SMALL[name]
     splits = data.splits(folder, 0.3, seed)
-    learner = ic.Learner(data.domain, fitting=ic.Retrain(max_epochs=EPOCHS), seed=seed)
+    learner = ic.Learner(data.domain, fit_strategy=ic.Retrain(max_epochs=EPOCHS), seed=seed)
     learner.fit(splits.old.items)
     old, new = (learner.domain.collect(part.items) for part in (splits.old, splits.new))
     increment = Increment(old, new, learner.memory.seen)
@@ -51,7 +51,7 @@ def losses(name: str, folder: Path, seed: int) -> dict[int, list[float]]:
             task = Task(encoder, learner.domain, increment, seed=draw, **shared)
             calibrated(task, encoder, size)
             population = measure(encoder, learner.domain, increment, sample=data.sample, **shared)
-            found[size].append(population.true_loss().all)
+            found[size].append(population.evaluation_loss().all)
     return found
 
 

@@ -39,7 +39,7 @@ def main() -> None:
         views = ic.ImageViews(flip=0.0, scale=(0.4, 1.0))
         learner = ic.Learner(
             ic.Images(28, 1, encoder="small", views=views),
-            fitting=ic.Retrain(max_epochs=epochs),
+            fit_strategy=ic.Retrain(max_epochs=epochs),
             seed=0,
         )
         outcome = learner.fit(data.items[fitted])

@@ -21,8 +21,8 @@ from torch_geometric.nn import GCNConv, global_add_pool
 from torch_geometric.utils import subgraph
 
 import real_data
-from incontrast.domains.graph_collection import GraphBatch, GraphCollection
-from incontrast.domains.graphs import Graphs
+from incontrast.domains.graphs.collection import GraphBatch, GraphCollection
+from incontrast.domains.graphs.domain import Graphs
 
 BATCH = 32
 
@@ -95,7 +95,7 @@ def as_data(graphs: GraphCollection) -> list[Data]:
 
 def measure(name: str, repeats: int) -> None:
     graphs: GraphCollection = real_data.graphs(name).items
-    domain = Graphs().bind(graphs)
+    domain = Graphs().fit_statistics(graphs)
     generator = Generator().manual_seed(0)
     draws = Generator().manual_seed(1)
     picks = [torch.randint(len(graphs), (BATCH,), generator=draws) for _ in range(repeats + 3)]

@@ -25,8 +25,8 @@ def main() -> None:
     times: dict[int, list[float]] = {count: [] for count in OLD}
     for seed in range(SEEDS):
         for count in OLD:
-            learner = ic.Learner(ic.Vectors(64), fitting=ic.Retrain(max_epochs=1), seed=seed)
-            learner.fit(rows[:count], budget=ic.Budget(passes=2_000))
+            learner = ic.Learner(ic.Vectors(64), fit_strategy=ic.Retrain(max_epochs=1), seed=seed)
+            learner.fit(rows[:count], budget=ic.Budget(forward_passes=2_000))
             begin = time.perf_counter()
             learner.update(new, strategy=ic.ICL(max_epochs=20))
             times[count].append(time.perf_counter() - begin)

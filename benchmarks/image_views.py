@@ -17,7 +17,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from incontrast.domains.images import Images
+from incontrast.domains.images.domain import Images
 
 MEAN = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
 STD = torch.tensor([0.229, 0.224, 0.225])[:, None, None]

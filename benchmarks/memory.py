@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 import incontrast as ic
-from incontrast.bench.line_up import LINE_UP
-from incontrast.bench.machine import AddedMemory
-from incontrast.bench.sets import SMALL
+from paper.machine import AddedMemory
+from paper.sets import SMALL
+from paper.strategies import LINE_UP
 
 SETS = ("mnist-2", "proteins", "reddit", "mnist-class")
 NAMES = [name for name, entry in LINE_UP.items() if entry.usual]
@@ -25,7 +25,7 @@ def measure(folder: str, name: str, strategy: str) -> None:
     torch.set_num_threads(1)
     data = SMALL[name]
     splits = data.splits(Path(folder), 0.3, seed=0)
-    learner = ic.Learner(data.domain, fitting=ic.Retrain(max_epochs=1), seed=0)
+    learner = ic.Learner(data.domain, fit_strategy=ic.Retrain(max_epochs=1), seed=0)
     learner.fit(splits.old.items)
     memory = AddedMemory()
     learner.update(splits.new.items, strategy=LINE_UP[strategy].make(1e-3, max_epochs=1))

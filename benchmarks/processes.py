@@ -25,15 +25,15 @@ from typing import NamedTuple
 import torch
 
 import incontrast as ic
+from benchmarks.cost_model import Link, Step, step_seconds
 from incontrast.randomness import seeded
-from incontrast.training.average import Average
-from incontrast.training.collectives import summed_
-from incontrast.training.contrast import Objective, increment_losses
-from incontrast.training.cost import Link, Step, step_seconds
+from incontrast.training.collectives import all_reduce_
+from incontrast.training.optimizers import Average
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import choose_engine
-from incontrast.training.increment import Increment
+from incontrast.training.sampler import Increment
 from incontrast.training.loop import train
+from incontrast.training.objective import Objective, increment_losses
 from incontrast.training.task import Task
 
 ITEMS = 256
@@ -47,7 +47,12 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("ResNet-18, 32 px, 32 + 32 items", ic.Images(32), ic.ICL(batch=32, old_batch=32), 1),
+    Case(
+        "ResNet-18, 32 px, 32 + 32 items",
+        ic.Images(32),
+        ic.ICL(batch_size=32, old_batch_size=32),
+        1,
+    ),
     Case("small encoder, 28 px, 64 + 32 items", ic.Images(28, 1, encoder="small"), ic.ICL(), 20),
 )
 
@@ -99,9 +104,9 @@ def link(engine: Engine) -> Link:
         values = torch.zeros(size)
         taken = []
         for _ in range(times):
-            engine.agree(0.0)
+            engine.broadcast_float(0.0)
             begin = time.perf_counter()
-            summed_(values)
+            all_reduce_(values)
             taken.append(time.perf_counter() - begin)
         return statistics.median(taken)
 
@@ -111,7 +116,7 @@ def link(engine: Engine) -> Link:
 
 def common(case: Case, rounds: int = 5) -> float:
     """Seconds of what every process does for the whole batch: losses, optimiser, average."""
-    items = case.strategy.batch + case.strategy.old_batch
+    items = case.strategy.batch + case.strategy.old_batch_size
     task = make_task(case.domain, Engine("cpu"))
     width = Step.of(task.encoder, items=items).width
     parameters = list(task.encoder.parameters())
@@ -126,7 +131,7 @@ def common(case: Case, rounds: int = 5) -> float:
             first,
             second,
             task.objective,
-            old=case.strategy.old_batch,
+            old=case.strategy.old_batch_size,
             growth_ratio=task.growth_ratio,
             retention=case.strategy.retention,
         )
@@ -167,11 +172,11 @@ def slowest(engine: Engine, times: Times) -> list[float]:
     """The times of the slowest process: all wait for it."""
     table = torch.zeros(engine.processes, 2, dtype=torch.float64)
     table[engine.rank] = torch.tensor(times)
-    return [float(value) for value in summed_(table).max(dim=0).values]
+    return [float(value) for value in all_reduce_(table).max(dim=0).values]
 
 
 def report(case: Case, rows: list[tuple[Times, Times, Times]], path: Link, processes: int) -> None:
-    items = case.strategy.batch + case.strategy.old_batch
+    items = case.strategy.batch + case.strategy.old_batch_size
     one, many = (statistics.median(row[i].clock for row in rows) for i in (0, 2))
     quiet = statistics.median(row[0].processor for row in rows)  # as on an idle machine
     step = Step.of(case.domain.encoder(), items=items)

@@ -18,10 +18,10 @@ import torch
 import incontrast as ic
 import real_data
 from incontrast.randomness import seeded
-from incontrast.training.contrast import Objective
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
+from incontrast.training.sampler import Increment
 from incontrast.training.loop import train
+from incontrast.training.objective import Objective
 from incontrast.training.task import Task
 
 ROUNDS = 9
@@ -29,7 +29,7 @@ SUPPORT = 3  # support steps of a meta step
 
 
 def make_task(domain: ic.Domain, items: ic.Collection) -> Task:
-    domain = domain.bind(items)
+    domain = domain.fit_statistics(items)
     old, new = ic.streams.by_growth(items, 0.3)
     with seeded(0, "benchmark"):
         encoder = domain.encoder()
@@ -79,7 +79,7 @@ def whole_steps(task: Task, strategy: ic.Strategy, steps: int) -> Callable[[], f
     size = sum(len(views) for views in one_step(task, strategy))
 
     def run() -> float:
-        budget = ic.Budget(passes=task.passes + size * (steps - 1) + 1)
+        budget = ic.Budget(forward_passes=task.forward_passes + size * (steps - 1) + 1)
         ran = train(task, strategy, budget=budget)
         return ran.history[-1].seconds / ran.steps  # without the calibration at the end
 
@@ -94,7 +94,7 @@ def compare(name: str, task: Task, strategy: ic.Strategy, steps: int, rounds: in
 
 
 def compare_meta(name: str, task: Task, order: Literal[1, 2], steps: int) -> None:
-    batches = {"batch": 32, "old_batch": 32}
+    batches = {"batch": 32, "old_batch_size": 32}
     meta = whole_steps(task, ic.ICL(meta=ic.Meta(order=order, steps=SUPPORT), **batches), steps)
     plain = whole_steps(task, ic.ICL(**batches), steps * (SUPPORT + 1))
     plain(), meta()  # warm up
@@ -120,7 +120,7 @@ def main() -> None:
     photos = make_task(colour, colour.collect(pixels))
 
     print(f"{'':<46}{'encoder':>10}{'step':>10}{'ratio':>9}   (ms)")
-    joint = ic.ICL(batch=32, old_batch=32)
+    joint = ic.ICL(batch_size=32, old_batch_size=32)
     for name, task, steps, rounds in (
         ("GCN, PROTEINS", proteins, 40, ROUNDS),
         ("GCN, REDDIT-BINARY", reddit, 20, ROUNDS),

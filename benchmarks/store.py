@@ -23,7 +23,7 @@ from incontrast.domains.base import Collection
 from incontrast.memory import Store, StoredCollection
 from incontrast.randomness import seeded
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
+from incontrast.training.sampler import Increment
 from incontrast.training.loop import train
 from incontrast.training.task import Task
 

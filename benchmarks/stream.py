@@ -40,20 +40,20 @@ def compare(arguments: argparse.Namespace, seed: int) -> None:
     fitting = ic.Retrain(max_epochs=arguments.fit_epochs)
     memory = ic.Reservoir(items=arguments.items // 10)
 
-    learner = ic.Learner(domain, fitting=fitting, memory=memory, seed=seed)
+    learner = ic.Learner(domain, fit_strategy=fitting, memory=memory, seed=seed)
     seconds = learner.fit(parts[0]).seconds
-    first_loss = learner.true_loss(everything, sample=2048).all
+    first_loss = learner.evaluation_loss(everything, sample=2048).all
     for number, part in enumerate(parts[1:], start=2):
         outcome = learner.update(part, strategy=ic.ICL(max_epochs=arguments.epochs))
         seconds += outcome.seconds
         if number % 5 == 0:
-            loss = learner.true_loss(everything, sample=2048).all
+            loss = learner.evaluation_loss(everything, sample=2048).all
             print(f"part {number}: loss over everything {loss:.3f}", flush=True)
-    stream = learner.true_loss(everything, sample=2048).all
+    stream = learner.evaluation_loss(everything, sample=2048).all
 
-    retrained = ic.Learner(domain, fitting=fitting, seed=seed)
+    retrained = ic.Learner(domain, fit_strategy=fitting, seed=seed)
     retraining = retrained.fit(everything)
-    ceiling = retrained.true_loss(everything, sample=2048).all
+    ceiling = retrained.evaluation_loss(everything, sample=2048).all
     print(
         f"seed {seed}: {arguments.items:,} digits, memory {len(learner.memory):,}\n"
         f"  after the first part     {first_loss:.3f}\n"

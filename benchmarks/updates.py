@@ -25,8 +25,8 @@ import torch
 
 import incontrast as ic
 import real_data
-from incontrast.bench import Trace, trace
-from incontrast.evaluate import TrueLoss
+from incontrast.compare.trace import Trace, trace
+from incontrast.evaluate import EvaluationLoss
 
 ROWS = Path(__file__).parent / "results" / "updates.jsonl"
 WORK = Path(__file__).parents[1] / "build" / "updates"  # fitted learners, to go on from
@@ -38,8 +38,10 @@ MANY = {"max_epochs": 100_000, "patience": None}
 STRATEGIES: dict[str, ic.Strategy] = {
     "ICL": ic.ICL(**MANY),
     "warm start": ic.WarmStart(**MANY),
-    "warm start, ICL's batch and rate": ic.WarmStart(batch=96, rates=ic.Fixed(2e-3), **MANY),
-    "ICL, 128 + 64 items, rate 8e-3": ic.ICL(batch=64, old_batch=128, rates=ic.Fixed(8e-3), **MANY),
+    "warm start, ICL's batch and rate": ic.WarmStart(batch_size=96, lr=ic.Fixed(2e-3), **MANY),
+    "ICL, 128 + 64 items, rate 8e-3": ic.ICL(
+        batch_size=64, old_batch_size=128, lr=ic.Fixed(8e-3), **MANY
+    ),
     "fine-tuning": ic.FineTune(**MANY),
     "replay": ic.Replay(**MANY),
     "distillation": ic.Distill(**MANY),
@@ -87,9 +89,9 @@ def run(names: list[str], seeds: list[int]) -> None:
 class Ceiling(NamedTuple):
     """Where retraining ends, and what it costs."""
 
-    loss: TrueLoss
+    loss: EvaluationLoss
     seconds: float
-    passes: int
+    forward_passes: int
 
 
 def compare(name: str, seed: int, done: set[tuple[str, int, str]]) -> None:
@@ -109,15 +111,17 @@ def prepared(
     place = WORK / f"{name} {seed}".replace("/", "-").replace(" ", "_")
     if (place / "ceiling.json").exists():
         kept = json.loads((place / "ceiling.json").read_text())
-        return ic.Learner.load(place / "learner"), Ceiling(TrueLoss(*kept["loss"]), *kept["cost"])
-    learner = ic.Learner(domain, fitting=FITTING, seed=seed)
+        return ic.Learner.load(place / "learner"), Ceiling(
+            EvaluationLoss(*kept["loss"]), *kept["cost"]
+        )
+    learner = ic.Learner(domain, fit_strategy=FITTING, seed=seed)
     learner.fit(old)
     traced = trace(learner, old, new, FITTING, sample=SAMPLE)
     ran = traced.outcome
-    ceiling = Ceiling(traced.points[-1].loss, ran.seconds, ran.passes)
+    ceiling = Ceiling(traced.points[-1].loss, ran.seconds, ran.forward_passes)
     append(name, seed, "retraining", traced, ceiling)
     learner.save(place / "learner")
-    kept = {"loss": ceiling.loss, "cost": [ceiling.seconds, ceiling.passes]}
+    kept = {"loss": ceiling.loss, "cost": [ceiling.seconds, ceiling.forward_passes]}
     (place / "ceiling.json").write_text(json.dumps(kept))
     return learner, ceiling
 
@@ -130,14 +134,14 @@ def append(name: str, seed: int, strategy: str, traced: Trace, ceiling: Ceiling)
         "strategy": strategy,
         "seconds": traced.outcome.seconds,
         "epochs": traced.outcome.epochs,
-        "passes": traced.outcome.passes,
+        "passes": traced.outcome.forward_passes,
         "before": traced.points[0].loss._asdict(),
         "after": traced.points[-1].loss._asdict(),
         "retraining": ceiling.loss._asdict(),
         "retraining_seconds": ceiling.seconds,
-        "retraining_passes": ceiling.passes,
+        "retraining_passes": ceiling.forward_passes,
         "reached_seconds": None if reached is None else reached.seconds,
-        "reached_passes": None if reached is None else reached.passes,
+        "reached_passes": None if reached is None else reached.forward_passes,
         "settings": repr(traced.strategy),
         "date": time.strftime("%Y-%m-%d"),
         "software": {"incontrast": ic.__version__, "torch": torch.__version__},
@@ -173,7 +177,7 @@ def line(strategy: str, found: list[dict[str, Any]]) -> str:
         for part in ("old", "new", "all")
     ]
     if strategy == "inference":
-        level = sum(as_good(row["before"], row["retraining"]) for row in found)
+        level = sum(at_parity(row["before"], row["retraining"]) for row in found)
         return " | ".join([*losses, f"{level} of {len(found)} seeds at once", "–"])
     if strategy == "retraining":
         seconds = statistics.median(row["seconds"] for row in found)
@@ -188,7 +192,7 @@ def line(strategy: str, found: list[dict[str, Any]]) -> str:
     return " | ".join([*losses, count, f"{speed_up:.1f}×"])
 
 
-def as_good(loss: dict[str, float], target: dict[str, float]) -> bool:
+def at_parity(loss: dict[str, float], target: dict[str, float]) -> bool:
     apart = all(loss[part] <= 1.02 * target[part] for part in ("old", "new"))
     return apart and loss["all"] <= target["all"]
 

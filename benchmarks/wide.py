@@ -15,13 +15,13 @@ import torch
 from sklearn.datasets import load_digits
 
 import incontrast as ic
-from incontrast.bench.trace import trace
-from incontrast.domains.image_views import ImageViews
+from incontrast.compare.trace import trace
+from incontrast.domains.images.views import ImageViews
 
 OLD, NEW, STEPS, SEEDS = 160, 64, 40, 3
 PLANS = {
     "2e-3": ic.Fixed(2e-3),
-    "2e-3, changes bounded (ICL())": ic.ICL().rates,
+    "2e-3, changes bounded (ICL())": ic.ICL().lr,
     "1e-3": ic.Fixed(1e-3),
     "3e-4": ic.Fixed(3e-4),
     "learned": ic.Learned(),
@@ -32,7 +32,7 @@ def hardly_trained() -> None:
     old, new = ic.streams.by_class(ic.data.digits(), new=[7, 8, 9])
     strategies = {
         "bounded": ic.ICL(max_epochs=20),
-        "free": ic.ICL(rates=ic.Fixed(2e-3), max_epochs=20),
+        "free": ic.ICL(lr=ic.Fixed(2e-3), max_epochs=20),
     }
     print("true loss over digits with three new classes, small encoder, medians of 3 seeds")
     print(f"{'epochs of the first fit':<26}{'before':>8}{'bounded':>9}{'free':>8}")
@@ -40,7 +40,7 @@ def hardly_trained() -> None:
         found: dict[str, list[float]] = {"before": [], "bounded": [], "free": []}
         for seed in range(SEEDS):
             domain = ic.Images(8, 1, encoder="small")
-            learner = ic.Learner(domain, fitting=ic.Retrain(max_epochs=epochs), seed=seed)
+            learner = ic.Learner(domain, fit_strategy=ic.Retrain(max_epochs=epochs), seed=seed)
             learner.fit(old.items)
             for name, strategy in strategies.items():
                 outcome = copy.deepcopy(learner).update(new.items, strategy=strategy)
@@ -58,11 +58,11 @@ def resnet() -> None:
     for seed in range(SEEDS):
         order = np.random.default_rng(seed).permutation(len(images))[: OLD + NEW]
         old, new = images[order[:OLD]], images[order[OLD:]]
-        learner = ic.Learner(domain, fitting=ic.Retrain(max_epochs=40), seed=seed)
+        learner = ic.Learner(domain, fit_strategy=ic.Retrain(max_epochs=40), seed=seed)
         learner.fit(old)
         for name, plan in PLANS.items():
-            strategy = ic.ICL(rates=plan, max_epochs=STEPS)
-            budget = ic.Budget(passes=STEPS * 2 * sum(strategy.per_step(NEW / (OLD + NEW))))
+            strategy = ic.ICL(lr=plan, max_epochs=STEPS)
+            budget = ic.Budget(forward_passes=STEPS * 2 * sum(strategy.per_step(NEW / (OLD + NEW))))
             traced = trace(learner, old, new, strategy, budget=budget, spacing=1.2)
             first, *rest = (point.loss.all for point in traced.points)
             losses[name].append((first, max(rest), rest[-1]))

@@ -40,7 +40,7 @@ def fill(folder: Path, count: int) -> None:
     """A workspace that has seen so many items, by way of updates that only take items in."""
     learner = ic.Learner(
         ic.Images(32, encoder="small"),
-        fitting=ic.Retrain(max_epochs=1),
+        fit_strategy=ic.Retrain(max_epochs=1),
         strategy=ic.ICL(max_epochs=EPOCHS),
     )
     workspace = ic.Workspace.create(folder, learner, keep=2)
@@ -49,7 +49,7 @@ def fill(folder: Path, count: int) -> None:
     while seen < count:
         seed += 1
         part = min(PART, count - seen)
-        workspace.update(images(part, seed), strategy=ic.Inference(), force=True)
+        workspace.update(images(part, seed), strategy=ic.NoUpdate(), force=True)
         seen += part
 
 
@@ -111,7 +111,7 @@ def updates() -> None:
     torch.set_num_threads(1)
     draws = torch.Generator().manual_seed(0)
     learner = ic.Learner(
-        ic.Vectors(64), fitting=ic.Retrain(max_epochs=2), strategy=ic.ICL(max_epochs=2)
+        ic.Vectors(64), fit_strategy=ic.Retrain(max_epochs=2), strategy=ic.ICL(max_epochs=2)
     )
     with tempfile.TemporaryDirectory() as place:
         workspace = ic.Workspace.create(Path(place) / "space", learner, keep=5)

@@ -1,4 +1,4 @@
-"""Shared fixtures: small data with structure, and the real sets where they are at hand."""
+"""Shared fixtures: small data with structure, and the real sets where there are any."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import settings
 from torch import Generator, Tensor
 
 # Two tests run side by side on two cores; more threads would only wait for each other. One thread
-# also makes sums independent of the machine's number of cores.
-torch.set_num_threads(1)
+# also makes sums independent of the machine's number of cores. `make test-portable` tries others.
+torch.set_num_threads(int(os.environ.get("INCONTRAST_THREADS", "1")))
 
 # Machines differ in speed, and no test is about time.
 settings.register_profile("incontrast", deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,20 +15,24 @@ from torch import Tensor, nn
 from incontrast import (
     ICL,
     Budget,
+    Callback,
     Domain,
     FineTune,
     Fixed,
-    Inference,
+    Increment,
     KeepAll,
     Learned,
     Learner,
     Meta,
+    NoUpdate,
+    Objective,
     Reservoir,
     Retrain,
     TensorCollection,
     TrainingDiverged,
     Vectors,
     WarmStart,
+    evaluate,
 )
 from incontrast.data import Labelled
 
@@ -37,7 +42,7 @@ QUICK = Retrain(max_epochs=3)
 def make(blobs=None, count: int = 60, **settings) -> Learner:
     learner = Learner(
         Vectors(8, hidden=16, out=8),
-        **{"fitting": QUICK, "strategy": ICL(max_epochs=2), "seed": 0, **settings},
+        **{"fit_strategy": QUICK, "strategy": ICL(max_epochs=2), "seed": 0, **settings},
     )
     if blobs is not None:
         learner.fit(blobs(count))
@@ -62,8 +67,8 @@ def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
         assert torch.equal(value, second[name]), name
 
 
-def test_fitting_lowers_the_true_loss(blobs) -> None:
-    outcome = make(fitting=Retrain(max_epochs=30)).fit(blobs(300))
+def test_fitting_lowers_the_evaluation_loss(blobs) -> None:
+    outcome = make(fit_strategy=Retrain(max_epochs=30)).fit(blobs(300))
     assert outcome.loss_new.after < outcome.loss_new.before
     assert outcome.change_ratio is None
     assert outcome.growth_ratio == 1.0
@@ -87,9 +92,9 @@ def test_an_update_tells_what_it_did(blobs) -> None:
     assert outcome.growth_ratio == 0.25
     assert outcome.strategy == ICL(max_epochs=2)
     assert (outcome.epochs, outcome.steps, outcome.stopped) == (2, 2, "epochs")
-    assert outcome.passes == 2 * 2 * (60 + 20)
+    assert outcome.forward_passes == 2 * 2 * (60 + 20)
     assert len(outcome.history) == 2
-    assert outcome.history[-1].rate == 2e-3
+    assert outcome.history[-1].lr == 2e-3
     assert outcome.change_ratio is not None
     lower, median, upper = outcome.change_ratio.after
     assert 0 < lower <= median <= upper
@@ -101,16 +106,16 @@ def test_an_update_tells_what_it_did(blobs) -> None:
 def test_updates_are_measured_against_the_encoder_of_before(blobs) -> None:
     learner = make(blobs)
     new = blobs(20, shift=2.0, seed=1)
-    before = learner.true_loss(blobs(60), new)
+    before = learner.evaluation_loss(blobs(60), new)
     outcome = learner.update(new, strategy=Retrain(max_epochs=2))
     assert outcome.loss.before == pytest.approx(before)
-    assert outcome.loss.after == pytest.approx(learner.true_loss(blobs(60), new))
+    assert outcome.loss.after == pytest.approx(learner.evaluation_loss(blobs(60), new))
 
 
 def test_inference_takes_items_in_and_leaves_the_encoder(blobs) -> None:
     learner = make(blobs)
     before = state(learner)
-    learner.update(blobs(20, seed=1), strategy=Inference())
+    learner.update(blobs(20, seed=1), strategy=NoUpdate())
     after = state(learner)
     for name in learner.encoder.state_dict():
         assert torch.equal(before[name], after[name])
@@ -119,7 +124,7 @@ def test_inference_takes_items_in_and_leaves_the_encoder(blobs) -> None:
 
 def test_retraining_starts_from_fresh_weights(blobs) -> None:
     """Its result does not depend on the encoder that was there."""
-    first, second = make(blobs), make(blobs, fitting=Retrain(max_epochs=1))
+    first, second = make(blobs), make(blobs, fit_strategy=Retrain(max_epochs=1))
     for learner in (first, second):
         learner.update(blobs(20, seed=1), strategy=QUICK)
     assert_same(first.encoder.state_dict(), second.encoder.state_dict())
@@ -157,7 +162,7 @@ def test_an_interrupted_update_leaves_the_learner_as_it_was(blobs, error, strate
             raise error
 
     with pytest.raises(error):
-        learner.update(blobs(64, seed=1), strategy=strategy, progress=interrupt)
+        learner.update(blobs(64, seed=1), strategy=strategy, callbacks=[interrupt])
     assert_same(before, state(learner))
     learner.update(blobs(64, seed=1))
     undisturbed = make(blobs)
@@ -172,12 +177,12 @@ def test_a_failed_fit_leaves_the_learner_as_it_was(blobs) -> None:
         raise Boom
 
     with pytest.raises(Boom):
-        learner.fit(blobs(60), progress=interrupt)
+        learner.fit(blobs(60), callbacks=[interrupt])
     assert not learner.fitted
     learner = make(blobs)
     before = state(learner)
     with pytest.raises(Boom):
-        learner.fit(blobs(30), progress=interrupt)
+        learner.fit(blobs(30), callbacks=[interrupt])
     assert_same(before, state(learner))
 
 
@@ -185,11 +190,11 @@ def test_a_diverging_update_leaves_the_learner_as_it_was(blobs) -> None:
     learner = make(blobs)
     before = state(learner)
     with pytest.raises(TrainingDiverged):
-        learner.update(blobs(64, seed=1), strategy=ICL(rates=Fixed(1e30)))
+        learner.update(blobs(64, seed=1), strategy=ICL(lr=Fixed(1e30)))
     assert_same(before, state(learner))
 
 
-def test_fitting_again_starts_anew(blobs) -> None:
+def test_fitting_again_starts_over(blobs) -> None:
     learner = make(blobs)
     learner.fit(blobs(60) * 10 + 500)
     assert learner.domain.mean == pytest.approx((blobs(60) * 10 + 500).mean(0).tolist(), rel=1e-4)
@@ -276,7 +281,7 @@ def test_one_item_is_too_few_to_fit(blobs) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_tiny_increment_does_no_harm(count: int, blobs) -> None:
-    learner = make(blobs, count=200, fitting=Retrain(max_epochs=40))
+    learner = make(blobs, count=200, fit_strategy=Retrain(max_epochs=40))
     outcome = learner.update(blobs(count, shift=3.0, seed=1), strategy=ICL(max_epochs=20))
     assert outcome.loss.after.all < outcome.loss.before.all
 
@@ -344,9 +349,9 @@ def test_forgotten_items_are_gone(blobs) -> None:
 
 
 def test_a_budget_caps_an_update(blobs) -> None:
-    outcome = make(blobs).update(blobs(200, seed=1), budget=Budget(passes=300))
+    outcome = make(blobs).update(blobs(200, seed=1), budget=Budget(forward_passes=300))
     assert outcome.stopped == "budget"
-    assert 300 <= outcome.passes < 450
+    assert 300 <= outcome.forward_passes < 450
 
 
 # Saving ------------------------------------------------------------------------------------------
@@ -361,7 +366,7 @@ def test_a_loaded_learner_is_the_same(blobs, tmp_path) -> None:
     assert torch.equal(loaded.embed(rows), learner.embed(rows))
     assert_same(state(learner), state(loaded))
     assert loaded.domain.mean == pytest.approx(blobs(60).mean(0).tolist(), abs=1e-5)
-    for setting in ("domain", "strategy", "fitting", "objective", "seed"):
+    for setting in ("domain", "strategy", "fit_strategy", "objective", "seed"):
         assert getattr(loaded, setting) == getattr(learner, setting)
     assert loaded.memory.policy == Reservoir(items=20)
     assert loaded.memory.threshold == learner.memory.threshold
@@ -437,7 +442,7 @@ class Mine(Vectors):
 
 
 def test_a_domain_of_ones_own_is_passed_again(blobs, tmp_path) -> None:
-    learner = Learner(Mine(8), fitting=QUICK)
+    learner = Learner(Mine(8), fit_strategy=QUICK)
     learner.fit(blobs(20))
     learner.save(tmp_path / "model")
     with pytest.raises(ValueError, match=r"a Mine of your own.*Learner.load\(folder, domain=...\)"):
@@ -450,26 +455,114 @@ def test_a_domain_of_ones_own_is_passed_again(blobs, tmp_path) -> None:
 def test_defaults() -> None:
     learner = Learner(Vectors(3))
     assert learner.strategy == ICL()
-    assert learner.fitting == Retrain()
+    assert learner.fit_strategy == Retrain()
     assert learner.memory.policy == KeepAll()
 
 
 def test_learned_rates_go_on_from_what_they_have_learned(blobs, tmp_path) -> None:
-    learner = make(blobs, strategy=ICL(rates=Learned(learn_every=1), max_epochs=8))
-    assert learner.rates_state == {}
+    learner = make(blobs, strategy=ICL(lr=Learned(learn_every=1), max_epochs=8))
+    assert learner.schedule_state == {}
     learner.update(blobs(200, seed=1))
-    first = dict(learner.rates_state)
+    first = dict(learner.schedule_state)
     assert first
     learner.save(tmp_path / "learner")
     learner.update(blobs(200, seed=2))
-    assert any(not torch.equal(learner.rates_state[name], value) for name, value in first.items())
+    assert any(
+        not torch.equal(learner.schedule_state[name], value) for name, value in first.items()
+    )
     twin = Learner.load(tmp_path / "learner")
     assert twin.strategy == learner.strategy
-    assert_same(first, twin.rates_state)
+    assert_same(first, twin.schedule_state)
     twin.update(blobs(200, seed=2))
     assert_same(state(learner), state(twin))
-    assert_same(learner.rates_state, twin.rates_state)
-    learner.update(blobs(20, seed=3), strategy=ICL(rates=Fixed(1e-3), max_epochs=1))
-    assert_same(learner.rates_state, twin.rates_state)
+    assert_same(learner.schedule_state, twin.schedule_state)
+    learner.update(blobs(20, seed=3), strategy=ICL(lr=Fixed(1e-3), max_epochs=1))
+    assert_same(learner.schedule_state, twin.schedule_state)
     learner.fit(blobs(60))
-    assert learner.rates_state == {}
+    assert learner.schedule_state == {}
+
+
+def test_training_follows_the_objective(blobs) -> None:
+    """Temperature and K of the learner, not the defaults, are what is trained on."""
+
+    def weights(**settings) -> Tensor:
+        learner = make(blobs, objective=Objective(**settings))
+        learner.update(blobs(20, seed=1))
+        return learner.embed(blobs(8))
+
+    usual = weights()
+    assert torch.equal(usual, weights(temperature=0.1, negatives=31))
+    assert not torch.equal(usual, weights(temperature=0.5))
+    assert not torch.equal(usual, weights(negatives=3))
+
+
+def test_the_loss_of_a_run_is_that_of_the_objective(blobs) -> None:
+    """With all embeddings alike, NCE-I is log(1 + K) whatever the temperature."""
+
+    @dataclass(frozen=True)
+    class Constant(Vectors):
+        def encoder(self) -> nn.Module:
+            layer = nn.Linear(8, 2)
+            nn.init.zeros_(layer.weight)
+            return layer
+
+    learner = Learner(
+        Constant(8), fit_strategy=Retrain(max_epochs=1, lr=1e-12), objective=Objective(negatives=7)
+    )
+    assert learner.fit(blobs(40)).history[0].loss == pytest.approx(np.log(8), rel=1e-4)
+
+
+@pytest.mark.parametrize("budget", [5, 5.0, "a minute"])
+def test_a_budget_that_is_none_is_named(blobs, budget) -> None:
+    learner = make(blobs)
+    for call in (learner.fit, learner.update):
+        with pytest.raises(TypeError, match=r"budget must be a Budget, got .*Budget\(seconds="):
+            call(blobs(20), budget=budget)
+
+
+def test_fitting_again_is_told(blobs, caplog) -> None:
+    learner = make(blobs)
+    assert not caplog.records
+    learner.fit(blobs(30))
+    assert "fit() starts over: version 1 and its memory are replaced" in caplog.text
+
+
+class Ending(Callback):
+    """Ends a run, and remembers what it was told."""
+
+    def __init__(self, step: int | None = None, epoch: int | None = None) -> None:
+        self.step, self.epoch = step, epoch
+        self.steps, self.epochs, self.run = 0, 0, None
+
+    def on_step(self, progress) -> bool | None:
+        self.steps = progress.steps
+        return progress.steps != self.step
+
+    def on_epoch(self, progress) -> bool | None:
+        self.epochs += 1
+        return progress.epoch != self.epoch
+
+    def on_end(self, run) -> None:
+        self.run = run
+
+
+@pytest.mark.parametrize("ending", [Ending(step=3), Ending(epoch=2), Ending()])
+def test_a_callback_follows_a_run_and_can_end_it(blobs, ending: Ending) -> None:
+    learner = make(blobs)
+    strategy = WarmStart(max_epochs=4, batch_size=20)
+    outcome = learner.update(blobs(20, seed=1), strategy=strategy, callbacks=[ending])
+    expected = {3: (3, 1, "callback"), None: (16, 4, "epochs")}[ending.step]
+    if ending.epoch:
+        expected = (8, 2, "callback")
+    assert (outcome.steps, outcome.epochs, outcome.stopped) == expected
+    assert (ending.steps, ending.epochs) == expected[:2]
+    assert ending.run.steps == outcome.steps
+    assert learner.version == 2
+    assert torch.isfinite(learner.embed(blobs(4))).all()
+
+
+def test_measuring_follows_the_encoder_to_its_device(blobs) -> None:
+    learner = make(blobs)
+    increment = Increment(None, TensorCollection(blobs(16)), 0)
+    with patch("torch.cuda.is_available", return_value=True):
+        assert evaluate.measure(learner.encoder, learner.domain, increment).new is not None

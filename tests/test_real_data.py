@@ -42,13 +42,13 @@ def graphs(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_learns(domain: Domain, items: Any, fitting: Retrain, *, to: float) -> Learner:
+def assert_learns(domain: Domain, items: Any, fit_strategy: Retrain, *, to: float) -> Learner:
     """A short fit brings the true loss down to a share of what it was; returns the learner.
 
     The loss before is that of an encoder whose BatchNorm has not seen the data. Seeing them alone
     takes up to 6 % off the loss of images and up to 20 % off that of graphs, so ask for more.
     """
-    learner = Learner(domain, fitting=fitting)
+    learner = Learner(domain, fit_strategy=fit_strategy)
     before, after = learner.fit(items).loss_new
     assert after < to * before, f"{before} became {after}"
     return learner
@@ -64,14 +64,14 @@ def test_mnist_is_learned(shared_data: Path) -> None:
         *(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
     ]
     domain = Images(28, 1, encoder="small", views=ImageViews(flip=0.0))
-    assert_learns(domain, data.items[:600], Retrain(max_epochs=3, batch=16), to=0.9)
+    assert_learns(domain, data.items[:600], Retrain(max_epochs=3, batch_size=16), to=0.9)
 
 
 def test_files_are_learned_and_a_learner_of_files_survives_saving(
     pictures: Path, tmp_path: Path
 ) -> None:
     files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 64)
-    learner = assert_learns(Images(32), files, Retrain(max_epochs=3, batch=16), to=0.9)
+    learner = assert_learns(Images(32), files, Retrain(max_epochs=3, batch_size=16), to=0.9)
     assert learner.memory.items is not None
     assert learner.memory.items.background
     held_out = of_both_classes(image_folder(pictures / "ImageNet-2" / "val").items, 8)
@@ -88,7 +88,7 @@ def test_files_are_learned_and_a_learner_of_files_survives_saving(
 def test_the_paper_s_setting_for_images(pictures: Path) -> None:
     """ResNet-18 on 224×224 pixels: a few steps on a handful of pictures."""
     files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 8)
-    learner = assert_learns(Images(224), files, Retrain(max_epochs=2, batch=4), to=0.9)
+    learner = assert_learns(Images(224), files, Retrain(max_epochs=2, batch_size=4), to=0.9)
     assert sum(weights.numel() for weights in learner.encoder.parameters()) == 11_176_512
 
 
@@ -111,7 +111,7 @@ def test_small_pictures_and_grey_ones(pictures: Path) -> None:
 def test_graphs_are_learned(graphs: Path, name: str) -> None:
     data = tu(graphs, name)
     items = data.select(np.arange(0, len(data), len(data) // 200)).items
-    fitting = Retrain(max_epochs=15, batch=8, rates=Fixed(3e-3))
+    fitting = Retrain(max_epochs=15, batch_size=8, lr=Fixed(3e-3))
     assert_learns(Graphs(), items, fitting, to=0.75)
 
 

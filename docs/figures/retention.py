@@ -27,8 +27,8 @@ from incontrast.evaluate.population import population
 from incontrast.randomness import generator
 from incontrast.strategies.joint import weigh
 from incontrast.streams import by_class, by_growth
-from incontrast.training.contrast import batch_losses, increment_losses
-from incontrast.training.increment import Increment
+from incontrast.training.sampler import Increment
+from incontrast.training.objective import batch_losses, increment_losses
 from incontrast.training.progress import Progress
 
 SEEDS = (0, 1, 2)
@@ -38,8 +38,8 @@ DRAWS = 2000  # batches on which the bias of batches is measured
 
 # The paper's batch and rate for all, so that neither tells the updates apart.
 SMALL: dict[str, Any] = {"rates": Fixed(1e-3), "batch": BATCH}
-FITTING = Retrain(average=0.99, max_epochs=100, patience=None, **SMALL)
-JOINT = ICL(old_batch=BATCH, average=0.99, max_epochs=PASSES, **SMALL)
+FITTING = Retrain(ema_decay=0.99, max_epochs=100, patience=None, **SMALL)
+JOINT = ICL(old_batch_size=BATCH, ema_decay=0.99, max_epochs=PASSES, **SMALL)
 
 STRATEGIES: dict[str, Strategy] = {
     "ρ = 0": replace(JOINT, retention=0.0),
@@ -48,11 +48,11 @@ STRATEGIES: dict[str, Strategy] = {
     "ρ = 1": replace(JOINT, retention=1.0),
     "ρ = 1, longer": replace(JOINT, retention=1.0, max_epochs=5 * PASSES),
     "ICL.paper()": ICL.paper(max_epochs=PASSES),
-    "ICL.paper(learned_rates=False)": ICL.paper(learned_rates=False, max_epochs=PASSES),
-    "ICL.paper(meta=False, learned_rates=False)": ICL.paper(
-        meta=False, learned_rates=False, max_epochs=PASSES
+    "ICL.paper(learned_lr=False)": ICL.paper(learned_lr=False, max_epochs=PASSES),
+    "ICL.paper(meta=False, learned_lr=False)": ICL.paper(
+        meta=False, learned_lr=False, max_epochs=PASSES
     ),
-    "FineTune()": FineTune(average=0.99, max_epochs=PASSES, **SMALL),
+    "FineTune()": FineTune(ema_decay=0.99, max_epochs=PASSES, **SMALL),
 }
 DRAWN = {  # Okabe & Ito's colours, which colour-blind readers tell apart
     "ρ = 0": {"color": "#D55E00", "linestyle": "-", "marker": "o"},
@@ -75,7 +75,7 @@ class Case:
 
     def __init__(self, old: Labelled, new: Labelled, seed: int) -> None:
         old_rows, new_rows = (part.items.reshape(len(part), -1) for part in (old, new))
-        self.learner = Learner(Vectors(64), fitting=FITTING, seed=seed)
+        self.learner = Learner(Vectors(64), fit_strategy=FITTING, seed=seed)
         self.learner.fit(old_rows)
         domain = self.learner.domain
         self.increment = Increment(domain.collect(old_rows), domain.collect(new_rows), len(old))
@@ -97,9 +97,9 @@ class Case:
 
         learner.update(self.increment.new, strategy=strategy, progress=watch)
         return {
-            "old": [point.true_loss().old for point in seen],
-            "new": [point.true_loss().new for point in seen],
-            "all": [point.true_loss().all for point in seen],
+            "old": [point.evaluation_loss().old for point in seen],
+            "new": [point.evaluation_loss().new for point in seen],
+            "all": [point.evaluation_loss().all for point in seen],
             "change_ratio": [point.change_ratio().median for point in seen],
             "logits": _logits(seen[-1]),
             **_theorem_2(seen[-1], self.before),
@@ -108,7 +108,7 @@ class Case:
     def retrained(self) -> dict[str, float]:
         learner = copy.deepcopy(self.learner)
         learner.update(self.increment.new, strategy=FITTING)
-        return self.measure(learner).true_loss()._asdict()
+        return self.measure(learner).evaluation_loss()._asdict()
 
     def batches(self) -> dict[str, float]:
         """The true loss over X′, and what batches say it is: retraining's and the joint step's."""
@@ -138,7 +138,9 @@ class Case:
             return batch_losses(first[picked], second[picked], objective).mean().item()
 
         def true(old: Pair, new: Pair) -> float:
-            return population(old, new, growth_ratio=alpha, objective=objective).true_loss().all
+            return (
+                population(old, new, growth_ratio=alpha, objective=objective).evaluation_loss().all
+            )
 
         return {
             # Batches count both directions, first view to second and back.

@@ -1,10 +1,10 @@
 """Keep a self-supervised encoder up to date.
 
 >>> import torch, incontrast as ic
->>> learner = ic.Learner(ic.Vectors(8), fitting=ic.Retrain(max_epochs=3), seed=0)
+>>> learner = ic.Learner(ic.Vectors(8), fit_strategy=ic.Retrain(max_epochs=3), seed=0)
 >>> outcome = learner.fit(torch.randn(100, 8))
 >>> outcome = learner.update(torch.randn(20, 8) + 1.0)
->>> outcome.passes
+>>> outcome.forward_passes
 6720
 
 Names are imported when they are first used, so that ``incontrast --help`` need not wait for torch.
@@ -20,20 +20,27 @@ if TYPE_CHECKING:
     from incontrast.domains.base import Collection, Domain, TensorCollection
     from incontrast.domains.check import DomainError, check_domain
     from incontrast.domains.graphs import Graphs
-    from incontrast.domains.image_views import ImageViews
     from incontrast.domains.images import Images
+    from incontrast.domains.images.views import ImageViews
     from incontrast.domains.vectors import Vectors
     from incontrast.learner import Learner
-    from incontrast.memory import KeepAll, Queue, Reservoir
+    from incontrast.memory import KeepAll, Policy, Queue, Reservoir
     from incontrast.outcome import Outcome
-    from incontrast.rates import Cosine, Fixed, Learned
-    from incontrast.rates.literal import DDPG
+    from incontrast.schedules import (
+        DDPG,
+        Cosine,
+        Fixed,
+        Learned,
+        LearningRate,
+        Schedule,
+        ScheduleState,
+    )
     from incontrast.strategies import (
         ICL,
         Distill,
         FineTune,
-        Inference,
         Meta,
+        NoUpdate,
         Replay,
         Retrain,
         Strategy,
@@ -41,43 +48,60 @@ if TYPE_CHECKING:
     )
     from incontrast.strategies.check import StrategyError, check_strategy
     from incontrast.training.collectives import LostProcess, ProcessFailed
-    from incontrast.training.contrast import Objective
-    from incontrast.training.loop import TrainingDiverged
-    from incontrast.training.optimizers import Adam, Prodigy
-    from incontrast.training.progress import Budget, Progress
+    from incontrast.training.objective import (
+        Objective,
+        batch_losses,
+        increment_losses,
+        similarities,
+    )
+    from incontrast.training.optimizers import Adam, OptimizerFactory, Prodigy
+    from incontrast.training.progress import (
+        Budget,
+        Callback,
+        Progress,
+        ProgressCallback,
+        TrainingDiverged,
+    )
+    from incontrast.training.sampler import (
+        BatchIndices,
+        Increment,
+        InfiniteSampler,
+        joint_epoch,
+        new_epoch,
+    )
+    from incontrast.training.task import Task, ViewBatch
     from incontrast.workspace import Workspace, WorkspaceError
 
 _HOME = {
-    "domains.base": ("Collection", "Domain", "TensorCollection"),
-    "domains.check": ("DomainError", "check_domain"),
-    "domains.graphs": ("Graphs",),
-    "domains.image_views": ("ImageViews",),
-    "domains.images": ("Images",),
-    "domains.vectors": ("Vectors",),
-    "learner": ("Learner",),
-    "memory": ("KeepAll", "Queue", "Reservoir"),
-    "outcome": ("Outcome",),
-    "rates": ("Cosine", "Fixed", "Learned"),
-    "rates.literal": ("DDPG",),
-    "strategies": (
-        *("ICL", "Distill", "FineTune", "Inference", "Meta", "Replay", "Retrain"),
-        *("Strategy", "WarmStart"),
-    ),
-    "strategies.check": ("StrategyError", "check_strategy"),
-    "training.collectives": ("LostProcess", "ProcessFailed"),
-    "training.contrast": ("Objective",),
-    "training.loop": ("TrainingDiverged",),
-    "training.optimizers": ("Adam", "Prodigy"),
-    "training.progress": ("Budget", "Progress"),
-    "workspace": ("Workspace", "WorkspaceError"),
+    "domains.base": "Collection Domain TensorCollection",
+    "domains.check": "DomainError check_domain",
+    "domains.graphs": "Graphs",
+    "domains.images": "Images",
+    "domains.images.views": "ImageViews",
+    "domains.vectors": "Vectors",
+    "learner": "Learner",
+    "memory": "KeepAll Policy Queue Reservoir",
+    "outcome": "Outcome",
+    "schedules": "DDPG Cosine Fixed Learned LearningRate Schedule ScheduleState",
+    "strategies": "ICL Distill FineTune Meta NoUpdate Replay Retrain Strategy WarmStart",
+    "strategies.check": "StrategyError check_strategy",
+    "training.collectives": "LostProcess ProcessFailed",
+    "training.objective": "Objective batch_losses increment_losses similarities",
+    "training.optimizers": "Adam OptimizerFactory Prodigy",
+    "training.progress": "Budget Callback Progress ProgressCallback TrainingDiverged",
+    "training.sampler": "BatchIndices Increment InfiniteSampler joint_epoch new_epoch",
+    "training.task": "Task ViewBatch",
+    "workspace": "Workspace WorkspaceError",
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
 __all__ = [
     "DDPG",
     "ICL",
     "Adam",
+    "BatchIndices",
     "Budget",
+    "Callback",
     "Collection",
     "Cosine",
     "Distill",
@@ -88,35 +112,50 @@ __all__ = [
     "Graphs",
     "ImageViews",
     "Images",
-    "Inference",
+    "Increment",
+    "InfiniteSampler",
     "KeepAll",
     "Learned",
     "Learner",
+    "LearningRate",
     "LostProcess",
     "Meta",
+    "NoUpdate",
     "Objective",
+    "OptimizerFactory",
     "Outcome",
+    "Policy",
     "ProcessFailed",
     "Prodigy",
     "Progress",
+    "ProgressCallback",
     "Queue",
     "Replay",
     "Reservoir",
     "Retrain",
+    "Schedule",
+    "ScheduleState",
     "Strategy",
     "StrategyError",
+    "Task",
     "TensorCollection",
     "TrainingDiverged",
     "Vectors",
+    "ViewBatch",
     "WarmStart",
     "Workspace",
     "WorkspaceError",
     "__version__",
+    "batch_losses",
     "check_domain",
     "check_strategy",
     "data",
     "evaluate",
+    "increment_losses",
+    "joint_epoch",
     "loss",
+    "new_epoch",
+    "similarities",
     "streams",
 ]
 

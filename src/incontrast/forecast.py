@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-
-from torch import nn
-
-from incontrast.domains.base import Domain
-from incontrast.strategies.base import Strategy
-from incontrast.training.contrast import Objective
-from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
+from incontrast.strategies.strategy import Strategy
 from incontrast.training.loop import TrainingDiverged, train
 from incontrast.training.progress import Budget
 from incontrast.training.task import Task
@@ -20,25 +12,18 @@ __all__ = ["forecast"]
 TRIAL = Budget(seconds=1.0)
 
 
-def forecast(
-    encoder: nn.Module,
-    domain: Domain,
-    increment: Increment,
-    strategy: Strategy,
-    *,
-    objective: Objective,
-    engine: Engine,
-    seed: int,
-) -> float | None:
-    """Seconds of training at most (patience may end it earlier); None if it cannot be tried."""
-    passes = 2 * strategy.epoch_items(increment) * strategy.max_epochs
+def forecast(task: Task, strategy: Strategy) -> float | None:
+    """Seconds of training at most (patience may end it earlier); None if it cannot be tried.
+
+    Args:
+        task: With a copy of the encoder, which is trained for a second.
+        strategy: How the update would be done.
+    """
+    passes = 2 * strategy.epoch_items(task.increment) * strategy.max_epochs
     if passes == 0:
         return 0.0
-    task = Task(
-        copy.deepcopy(encoder), domain, increment, objective=objective, engine=engine, seed=seed
-    )
     try:
         run = train(task, strategy, budget=TRIAL)
     except (TrainingDiverged, ValueError):
         return None
-    return run.seconds * passes / run.passes if run.passes else None
+    return run.seconds * passes / run.forward_passes if run.forward_passes else None

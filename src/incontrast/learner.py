@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,30 +18,44 @@ from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views
 from incontrast.embedding import embed
 from incontrast.evaluate.drift import Drift, measure_drift
-from incontrast.evaluate.population import Population, TrueLoss, measure
+from incontrast.evaluate.population import EvaluationLoss, Population, measure
 from incontrast.forecast import forecast as expected_seconds
 from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
-from incontrast.rates import RatesState
+from incontrast.schedules import ScheduleState, as_schedule
 from incontrast.strategies import ICL, Retrain, Strategy
-from incontrast.training.agreement import facts
-from incontrast.training.contrast import Objective
+from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Precision
-from incontrast.training.fabric import choose_engine
-from incontrast.training.increment import Increment
-from incontrast.training.loop import calibrate, train
-from incontrast.training.progress import Budget, ProgressCallback, Run
+from incontrast.training.fabric import choose_engine, facts
+from incontrast.training.loop import train
+from incontrast.training.objective import Objective
+from incontrast.training.progress import Budget, ProgressCallback, Run, check_budget
+from incontrast.training.sampler import Increment
 from incontrast.training.task import Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "Own"]
 
 log = logging.getLogger(__name__)
 
 EVALUATED = 512  # old and new items, each, on which an outcome's figures are measured
+
+
+class Own(TypedDict, total=False):
+    """What a saved learner cannot hold, and its owner passes again when it is loaded.
+
+    Objects of incontrast come back by themselves; those of your own classes do not.
+    """
+
+    domain: Domain | None
+    strategy: Strategy | None
+    fit_strategy: Strategy | None
+    memory: Policy | None
+    device: torch.device | str | None
+    fabric: Fabric | None
 
 
 class Learner:
@@ -53,10 +67,10 @@ class Learner:
     Args:
         domain: The kind of data: ``Images(...)``, ``Graphs()``, ``Vectors(...)`` or your own.
         strategy: How an update is done.
-        fitting: How the first fit is done, and a retraining from scratch.
+        fit_strategy: How the first encoder is trained, and a retraining from scratch.
         objective: Temperature and number of negatives of the contrastive loss.
         memory: Which old items to keep for later updates.
-        seed: The same seed gives the same bits.
+        seed: The same seed gives the same weights, bit by bit.
         device: ``"cpu"``, ``"cuda"``, ``"mps"``, …; None takes a CUDA device if there is one.
         precision: ``"bfloat16"`` runs the encoder under autocast.
         fabric: A launched ``lightning_fabric.Fabric``, whose processes work together and which
@@ -65,7 +79,7 @@ class Learner:
 
     >>> from incontrast import Vectors
     >>> rows = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
-    >>> learner = Learner(Vectors(5), fitting=Retrain(max_epochs=2), seed=0)
+    >>> learner = Learner(Vectors(5), fit_strategy=Retrain(max_epochs=2), seed=0)
     >>> outcome = learner.fit(rows[:48])
     >>> outcome = learner.update(rows[48:])
     >>> outcome.growth_ratio
@@ -79,7 +93,7 @@ class Learner:
         domain: Domain,
         *,
         strategy: Strategy | None = None,
-        fitting: Strategy | None = None,
+        fit_strategy: Strategy | None = None,
         objective: Objective | None = None,
         memory: Policy | None = None,
         seed: int = 0,
@@ -88,18 +102,18 @@ class Learner:
         fabric: Fabric | None = None,
     ) -> None:
         self.domain = domain
-        self.unbound_domain = domain
+        self.initial_domain = domain
         """As it was given: every fit starts from it."""
         self.strategy = ICL() if strategy is None else _checked(strategy)
-        self.fitting = Retrain() if fitting is None else _checked(fitting)
+        self.fit_strategy = Retrain() if fit_strategy is None else _checked(fit_strategy)
         self.objective = objective or Objective()
         self.seed = seed
         self.engine = choose_engine(device, precision, fabric)
         self.memory = Memory(memory or KeepAll())
         self.version = 0
-        """How many fits and updates have made this encoder."""
-        self.rates_state: RatesState = {}
-        """What learned rates have learned so far; the next run goes on from it."""
+        """How many fits and updates have led to this encoder."""
+        self.schedule_state: ScheduleState = {}
+        """What a learned schedule has learned so far; the next run resumes from it."""
         self._encoder: nn.Module | None = None
 
     @property
@@ -119,28 +133,26 @@ class Learner:
         items: Any,
         *,
         budget: Budget | None = None,
-        progress: ProgressCallback | None = None,
+        callbacks: Sequence[ProgressCallback] = (),
     ) -> Outcome:
-        """Train a fresh encoder on these items, and remember them.
+        """Train a first encoder on these items, and remember them.
 
-        Fitting again starts anew: encoder and memory of before are gone once it has succeeded.
+        Fitting again starts over: encoder and memory of before are gone once it has succeeded.
+
+        Args:
+            items: X: what the domain collects, or a path to it.
+            budget: What it may cost.
+            callbacks: Called after every step and every epoch; see ``Callback``.
         """
-        with self.engine.together("read the items"):
-            collection = _collected(self.unbound_domain, items)
-            domain = self.unbound_domain.bind(
-                collection.in_memory() if isinstance(collection, StoredCollection) else collection
-            )
-        return self._train(
-            None,
-            domain,
-            Increment(None, collection, 0),
-            Memory(self.memory.policy),
-            {},
-            self.fitting,
-            budget,
-            progress,
-            version=1,
-        )
+        check_budget(budget)
+        if self.fitted:
+            log.warning("fit() starts over: version %d and its memory are replaced", self.version)
+        with self.engine.error_barrier("read the items"):
+            items = _collected(self.initial_domain, items)
+            held = items.in_memory() if isinstance(items, StoredCollection) else items
+            domain = self.initial_domain.fit_statistics(held)
+        begin = _Start(None, domain, Increment(None, items, 0), Memory(self.memory.policy), {}, 1)
+        return self._train(begin, self.fit_strategy, budget, callbacks)
 
     def update(
         self,
@@ -148,7 +160,7 @@ class Learner:
         *,
         strategy: Strategy | None = None,
         budget: Budget | None = None,
-        progress: ProgressCallback | None = None,
+        callbacks: Sequence[ProgressCallback] = (),
     ) -> Outcome:
         """Bring the encoder up to date with new items, and remember them.
 
@@ -156,42 +168,33 @@ class Learner:
             items: ΔX, of the same kind as the first data.
             strategy: How to do it, for this once; the learner's own by default.
             budget: What it may cost. An update that a budget ends is still a good one.
-            progress: Called after every step and every epoch.
+            callbacks: Called after every step and every epoch; see ``Callback``.
         """
+        check_budget(budget)
         if not self.fitted:
             raise RuntimeError("there is no encoder to update yet: call fit() first")
         strategy = self.strategy if strategy is None else _checked(strategy)
-        with self.engine.together("read the new items"):
-            new = _collected(self.domain, items)
-        increment = Increment(self.memory.items, new, self.memory.seen)
-        return self._train(
-            self.encoder,
-            self.domain,
-            increment,
-            self.memory,
-            self.rates_state,
-            strategy,
-            budget,
-            progress,
-            version=self.version + 1,
-        )
+        with self.engine.error_barrier("read the new items"):
+            increment = self._increment(items)
+        memory, state, version = self.memory, self.schedule_state, self.version + 1
+        begin = _Start(self.encoder, self.domain, increment, memory, state, version)
+        return self._train(begin, strategy, budget, callbacks)
+
+    def _increment(self, new: Any) -> Increment:
+        return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
 
     def _train(
         self,
-        current: nn.Module | None,
-        domain: Domain,
-        increment: Increment,
-        memory: Memory,
-        rates_state: RatesState,
+        begin: _Start,
         strategy: Strategy,
         budget: Budget | None,
-        progress: ProgressCallback | None,
-        version: int,
+        callbacks: Sequence[ProgressCallback],
     ) -> Outcome:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
-        if increment.kept + len(increment.new) < 2:
+        current, domain, increment, memory, schedule_state, version = begin
+        if increment.stored + len(increment.new) < 2:
             raise ValueError("training needs at least 2 items, got 1: items are compared")
-        with self.engine.together("begin training"):
+        with self.engine.error_barrier("begin training"):
             if current is None or strategy.from_scratch:
                 with seeded(self.seed, "weights", version):
                     encoder = domain.encoder()
@@ -200,8 +203,8 @@ class Learner:
             encoder = self.engine.place(encoder)
             check_views(domain, increment.new, encoder, place=self.engine.place)
             remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
-        self.engine.check_same(lambda: facts(self.seed, version, domain, increment, strategy))
-        self.engine.align(encoder)
+        self.engine.check_equal(lambda: facts(self.seed, version, domain, increment, strategy))
+        self.engine.broadcast_weights(encoder)
         task = Task(
             encoder,
             domain,
@@ -209,28 +212,28 @@ class Learner:
             objective=self.objective,
             engine=self.engine,
             seed=generator(self.seed, "task", version).initial_seed(),
+            before=current,
         )
         if current is None:
             # BatchNorm that has seen no data would make the start look better or worse than it is.
             with seeded(task.seed, "calibration", device=self.engine.device):
                 calibrate(task, encoder)
-        before, before_seconds = self._measure(
-            encoder if current is None else current, domain, increment
+        before, seconds_before = self._measure(current or encoder, domain, increment)
+        run = train(
+            task, strategy, budget=budget, callbacks=callbacks, schedule_state=schedule_state
         )
-        run = train(task, strategy, budget=budget, progress=progress, rates_state=rates_state)
-        after, after_seconds = self._measure(encoder, domain, increment)
-        self.engine.align(encoder)
-        taken_back = False
-        if strategy.rates.guarded and current is not None and not strategy.from_scratch:
-            rise = self.engine.agree(after.true_loss().all - before.true_loss().all)
-            taken_back = rise > 0.0
-        if taken_back and current is not None:
-            encoder, after = current, before
-        outcome = _outcome(
-            strategy, increment, run, before, after, before_seconds + after_seconds, taken_back
-        )
+        after, seconds_after = self._measure(encoder, domain, increment)
+        self.engine.broadcast_weights(encoder)
+        reverted = False
+        if current is not None and as_schedule(strategy.lr).guarded and not strategy.from_scratch:
+            rise = after.evaluation_loss().all - before.evaluation_loss().all
+            reverted = self.engine.broadcast_float(rise) > 0.0
+            if reverted:
+                encoder, after = current, before
+        measuring = seconds_before + seconds_after
+        outcome = _outcome(strategy, increment, run, before, after, measuring, reverted)
         self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
-        self.rates_state = run.rates_state or rates_state
+        self.schedule_state = run.schedule_state or schedule_state
         log.info("version %d: %s", version, outcome)
         return outcome
 
@@ -240,16 +243,13 @@ class Learner:
         begin = time.perf_counter()
         training = encoder.training
         population = measure(
-            encoder.eval(),
-            domain,
-            increment,
-            objective=self.objective,
-            engine=self.engine,
-            sample=EVALUATED,
-            seed=self.seed,
+            encoder.eval(), domain, increment, sample=EVALUATED, **self._settings()
         )
         encoder.train(training)
         return population, time.perf_counter() - begin
+
+    def _settings(self) -> dict[str, Any]:
+        return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
 
     def embed(self, items: Any, *, progress: Callable[[int], None] | None = None) -> Tensor:
         """(n, d) embeddings of these items, on the CPU.
@@ -259,55 +259,46 @@ class Learner:
             progress: Called with the number of items done, after each batch.
         """
         encoder = self.encoder
-        with self.engine.together("read the items"):
+        with self.engine.error_barrier("read the items"):
             collection = _collected(self.domain, items)
         return embed(encoder, self.domain, collection, engine=self.engine, progress=progress)
 
-    def true_loss(self, old: Any, new: Any = None, *, sample: int | None = None) -> TrueLoss:
-        """The true loss of old and of new items, each with noise from both.
+    def evaluation_loss(
+        self, old: Any, new: Any = None, *, sample: int | None = None
+    ) -> EvaluationLoss:
+        """The loss of old and of new items on fixed views, each with negatives from both.
 
         Args:
             old: Items of X.
             new: Items of ΔX, if any.
             sample: Items of each at most, drawn at random; all of them if None.
         """
-        encoder = self.encoder
-        first = _collected(self.domain, old)
+        encoder, first = self.encoder, _collected(self.domain, old)
         if new is None:
             increment = Increment(None, first, 0)
         else:
             increment = Increment(first, _collected(self.domain, new), len(first))
-        loss = measure(
-            encoder,
-            self.domain,
-            increment,
-            objective=self.objective,
-            engine=self.engine,
-            sample=sample,
-            seed=self.seed,
-        ).true_loss()
-        return loss if new is not None else TrueLoss(loss.new, loss.old, loss.all)
+        found = measure(encoder, self.domain, increment, sample=sample, **self._settings())
+        loss = found.evaluation_loss()
+        return loss if new is not None else EvaluationLoss(loss.new, loss.old, loss.all)
 
-    def drift(self, new: Any, *, level: float = 0.05, forecast: bool = True) -> Drift:
+    def drift(self, new: Any, *, significance: float = 0.05, forecast: bool = True) -> Drift:
         """Whether new items differ from what memory holds, in this encoder's eyes.
 
         Args:
             new: Items of the same kind as the first data.
-            level: The share of false alarms that is accepted.
+            significance: The share of false alarms that is accepted.
             forecast: Also try for a second how long an update would take on this machine.
         """
-        encoder = self.encoder
-        increment = Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
-        settings: dict[str, Any] = {
-            "objective": self.objective,
-            "engine": self.engine,
-            "seed": self.seed,
-        }
-        found = measure_drift(encoder, self.domain, increment, level=level, **settings)
+        encoder, increment = self.encoder, self._increment(new)
+        settings = self._settings()
+        found = measure_drift(
+            encoder, self.domain, increment, significance=significance, **settings
+        )
         if not forecast:
             return found
-        seconds = expected_seconds(encoder, self.domain, increment, self.strategy, **settings)
-        return replace(found, seconds=seconds)
+        task = Task(copy.deepcopy(encoder), self.domain, increment, before=encoder, **settings)
+        return replace(found, seconds=expected_seconds(task, self.strategy))
 
     def forget(self, ids: Iterable[int]) -> None:
         """Remove items from memory for good; ids are places in the order of arrival, from 0."""
@@ -320,40 +311,28 @@ class Learner:
         save(self, Path(folder))
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        *,
-        domain: Domain | None = None,
-        strategy: Strategy | None = None,
-        fitting: Strategy | None = None,
-        memory: Policy | None = None,
-        device: torch.device | str | None = None,
-        fabric: Fabric | None = None,
-    ) -> Learner:
+    def load(cls, folder: str | Path, **own: Unpack[Own]) -> Learner:
         """Read a learner back. Nothing in the folder is executed.
 
         Args:
             folder: What ``save`` wrote.
-            domain: The domain, where it is one of your own or has an encoder of your own.
-            strategy: The strategy, where it is one of your own.
-            fitting: The fitting strategy, where it is one of your own.
-            memory: The policy of the memory, where it is one of your own.
-            device: As in the constructor.
-            fabric: As in the constructor.
+            own: Domain, strategies and memory policy where they are classes of your own; device
+                and fabric as in the constructor.
         """
         from incontrast.saving import load
 
-        return load(
-            Path(folder),
-            kind=cls,
-            domain=domain,
-            strategy=strategy,
-            fitting=fitting,
-            memory=memory,
-            device=device,
-            fabric=fabric,
-        )
+        return load(Path(folder), cls, **own)
+
+
+class _Start(NamedTuple):
+    """What a fit or an update begins with."""
+
+    current: nn.Module | None
+    domain: Domain
+    increment: Increment
+    memory: Memory
+    schedule_state: ScheduleState
+    version: int
 
 
 def _checked(strategy: Any) -> Strategy:
@@ -377,22 +356,22 @@ def _outcome(
     before: Population,
     after: Population,
     evaluation_seconds: float,
-    taken_back: bool,
+    reverted: bool,
 ) -> Outcome:
     return Outcome(
         strategy=strategy,
         growth_ratio=increment.growth_ratio,
-        loss=Change(before.true_loss(), after.true_loss()),
+        loss=Change(before.evaluation_loss(), after.evaluation_loss()),
         change_ratio=(
-            Change(before.change_ratio(), after.change_ratio()) if increment.kept > 1 else None
+            Change(before.change_ratio(), after.change_ratio()) if increment.stored > 1 else None
         ),
         seconds=run.seconds,
         evaluation_seconds=evaluation_seconds,
         epochs=len(run.history),
         steps=run.steps,
-        passes=run.passes,
+        forward_passes=run.forward_passes,
         stopped=run.stopped,
-        undone=run.undone,
-        taken_back=taken_back,
+        rollbacks=run.rollbacks,
+        reverted=reverted,
         history=run.history,
     )

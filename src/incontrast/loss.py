@@ -34,7 +34,7 @@ def log_partition(positive: Tensor, negatives: Tensor, *, k: float) -> Tensor:
 
     Args:
         positive: (n,) logits of the positive pairs.
-        negatives: (n, m) logits of negatives drawn from the noise distribution.
+        negatives: (n, m) logits of negatives, drawn from the distribution they stand for.
         k: K, the number of negatives per positive that the loss stands for.
     """
     _check(positive, negatives, k=k)
@@ -56,7 +56,7 @@ def info_nce(positive: Tensor, negatives: Tensor, *, k: float) -> Tensor:
 def change_ratio(
     positive: Tensor, old_negatives: Tensor, new_negatives: Tensor, *, k: float
 ) -> Tensor:
-    """r = (f⁺ + K·E_ΔX f⁻) / (f⁺ + K·E_X f⁻): how the noise changes (Def. 4); 1 means not at all.
+    """r = (f⁺ + K·E_ΔX f⁻) / (f⁺ + K·E_X f⁻): how negatives change (Def. 4); 1 is not at all.
 
     The ratio itself overflows where its logarithm does not: beyond e^88 it is infinite in float32.
     """
@@ -108,14 +108,14 @@ def retraining_info_nce(
     """
     check_growth_ratio(growth_ratio)
     _check(positive, old_negatives, new_negatives, k=k)
-    noise = _log_mean_exp(old_negatives)
+    negatives = _log_mean_exp(old_negatives)
     if growth_ratio > 0.0:
-        noise = torch.logaddexp(
-            noise + math.log1p(-growth_ratio),
+        negatives = torch.logaddexp(
+            negatives + math.log1p(-growth_ratio),
             _log_mean_exp(new_negatives) + math.log(growth_ratio),
         )
     wide = _wide(positive)
-    return (_partition(wide, noise, k) - wide).to(positive.dtype)
+    return (_partition(wide, negatives, k) - wide).to(positive.dtype)
 
 
 def check_growth_ratio(growth_ratio: float) -> None:
@@ -139,8 +139,8 @@ def _log_change_ratio(
     )
 
 
-def _partition(positive: Tensor, log_noise: Tensor, k: float) -> Tensor:
-    return torch.logaddexp(positive, log_noise + math.log(k))
+def _partition(positive: Tensor, log_mean: Tensor, k: float) -> Tensor:
+    return torch.logaddexp(positive, log_mean + math.log(k))
 
 
 def _log_mean_exp(logits: Tensor) -> Tensor:

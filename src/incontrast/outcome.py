@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from incontrast.evaluate.population import Quartiles, TrueLoss
-from incontrast.strategies.base import Strategy
+from incontrast.evaluate.population import EvaluationLoss, Quartiles
+from incontrast.strategies.strategy import Strategy
 from incontrast.training.progress import Epoch, Stop
 
 __all__ = ["Change", "Outcome"]
@@ -28,52 +28,53 @@ class Outcome:
     Args:
         strategy: How it was done.
         growth_ratio: α; 1 for a fit.
-        loss: The true loss over X′, of old items, of new items and of all, before and after.
+        loss: The evaluation loss over X′, of old items, of new items and of all, before and after.
         change_ratio: The quartiles of r over old items, before and after; None where there are
-            fewer than two old items at hand.
+            fewer than two stored old items.
         seconds: Training time; what callbacks and evaluation took does not count.
         evaluation_seconds: Time spent on the figures of this outcome.
-        epochs: Epochs begun.
+        epochs: Epochs, the last of which may not be complete.
         steps: Steps of the optimiser.
-        passes: Views that went through the encoder.
+        forward_passes: Views that went through the encoder.
         stopped: What ended training.
-        undone: How often learned rates took steps back that had done harm.
-        taken_back: Whether the encoder is the one of before, because guarded rates ended above the
-            loss they began with.
+        rollbacks: How often a learned schedule rolled back steps that had done harm.
+        reverted: Whether the encoder is the one of before, because a guarded schedule ended above
+            the loss it began with.
         history: One line per epoch.
     """
 
     strategy: Strategy
     growth_ratio: float
-    loss: Change[TrueLoss]
+    loss: Change[EvaluationLoss]
     change_ratio: Change[Quartiles] | None
     seconds: float
     evaluation_seconds: float
     epochs: int
     steps: int
-    passes: int
+    forward_passes: int
     stopped: Stop
-    undone: int
-    taken_back: bool
+    rollbacks: int
+    reverted: bool
     history: tuple[Epoch, ...]
 
     @property
     def loss_old(self) -> Change[float]:
-        """The true loss of old items, before and after."""
+        """The evaluation loss of old items, before and after."""
         return Change(self.loss.before.old, self.loss.after.old)
 
     @property
     def loss_new(self) -> Change[float]:
-        """The true loss of new items, before and after."""
+        """The evaluation loss of new items, before and after."""
         return Change(self.loss.before.new, self.loss.after.new)
 
     def __str__(self) -> str:
         lines = [
-            f"{type(self.strategy).__name__}: {self.epochs} epochs, {self.steps} steps, "
+            f"{type(self.strategy).__name__}: {counted(self.epochs, 'epoch')}, "
+            f"{counted(self.steps, 'step')}, "
             f"{self.seconds:.1f} s, stopped by {self.stopped}"
         ]
-        if self.taken_back:
-            lines.append("  taken back: the loss had not fallen, the encoder is the one of before")
+        if self.reverted:
+            lines.append("  reverted: the loss had not fallen, the encoder is the one of before")
         if self.change_ratio is not None:
             lines.append(f"  loss of old items  {_arrow(*self.loss_old)}")
             lines.append(f"  loss of new items  {_arrow(*self.loss_new)}")
@@ -82,6 +83,11 @@ class Outcome:
         else:
             lines.append(f"  loss  {_arrow(*self.loss_new)}")
         return "\n".join(lines)
+
+
+def counted(count: int, thing: str) -> str:
+    """So many things, in words."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _arrow(before: float, after: float) -> str:

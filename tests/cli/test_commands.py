@@ -112,7 +112,7 @@ def test_settings_from_a_file(tmp_path: Path, rows: list[Path]) -> None:
     run("init", tmp_path / "space", "--config", config, "--memory-items", 40)
     run("fit", rows[0], "--config", config)
     learner = Workspace.open(tmp_path / "space").learner()
-    assert learner.fitting.max_epochs == 1
+    assert learner.fit_strategy.max_epochs == 1
     assert len(learner.memory) == 40  # a flag comes before the file
     config.write_text("[init]\nfit_epoch = 1\n")
     shown = run("init", tmp_path / "other", "--like", rows[0], "--config", config, code=2)

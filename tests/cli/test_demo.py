@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from incontrast import ICL, Budget, Inference, Retrain
+from incontrast import ICL, Budget, NoUpdate, Retrain
 from incontrast.cli import demo
 from incontrast.cli.app import app
 
@@ -17,8 +17,8 @@ def test_the_demonstration_prints_a_table_and_draws_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "EPOCHS", 1)
-    monkeypatch.setattr(demo, "LIMIT", Budget(passes=400))
-    quick = {"inference": Inference(), "ICL": ICL(), "retraining": Retrain(max_epochs=1)}
+    monkeypatch.setattr(demo, "LIMIT", Budget(forward_passes=400))
+    quick = {"inference": NoUpdate(), "ICL": ICL(), "retraining": Retrain(max_epochs=1)}
     monkeypatch.setattr(demo, "STRATEGIES", quick)
     picture = tmp_path / "picture.svg"
     threads = torch.get_num_threads()

@@ -19,7 +19,7 @@ from incontrast.data.folder import image_folder
 from incontrast.data.labelled import Labelled
 from incontrast.data.mnist import mnist
 from incontrast.domains.base import TensorCollection
-from incontrast.domains.images import Images
+from incontrast.domains.images.domain import Images
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from torch_geometric.datasets import TUDataset
 
 from incontrast.data.tu import tu
-from incontrast.domains.graphs import Graphs
+from incontrast.domains.graphs.domain import Graphs
 
 # Two graphs: a path of three nodes with a loop and a repeated edge, then an edge and a lone node.
 FILES = {

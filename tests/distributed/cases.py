@@ -9,13 +9,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 import incontrast as ic
-from incontrast.domains.graph_collection import GraphCollection
+from incontrast.domains.graphs.collection import GraphCollection
 from incontrast.randomness import seeded
-from incontrast.training.contrast import Objective
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
 from incontrast.training.loop import train
+from incontrast.training.objective import Objective
 from incontrast.training.progress import Progress
+from incontrast.training.sampler import Increment
 from incontrast.training.task import Task
 
 OLD, NEW = 37, 41  # neither divides by 2 or 4, nor do the batches below
@@ -34,7 +34,7 @@ def vectors(wide: bool) -> tuple[ic.Domain, Any]:
     rows[OLD:] += 1.0
     domain = ic.Vectors(6, hidden=16, out=8)
     items = ic.TensorCollection(rows.double() if wide else rows)
-    return domain.bind(items), items
+    return domain.fit_statistics(items), items
 
 
 def images(wide: bool) -> tuple[ic.Domain, Any]:
@@ -55,31 +55,31 @@ def graphs(wide: bool) -> tuple[ic.Domain, Any]:
     items = ic.Graphs().collect(pairs)
     if wide:
         items = GraphCollection(items.x.double(), items.edge_index, items.node_ptr, items.edge_ptr)
-    return ic.Graphs(hidden=8, drop=0.6).bind(items), items
+    return ic.Graphs(hidden=8, drop=0.6).fit_statistics(items), items
 
 
 DATA = {"vectors": vectors, "images": images, "graphs": graphs}
-JOINT = ic.ICL(batch=11, old_batch=10, max_epochs=5, rates=ic.Fixed(2e-3))
+JOINT = ic.ICL(batch_size=11, old_batch_size=10, max_epochs=5, optimizer=ic.Adam())
 STRATEGIES: dict[str, ic.Strategy] = {
-    "NCE-I": ic.WarmStart(batch=21, max_epochs=5),
+    "NCE-I": ic.WarmStart(batch_size=21, max_epochs=5),
     "ICL, retention 0": replace(JOINT, retention=0.0),
     "ICL, retention 1": JOINT,
-    "ICL, changes bounded": replace(JOINT, rates=ic.ICL().rates),
-    "meta, order 1": replace(JOINT, meta=ic.Meta(order=1, steps=2, rates=ic.Fixed(0.01))),
-    "meta, order 2": replace(JOINT, meta=ic.Meta(steps=2, query="both", rates=ic.Fixed(0.01))),
-    "distilled": ic.Distill(batch=11, max_epochs=5),
+    "ICL, capped": replace(JOINT, optimizer=ic.ICL().optimizer),
+    "meta, order 1": replace(JOINT, meta=ic.Meta(order=1, steps=2, lr=0.01)),
+    "meta, order 2": replace(JOINT, meta=ic.Meta(steps=2, query="both", lr=0.01)),
+    "distilled": ic.Distill(batch_size=11, max_epochs=5),
 }
 
 
 def gentle(strategy: ic.Strategy) -> ic.Strategy:
-    """The same at small rates, for ``plain`` steps."""
-    settings: dict[str, Any] = {"rates": ic.Fixed(1e-4)}
+    """The same at a small learning rate, with ``plain`` steps."""
+    settings: dict[str, Any] = {"lr": 1e-4, "optimizer": plain}
     if isinstance(strategy, ic.ICL) and strategy.meta is not None:
-        settings["meta"] = replace(strategy.meta, rates=ic.Fixed(1e-3))
+        settings["meta"] = replace(strategy.meta, lr=1e-3)
     return replace(strategy, **settings)
 
 
-def plain(parameters: list[nn.Parameter], **_: Any) -> torch.optim.Optimizer:
+def plain(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """An optimiser in Adam's place that does not amplify rounding.
 
     Adam divides a gradient by its own size, so that rounding is a whole step where it is nothing
@@ -131,7 +131,7 @@ def trained(
                 assert parameter.grad is not None
                 seen[f"gradient {progress.steps} {name}"] = parameter.grad.clone()
 
-    run = train(task, strategy, progress=look)
+    run = train(task, strategy, callbacks=[look])
     assert run.steps == STEPS, run.steps
-    seen["passes"] = torch.tensor(run.passes, dtype=torch.float64)
+    seen["passes"] = torch.tensor(run.forward_passes, dtype=torch.float64)
     return seen | {f"weight {name}": value for name, value in encoder.state_dict().items()}

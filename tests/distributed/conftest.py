@@ -64,7 +64,7 @@ def launch(folder: Path, jobs: list[str], processes: int = 2, **environment: str
 
 
 @pytest.fixture(scope="session")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
+def process_group(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
     """Runs jobs in a new group of processes."""
     pytest.importorskip("lightning_fabric")
 

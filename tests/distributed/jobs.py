@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import cases
 import numpy as np
@@ -20,7 +19,12 @@ import incontrast as ic
 from incontrast.data import sources
 from incontrast.data.sources import Source
 from incontrast.training.batch_norm import SynchronisedBatchNorm
-from incontrast.training.collectives import LostProcess, ProcessFailed, exchange, joined
+from incontrast.training.collectives import (
+    LostProcess,
+    ProcessFailed,
+    all_gather_objects,
+    all_gather_rows,
+)
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import FabricEngine, choose_engine
 from incontrast.training.progress import Progress
@@ -39,14 +43,11 @@ def engine() -> FabricEngine:
 def equal(data: str, strategy: str, precision: str) -> Result:
     """The largest difference between one process and many, of losses, gradients and weights."""
     wide, many = precision == "float64", engine()
-    how, optimizer = cases.STRATEGIES[strategy], torch.optim.Adam
-    if not wide:
-        how, optimizer = cases.gentle(how), cases.plain  # type: ignore[assignment]
-    with patch("torch.optim.Adam", optimizer):
-        theirs = cases.trained(data, how, many, wide=wide)
-        if many.rank > 0:
-            return {}
-        ours = cases.trained(data, how, Engine("cpu"), wide=wide)
+    how = cases.STRATEGIES[strategy] if wide else cases.gentle(cases.STRATEGIES[strategy])
+    theirs = cases.trained(data, how, many, wide=wide)
+    if many.rank > 0:
+        return {}
+    ours = cases.trained(data, how, Engine("cpu"), wide=wide)
     return _differences(ours, theirs)
 
 
@@ -105,9 +106,11 @@ def batch_norm() -> Result:
         parts = steps(theirs, whole[mine], weights[mine], True)
         for expected, part in zip(one, parts, strict=True):
             if part.dim() > 1:  # of x: each process has its rows
-                got = joined(part.flatten(1)).reshape(shape)
+                got = all_gather_rows(part.flatten(1)).reshape(shape)
             else:  # of weight and bias: each process has its items' share
-                got = torch.tensor(exchange(part.tolist()), dtype=torch.float64).sum(dim=0)
+                got = torch.tensor(all_gather_objects(part.tolist()), dtype=torch.float64).sum(
+                    dim=0
+                )
             name = f"{len(shape)}d"
             found[name] = max(found.get(name, 0.0), float((got - expected).abs().max()))
         for name in ("running_mean", "running_var"):
@@ -137,7 +140,7 @@ FIT = ic.Retrain(max_epochs=3)
 def learner(**settings: Any) -> ic.Learner:
     return ic.Learner(
         ic.Vectors(5, hidden=16, out=8),
-        fitting=FIT,
+        fit_strategy=FIT,
         memory=ic.Reservoir(items=90),
         strategy=ic.ICL(max_epochs=2),
         seed=3,
@@ -155,33 +158,35 @@ def learners() -> Result:
         outcome = of.update(ROWS[200:])
         found[name] = {
             "steps": outcome.steps,
-            "passes": outcome.passes,
+            "passes": outcome.forward_passes,
             "stopped": outcome.stopped,
             "version": of.version,
             "ids": of.memory.ids.tolist(),
             "loss": list(outcome.loss.after),
         }
     found["embeddings"] = float((many.embed(ROWS) - one.embed(ROWS)).abs().max())
-    found["weights"] = exchange(many.embed(ROWS[:3]).tolist())
-    found["seconds"] = exchange(outcome.seconds)
-    found["true loss"] = [list(of.true_loss(ROWS[:50], ROWS[250:])) for of in (one, many)]
-    learned = ic.ICL(max_epochs=8, rates=ic.Learned(start=0.05))
+    found["weights"] = all_gather_objects(many.embed(ROWS[:3]).tolist())
+    found["seconds"] = all_gather_objects(outcome.seconds)
+    found["evaluation loss"] = [
+        list(of.evaluation_loss(ROWS[:50], ROWS[250:])) for of in (one, many)
+    ]
+    learned = ic.ICL(max_epochs=8, lr=ic.Learned(start=0.05))
     outcomes = [of.update(ROWS[:60], strategy=learned) for of in (one, many)]
     found["learned"] = [
-        [outcome.steps, outcome.undone, outcome.history[-1].rate] for outcome in outcomes
+        [outcome.steps, outcome.rollbacks, outcome.history[-1].lr] for outcome in outcomes
     ]
-    found["agents"] = exchange({n: v.tolist() for n, v in many.rates_state.items()})
+    found["agents"] = all_gather_objects({n: v.tolist() for n, v in many.schedule_state.items()})
     return found
 
 
 def budgets() -> Result:
     """Clocks differ between processes, decisions do not."""
     of = learner()
-    of.engine.agree(0.0)
+    of.engine.broadcast_float(0.0)
     if of.engine.rank:
         time.sleep(0.2)
     outcome = of.fit(ROWS, budget=ic.Budget(seconds=0.3))
-    return {"stopped": outcome.stopped, "steps": outcome.steps, "passes": outcome.passes}
+    return {"stopped": outcome.stopped, "steps": outcome.steps, "passes": outcome.forward_passes}
 
 
 def few() -> Result:
@@ -254,7 +259,7 @@ def failures() -> Result:
         except (ValueError, ProcessFailed) as error:
             found[name] = f"{type(error).__name__}: {error}"
     try:
-        of.update(ROWS[:50], strategy=ic.ICL(rates=ic.Fixed(1e30)))
+        of.update(ROWS[:50], strategy=ic.ICL(lr=ic.Fixed(1e30)))
     except ic.TrainingDiverged as error:
         found["diverged"] = str(error)
     found["unchanged"] = bool(torch.equal(before, of.embed(ROWS))) and of.version == 1
@@ -285,7 +290,7 @@ def lost(what: str) -> Result:
     begin = time.monotonic()
     message = None
     try:
-        of.update(ROWS[:100], progress=Slow(1, what))
+        of.update(ROWS[:100], callbacks=[Slow(1, what)])
     except LostProcess as error:
         message = str(error)
     after = of.encoder.state_dict()
@@ -312,14 +317,14 @@ def spaces() -> Result:
         found["refused"] = f"{type(error).__name__}: {error}"
     np.save(folder / f"rows-{rank}.npy", ROWS)  # a source must be seen by all, under one name
     source = Source(folder / "rows-0.npy", "vectors", ROWS.numpy())
-    together.crew().engine.agree(0.0)
+    together.crew().engine.broadcast_float(0.0)
     for name in ("joined.npy", "shards"):
         done = embed_source(together, source, folder / name)
         found[name] = [done.rows, done.added, embed_source(together, source, folder / name).added]
     if rank == 0:
         one.engine = Engine("cpu")
         found.update(_beside(one, together, source, folder))
-    together.crew().engine.agree(0.0)
+    together.crew().engine.broadcast_float(0.0)
     return found
 
 
@@ -351,7 +356,7 @@ def embedding(what: str) -> Result:
     of = learner()
     rank = of.engine.rank
     made = (folder / "space" / "current.json").exists()
-    of.engine.agree(0.0)  # all have looked
+    of.engine.broadcast_float(0.0)  # all have looked
     if not made:
         ic.Workspace.create(folder / "space", of).fit(ROWS)
     space = ic.Workspace.open(folder / "space")
@@ -359,7 +364,7 @@ def embedding(what: str) -> Result:
     if rank == 0:
         np.save(folder / "rows.npy", rows)
         os.utime(folder / "rows.npy", (0, 0))
-    of.engine.agree(0.0)
+    of.engine.broadcast_float(0.0)
     source = Source(folder / "rows.npy", "vectors", rows)
 
     def progress(done: int, total: int) -> None:

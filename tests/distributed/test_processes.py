@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from incontrast.training import fabric
 from incontrast.training.engine import Engine
-from incontrast.training.share import share_of
+from incontrast.training.fabric import share_of
 
 KINDS = ("vectors", "images", "graphs")
 STEPS = ("NCE-I", "ICL, retention 0", "ICL, retention 1", "meta, order 2")
-WIDE = [
-    f"equal:{kind}:{step}:float64" for kind in KINDS for step in (*STEPS, "ICL, changes bounded")
-]
+WIDE = [f"equal:{kind}:{step}:float64" for kind in KINDS for step in (*STEPS, "ICL, capped")]
 SINGLE = [f"equal:{kind}:ICL, retention 1:float32" for kind in KINDS]
 ADAM = [f"rounding:{kind}:ICL, retention 1" for kind in KINDS]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]
@@ -26,9 +24,9 @@ SPACES = ["spaces"]
 
 
 @pytest.fixture(scope="module")
-def results(together: Callable[..., Any]) -> list[dict[str, Any]]:
+def results(process_group: Callable[..., Any]) -> list[dict[str, Any]]:
     """Everything that two processes can do in one go: starting them takes seconds."""
-    ended = together([*WIDE, *SINGLE, *ADAM, *OTHERS, *SPACES])
+    ended = process_group([*WIDE, *SINGLE, *ADAM, *OTHERS, *SPACES])
     assert ended.codes == [0, 0], "\n".join(ended.outputs)
     return ended.results
 
@@ -82,10 +80,10 @@ def test_a_learner_gives_the_same_answer(results: list[dict[str, Any]]) -> None:
         assert one == many
         assert len(one["ids"]) == 90
         assert found["embeddings"] < 1e-3
-        assert found["true loss"][0] == pytest.approx(found["true loss"][1], rel=1e-4)
+        assert found["evaluation loss"][0] == pytest.approx(found["evaluation loss"][1], rel=1e-4)
 
 
-def test_learned_rates_are_agreed_on(results: list[dict[str, Any]]) -> None:
+def test_a_learned_schedule_is_the_same_everywhere(results: list[dict[str, Any]]) -> None:
     for result in results:
         one, many = result["learners"]["learned"]
         assert one[:2] == many[:2]
@@ -95,7 +93,7 @@ def test_learned_rates_are_agreed_on(results: list[dict[str, Any]]) -> None:
         assert first
 
 
-def test_all_processes_end_with_the_same_bits(results: list[dict[str, Any]]) -> None:
+def test_all_processes_end_with_the_same_weights(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert result["learners"]["weights"][0] == result["learners"]["weights"][1]
         assert len(set(result["learners"]["seconds"])) == 1
@@ -143,8 +141,10 @@ def test_what_fails_in_one_process_fails_in_all(results: list[dict[str, Any]]) -
         assert found["version"] == 2
 
 
-def test_a_killed_process_ends_the_others_with_one_message(together: Callable[..., Any]) -> None:
-    ended = together(["lost:kill"])
+def test_a_killed_process_ends_the_others_with_one_message(
+    process_group: Callable[..., Any],
+) -> None:
+    ended = process_group(["lost:kill"])
     assert ended.codes == [0, -9], ended.outputs
     found = ended.results[0]["lost:kill"]
     assert "process 0 of 2" in found["message"]

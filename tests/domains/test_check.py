@@ -88,7 +88,7 @@ def test_a_domain_of_one_s_own_needs_three_methods() -> None:
 
 
 def test_the_least_domain_can_be_learned_from() -> None:
-    learner = Learner(Noisy(), fitting=Retrain(max_epochs=1))
+    learner = Learner(Noisy(), fit_strategy=Retrain(max_epochs=1))
     learner.fit(ITEMS)
     assert learner.embed(ITEMS).shape == (6, 3)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from incontrast.training.share import share_of
 from torch import Generator, Tensor, nn
 
 import incontrast as ic
 from incontrast.domains.base import Part
-from incontrast.training.share import share_of
 
 COUNT = 11
 
@@ -21,7 +21,7 @@ def vectors() -> tuple[ic.Domain, Any, Any]:
     rows = torch.randn(2 * COUNT, 3, generator=Generator().manual_seed(0))
     domain = ic.Vectors(3)
     old, new = domain.collect(rows[:COUNT]), domain.collect(rows[COUNT:])
-    return domain.bind(old), old, new
+    return domain.fit_statistics(old), old, new
 
 
 def images() -> tuple[ic.Domain, Any, Any]:
@@ -40,7 +40,7 @@ def graphs(**settings: Any) -> tuple[ic.Domain, Any, Any]:
         items.append((edges, torch.randn(nodes, 2, generator=draws)))
     domain = ic.Graphs(hidden=4, drop=0.7, **settings)
     old, new = domain.collect(items[:COUNT]), domain.collect(items[COUNT:])
-    return domain.bind(old), old, new
+    return domain.fit_statistics(old), old, new
 
 
 @dataclass(frozen=True)

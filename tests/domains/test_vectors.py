@@ -10,7 +10,7 @@ from incontrast import TensorCollection, Vectors, check_domain
 
 
 def bound(blobs, **settings) -> Vectors:
-    return Vectors(8, **settings).bind(TensorCollection(blobs(200)))
+    return Vectors(8, **settings).fit_statistics(TensorCollection(blobs(200)))
 
 
 def test_features_are_standardised_by_the_first_data(blobs) -> None:
@@ -18,13 +18,13 @@ def test_features_are_standardised_by_the_first_data(blobs) -> None:
     prepared = bound(blobs).prepare(rows)
     torch.testing.assert_close(prepared.mean(0), torch.zeros(8), atol=1e-5, rtol=0)
     torch.testing.assert_close(prepared.std(0, correction=0), torch.ones(8), atol=1e-4, rtol=0)
-    assert bound(blobs).bind(TensorCollection(rows + 100)) == bound(blobs)
+    assert bound(blobs).fit_statistics(TensorCollection(rows + 100)) == bound(blobs)
 
 
 def test_a_feature_that_hardly_varies_cannot_blow_up() -> None:
     rows = torch.zeros(100, 2)
     rows[0, 0] = 1.0
-    domain = Vectors(2).bind(TensorCollection(rows))
+    domain = Vectors(2).fit_statistics(TensorCollection(rows))
     assert domain.std is not None
     assert domain.std[1] == 1.0
     far = domain.prepare(torch.tensor([[1e6, 1e6], [-1e6, 0.0], [2e6, 0.0]]))

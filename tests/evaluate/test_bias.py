@@ -16,8 +16,8 @@ from incontrast.evaluate import Population, RiskBound, bias, measure, risk_bound
 from incontrast.evaluate.population import population
 from incontrast.loss import change_ratio, incremental_info_nce, info_nce
 from incontrast.streams import by_class
-from incontrast.training.contrast import Objective
-from incontrast.training.increment import Increment
+from incontrast.training.objective import Objective
+from incontrast.training.sampler import Increment
 
 OBJECTIVE = Objective()
 K = OBJECTIVE.negatives
@@ -60,9 +60,9 @@ def test_bias_of_inference_and_fine_tuning_is_that_of_table_2() -> None:
     on_old, on_new = partitions(old, old, new), partitions(new, old, new)
     log_ratio = [math.log(z["X′"] / z["X"]) for z in on_old]  # log r^{X→X′}
     biases = bias(made(old, new))
-    assert biases.inference.old.tolist() == pytest.approx(log_ratio, abs=1e-10)
+    assert biases.no_update.old.tolist() == pytest.approx(log_ratio, abs=1e-10)
     assert biases.fine_tuning.old.tolist() == pytest.approx(log_ratio, abs=1e-10)
-    assert biases.inference.new.tolist() == pytest.approx(
+    assert biases.no_update.new.tolist() == pytest.approx(
         [-math.log(z["f⁺"] / z["X′"]) for z in on_new], abs=1e-10
     )
     assert biases.fine_tuning.new.tolist() == pytest.approx(
@@ -85,12 +85,12 @@ def test_the_old_bias_of_inference_is_nce_ii_itself() -> None:
     assert measured.old is not None
     nce_ii = incremental_info_nce(
         measured.old.positive,
-        measured.old.old_noise,
-        measured.old.new_noise,
+        measured.old.old_negatives,
+        measured.old.new_negatives,
         k=K,
         growth_ratio=ALPHA,
     )
-    torch.testing.assert_close(bias(measured).inference.old, nce_ii)
+    torch.testing.assert_close(bias(measured).no_update.old, nce_ii)
 
 
 def test_summaries() -> None:
@@ -173,7 +173,7 @@ def test_old_items_repel_each_other_from_a_certain_retention(
 @pytest.fixture(scope="module")
 def trained() -> tuple[Learner, Increment]:
     old, new = by_class(digits(), new=[7, 8, 9])
-    learner = Learner(Vectors(64), fitting=Retrain(max_epochs=15), seed=0)
+    learner = Learner(Vectors(64), fit_strategy=Retrain(max_epochs=15), seed=0)
     rows = [part.items.reshape(len(part), 64) for part in (old, new)]
     learner.fit(rows[0])
     collected = [learner.domain.collect(part) for part in rows]
@@ -183,8 +183,8 @@ def trained() -> tuple[Learner, Increment]:
 def test_bias_is_real_when_new_classes_arrive(trained: tuple[Learner, Increment]) -> None:
     learner, increment = trained
     biases = bias(measure(learner.encoder, learner.domain, increment))
-    assert biases.inference.mean_absolute().old > 0.02
-    assert biases.inference.mean().new > 0.3
+    assert biases.no_update.mean_absolute().old > 0.02
+    assert biases.no_update.mean().new > 0.3
     assert biases.fine_tuning.mean_absolute().new > 0.1
     for row in (biases.retraining, biases.icl):
         assert row.mean_absolute() == pytest.approx((0.0, 0.0), abs=1e-10)

@@ -12,8 +12,8 @@ from incontrast import (
     ICL,
     Distill,
     FineTune,
-    Inference,
     Learner,
+    NoUpdate,
     Objective,
     Replay,
     Reservoir,
@@ -23,7 +23,7 @@ from incontrast import (
 from incontrast.evaluate.drift import drift
 from incontrast.loss import change_ratio
 from incontrast.strategies import Meta
-from incontrast.training.increment import Increment
+from incontrast.training.sampler import Increment
 
 
 def embeddings(count: int, seed: int, shift: float = 0.0) -> torch.Tensor:
@@ -97,7 +97,7 @@ def test_embeddings_that_are_one_point_are_no_drift() -> None:
 
 
 def test_a_learner_says_what_to_do(blobs) -> None:
-    learner = Learner(Vectors(8), fitting=Retrain(max_epochs=10), strategy=ICL(max_epochs=3))
+    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=10), strategy=ICL(max_epochs=3))
     learner.fit(blobs(300))
     same, other = learner.drift(blobs(40, seed=1)), learner.drift(blobs(40, seed=1) * 0.2 + 2)
     assert str(same).startswith("Nothing to do: the new items look like the old ones (change")
@@ -109,8 +109,8 @@ def test_a_learner_says_what_to_do(blobs) -> None:
     few = learner.drift(blobs(5, seed=2), forecast=False)
     assert few.seconds is None
     assert "With 5 new items only large differences show." in str(few)
-    with pytest.raises(ValueError, match="level must be between 0 and 1"):
-        learner.drift(blobs(5), level=5)
+    with pytest.raises(ValueError, match="significance must be between 0 and 1"):
+        learner.drift(blobs(5), significance=5)
     with pytest.raises(RuntimeError, match=r"call fit\(\) first"):
         Learner(Vectors(8)).drift(blobs(5))
 
@@ -123,7 +123,7 @@ def test_drift_needs_finite_embeddings() -> None:
 
 
 def test_drift_needs_old_items(blobs) -> None:
-    learner = Learner(Vectors(8), fitting=Retrain(max_epochs=1), memory=Reservoir(items=20))
+    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=1), memory=Reservoir(items=20))
     learner.fit(blobs(60))
     with pytest.raises(ValueError, match="at least 30 old items, memory holds 20"):
         learner.drift(blobs(10))
@@ -133,14 +133,14 @@ def test_drift_needs_old_items(blobs) -> None:
     "strategy",
     [
         *(ICL(), ICL(meta=Meta(steps=2)), FineTune(), Distill(), Replay(), Retrain()),
-        Inference(),
+        NoUpdate(),
     ],
 )
 def test_the_work_of_an_update_is_known_before(strategy, blobs) -> None:
-    learner = Learner(Vectors(8), fitting=Retrain(max_epochs=1))
+    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=1))
     learner.fit(blobs(100))
     domain = learner.domain
     increment = Increment(domain.collect(blobs(100)), domain.collect(blobs(40, seed=1)), 100)
     expected = 2 * strategy.epoch_items(increment)
     outcome = learner.update(blobs(40, seed=1), strategy=replace(strategy, max_epochs=1))
-    assert outcome.passes == expected
+    assert outcome.forward_passes == expected

@@ -9,11 +9,11 @@ import torch
 from torch import Generator, Tensor
 
 from incontrast import TensorCollection, Vectors
-from incontrast.evaluate import measure, true_loss
+from incontrast.evaluate import evaluation_loss, measure
 from incontrast.evaluate import population as module
 from incontrast.evaluate.population import population
-from incontrast.training.contrast import Objective
-from incontrast.training.increment import Increment
+from incontrast.training.objective import Objective
+from incontrast.training.sampler import Increment
 
 OBJECTIVE = Objective()
 
@@ -52,7 +52,7 @@ def test_true_loss_and_change_ratio_are_their_formulas(rows: int, monkeypatch) -
     old, new, alpha = pair(0, 7), pair(1, 5), 0.3
     measured = population(old, new, growth_ratio=alpha, objective=OBJECTIVE)
     loss_old, loss_new, ratios = naive(old, new, alpha)
-    loss = measured.true_loss()
+    loss = measured.evaluation_loss()
     assert loss.old == pytest.approx(loss_old)
     assert loss.new == pytest.approx(loss_new)
     assert loss.all == pytest.approx(0.7 * loss_old + 0.3 * loss_new)
@@ -62,34 +62,34 @@ def test_true_loss_and_change_ratio_are_their_formulas(rows: int, monkeypatch) -
 
 def test_without_old_or_new_items() -> None:
     only = pair(0, 6)
-    measured = population(None, only, growth_ratio=1.0, objective=OBJECTIVE).true_loss()
+    measured = population(None, only, growth_ratio=1.0, objective=OBJECTIVE).evaluation_loss()
     assert math.isnan(measured.old)
     assert measured.all == measured.new
     with pytest.raises(ValueError, match="needs old and new items"):
         population(only, None, growth_ratio=0.0, objective=OBJECTIVE).change_ratios()
 
 
-def test_one_new_item_has_only_old_noise() -> None:
+def test_one_new_item_has_only_old_negatives() -> None:
     old, new = pair(0, 6), pair(1, 1)
     measured = population(old, new, growth_ratio=1 / 7, objective=OBJECTIVE)
-    assert math.isfinite(measured.true_loss().new)
+    assert math.isfinite(measured.evaluation_loss().new)
 
 
 def test_views_are_fixed_and_samples_too(blobs) -> None:
-    domain = Vectors(8).bind(TensorCollection(blobs(50)))
+    domain = Vectors(8).fit_statistics(TensorCollection(blobs(50)))
     encoder = domain.encoder().eval()
     increment = Increment(TensorCollection(blobs(50)), TensorCollection(blobs(30, seed=1)), 50)
-    whole = true_loss(encoder, domain, increment)
-    assert whole == true_loss(encoder, domain, increment)
-    assert whole != true_loss(encoder, domain, increment, seed=1)
-    part = true_loss(encoder, domain, increment, sample=20)
-    assert part == true_loss(encoder, domain, increment, sample=20)
+    whole = evaluation_loss(encoder, domain, increment)
+    assert whole == evaluation_loss(encoder, domain, increment)
+    assert whole != evaluation_loss(encoder, domain, increment, seed=1)
+    part = evaluation_loss(encoder, domain, increment, sample=20)
+    assert part == evaluation_loss(encoder, domain, increment, sample=20)
     assert part != whole
     assert part.all == pytest.approx(whole.all, rel=0.2)
 
 
 def test_measuring_does_not_touch_the_encoder(blobs) -> None:
-    domain = Vectors(8).bind(TensorCollection(blobs(50)))
+    domain = Vectors(8).fit_statistics(TensorCollection(blobs(50)))
     encoder = domain.encoder().eval()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     measure(encoder, domain, Increment(None, TensorCollection(blobs(20)), 0))

@@ -140,6 +140,6 @@ def test_a_row_of_the_wrong_length_is_refused() -> None:
 
 
 def test_reports_need_no_torch() -> None:
-    code = "import sys, incontrast.report, incontrast.rows; print('torch' in sys.modules)"
+    code = "import sys, incontrast.report, paper.row_file; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

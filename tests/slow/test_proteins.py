@@ -23,7 +23,7 @@ def test_accuracy_of_an_svm(shared_data: Path, tmp_path: Path, seed: int) -> Non
             if member.endswith(".txt"):
                 (tmp_path / Path(member).name).write_bytes(archive.read(member))
     data = tu(tmp_path, "PROTEINS")
-    learner = Learner(Graphs(), fitting=Retrain(), seed=seed)
+    learner = Learner(Graphs(), fit_strategy=Retrain(), seed=seed)
     outcome = learner.fit(data.items)
     assert outcome.loss_new.after < 0.9 * outcome.loss_new.before
     assert 0.72 < svm_accuracy(learner.embed(data.items), data.labels).mean < 0.77

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 
 import pytest
 import torch
@@ -14,29 +15,31 @@ from torch import Tensor, nn
 from incontrast import (
     DDPG,
     ICL,
+    Adam,
+    BatchIndices,
     Cosine,
     Distill,
     FineTune,
     Fixed,
-    Inference,
     Meta,
+    NoUpdate,
     Replay,
     Retrain,
     Strategy,
     StrategyError,
     TensorCollection,
     Vectors,
+    ViewBatch,
     WarmStart,
     check_strategy,
 )
 from incontrast.randomness import seeded
 from incontrast.strategies.distill import relation_loss
 from incontrast.strategies.meta import adapt
-from incontrast.training.contrast import Objective, batch_losses, increment_losses
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
 from incontrast.training.loop import train
-from incontrast.training.sampling import new_epoch
+from incontrast.training.objective import Objective, batch_losses, increment_losses
+from incontrast.training.sampler import Increment, InfiniteSampler, new_epoch
 from incontrast.training.task import Task
 
 TRAINED = [
@@ -50,12 +53,12 @@ TRAINED = [
     ICL(retention=0.5),
     ICL(meta=Meta(order=1)),
     ICL(meta=Meta(order=2, query="both", steps=2)),
-    ICL(rates=Cosine(1e-3, steps=10)),
+    ICL(lr=Cosine(1e-3)),
     ICL.paper(),
     ICL.paper(order=1),
-    ICL.paper(learned_rates=False),
+    ICL.paper(learned_lr=False),
     ICL.paper(meta=False),
-    ICL.paper(meta=False, learned_rates=False),
+    ICL.paper(meta=False, learned_lr=False),
 ]
 
 
@@ -64,7 +67,7 @@ def name(strategy: Strategy) -> str:
 
 
 def make_task(blobs, *, old: int = 40, new: int = 20, seen: int | None = None) -> Task:
-    domain = Vectors(8, hidden=16, out=8).bind(TensorCollection(blobs(old)))
+    domain = Vectors(8, hidden=16, out=8).fit_statistics(TensorCollection(blobs(old)))
     with seeded(0, "test"):
         encoder = domain.encoder()
     return Task(
@@ -99,8 +102,8 @@ def test_every_strategy_but_inference_changes_every_weight(strategy: Strategy, b
 def test_inference_changes_nothing(blobs) -> None:
     task = make_task(blobs)
     before = weights(task.encoder)
-    run = train(task, Inference())
-    assert (run.steps, run.passes, run.stopped) == (0, 0, "nothing to do")
+    run = train(task, NoUpdate())
+    assert (run.steps, run.forward_passes, run.stopped) == (0, 0, "nothing to do")
     for key, value in weights(task.encoder).items():
         assert torch.equal(before[key], value)
 
@@ -111,41 +114,44 @@ def test_every_strategy_keeps_its_contract(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "passes"),
+    ("strategy", "forward_passes"),
     [
         (FineTune(), 2 * 20),
         (WarmStart(), 2 * 60),
         (Retrain(), 2 * 60),
         (Replay(share=0.5), 2 * (20 + 20)),
         (Distill(), 2 * 2 * 20),  # student and teacher
-        (ICL(old_batch=32), 2 * (20 + 32)),
-        (ICL(old_batch=8), 2 * (20 + 8)),
-        (ICL.paper(learned_rates=False), 2 * 3 * (20 + 32)),  # S = 2,
+        (ICL(old_batch_size=32), 2 * (20 + 32)),
+        (ICL(old_batch_size=8), 2 * (20 + 8)),
+        (ICL.paper(learned_lr=False), 2 * 3 * (20 + 32)),  # S = 2,
     ],
     ids=name,
 )
-def test_encoder_passes_of_an_epoch(strategy: Strategy, passes: int, blobs) -> None:
+def test_encoder_passes_of_an_epoch(strategy: Strategy, forward_passes: int, blobs) -> None:
     run = train(make_task(blobs), dataclasses.replace(strategy, max_epochs=1))
-    assert run.passes == passes
+    assert run.forward_passes == forward_passes
 
 
 def test_an_update_costs_what_the_new_items_cost(blobs) -> None:
     small = train(make_task(blobs, old=200), ICL(max_epochs=1))
     large = train(make_task(blobs, old=4000), ICL(max_epochs=1))
-    assert small.passes == large.passes
+    assert small.forward_passes == large.forward_passes
 
 
 def first_loss(strategy: Strategy, task: Task) -> Tensor:
-    return next(iter(next(strategy.run(task))))
+    batches = task.view_batches(strategy.sample(task))
+    batch = next(batches)
+    embedded = task.embed(batch.views, parameters=strategy.adapt(task, batches))
+    return strategy.loss(task, batch, *embedded)
 
 
 def test_the_joint_step_is_the_weighed_loss_of_its_items(blobs) -> None:
     """One step of ICL, from the items and views that its own draws name."""
     task, twin = make_task(blobs), make_task(blobs)
-    loss = first_loss(ICL(old_batch=16), task)
+    loss = first_loss(ICL(old_batch_size=16), task)
 
     new = torch.randperm(20, generator=twin.draws)  # the epoch over ΔX is drawn first
-    old = torch.randperm(40, generator=twin.draws)[:16]
+    old = torch.randperm(40, generator=twin.generator("old items"))[:16]
     batch = torch.cat([twin.increment.old.take(old), twin.increment.new.take(new)])
     seed = int(torch.randint(2**62, (), generator=twin.generator("views")))
     views = twin.domain.views(batch, torch.Generator().manual_seed(seed))
@@ -162,7 +168,7 @@ def test_growth_ratio_counts_what_was_seen(blobs) -> None:
 
 def test_distillation_holds_on_to_the_teachers_similarities(blobs) -> None:
     task = make_task(blobs)
-    teacher = task.teacher()
+    teacher = copy.deepcopy(task.encoder).eval()
     rows = task.increment.new.take(torch.arange(20))
 
     def drift(weight: float) -> float:
@@ -250,12 +256,13 @@ def test_the_meta_step_through_the_encoder_equals_finite_differences(blobs) -> N
     task.increment = Increment(
         TensorCollection(blobs(40).double()), TensorCollection(blobs(20, seed=1).double()), 40
     )
-    strategy = ICL.paper(learned_rates=False, rate=0.05)
+    strategy = ICL.paper(learned_lr=False, lr=0.05)
     parameters = list(task.encoder.parameters())
 
     def loss() -> Tensor:
         task.draws = task.generator("draws")
         task._views = task.generator("views")
+        task.old_items = InfiniteSampler(40, task.generator("old items"))
         return first_loss(strategy, task)
 
     gradient = torch.autograd.grad(loss(), parameters)
@@ -276,12 +283,13 @@ def test_the_meta_step_through_the_encoder_equals_finite_differences(blobs) -> N
 
 def test_paper_is_the_paper() -> None:
     paper = ICL.paper()
-    assert (paper.retention, paper.average, paper.patience) == (0.0, 0.0, 50)
-    assert (paper.batch, paper.old_batch) == (32, 32)
-    assert paper.meta == Meta(order=2, query="new", steps=None, rates=DDPG())
-    assert paper.rates == DDPG()
+    assert (paper.retention, paper.ema_decay, paper.patience) == (0.0, 0.0, 50)
+    assert (paper.batch_size, paper.old_batch_size) == (32, 32)
+    assert paper.meta == Meta(order=2, query="new", steps=None, lr=DDPG())
+    assert paper.lr == DDPG()
+    assert paper.optimizer == Adam()
     assert ICL.paper(meta=False).meta is None
-    assert ICL.paper(learned_rates=False, rate=1e-4).rates == Fixed(1e-4)
+    assert ICL.paper(learned_lr=False, lr=1e-4).lr == 1e-4
 
 
 # Errors ------------------------------------------------------------------------------------------
@@ -291,14 +299,13 @@ def test_paper_is_the_paper() -> None:
     ("make", "message"),
     [
         (lambda: ICL(retention=-1.0), "retention must not be negative"),
-        (lambda: ICL(old_batch=1), "old_batch must be at least 2"),
+        (lambda: ICL(old_batch_size=1), "old_batch_size must be at least 2"),
         (lambda: Replay(share=0.0), r"share must be in \(0, 1\]"),
         (lambda: Distill(weight=-1.0), "weight must not be negative"),
         (lambda: Meta(order=3), "order must be 1 or 2, got 3"),
         (lambda: Meta(query="old"), "query must be 'new' or 'both'"),
         (lambda: Meta(steps=0), "steps must be at least 1"),
         (lambda: Fixed(0.0), "a learning rate must be positive"),
-        (lambda: Cosine(1e-3, steps=0), "needs a horizon"),
         (lambda: DDPG(low=1.0, high=0.1), "0 < low < high"),
     ],
 )
@@ -322,34 +329,30 @@ class Mine(Strategy):
 
     fault: str = ""
 
-    def run(self, task: Task) -> Iterator[Iterator[Tensor]]:
-        while True:
-            yield self._epoch(task)
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        if self.fault != "empty":
+            yield next(new_epoch(task.increment, 8, task.draws))
 
-    def _epoch(self, task: Task) -> Iterator[Tensor]:
-        if self.fault == "empty":
-            return
-        loaded = next(task.load(new_epoch(task.increment, 8, task.draws)))
-        losses = batch_losses(*task.embed(loaded.views), task.objective)
+    def loss(self, task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> Tensor:
+        losses = batch_losses(first, second, task.objective)
         if self.fault == "stateful":
             losses = losses * next(COUNTER)
         if self.fault == "vector":
-            yield losses
-        elif self.fault == "detached":
-            yield losses.mean().detach()
-        elif self.fault == "elsewhere":
-            yield torch.ones((), requires_grad=True)
-        else:
-            yield losses.mean()
+            return losses
+        if self.fault == "detached":
+            return losses.mean().detach()
+        if self.fault == "elsewhere":
+            return torch.ones((), requires_grad=True)
+        return losses.mean()
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("vector", r"scalar tensors, got \(8,\): take a mean"),
+        ("vector", r"scalar tensor, got \(8,\): take a mean"),
         ("detached", "this one is detached"),
         ("elsewhere", "must depend on task.encoder"),
-        ("empty", "at least one loss"),
+        ("empty", "at least one batch"),
     ],
 )
 def test_check_strategy_names_the_fault(fault: str, message: str) -> None:
@@ -370,8 +373,3 @@ def test_check_strategy_accepts_a_good_one_and_wants_a_frozen_dataclass() -> Non
 
     with pytest.raises(StrategyError, match="Loose must be a frozen dataclass"):
         check_strategy(Loose())
-
-
-def test_epochs_of_a_strategy_go_on_without_end(blobs) -> None:
-    task = make_task(blobs)
-    assert len([None for _ in islice(ICL().run(task), 5)]) == 5

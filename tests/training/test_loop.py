@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -13,17 +15,18 @@ from torch import Generator, Tensor, nn
 
 from incontrast import Budget, Fixed, Retrain, Strategy, TensorCollection, TrainingDiverged, Vectors
 from incontrast.randomness import seeded
-from incontrast.rates.base import RatePlan, Rates, RatesState, Verdict
-from incontrast.training.average import Average
-from incontrast.training.contrast import Objective
+from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict
+from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
-from incontrast.training.loop import calibrate, train
-from incontrast.training.task import Task
+from incontrast.training.loop import train
+from incontrast.training.objective import Objective
+from incontrast.training.optimizers import ExponentialMovingAverage
+from incontrast.training.sampler import BatchIndices, Increment
+from incontrast.training.task import Task, ViewBatch
 
 
 def task(rows: Tensor, encoder: nn.Module | None = None) -> Task:
-    domain = Vectors(rows.shape[1], hidden=16, out=8).bind(TensorCollection(rows))
+    domain = Vectors(rows.shape[1], hidden=16, out=8).fit_statistics(TensorCollection(rows))
     with seeded(0, "test"):
         encoder = encoder or domain.encoder()
     return Task(
@@ -38,24 +41,29 @@ def task(rows: Tensor, encoder: nn.Module | None = None) -> Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Scripted(Strategy):
-    """Losses whose values are given, epoch by epoch; two steps each."""
+    """Losses whose values are given, epoch by epoch; two steps of five items each."""
 
-    values: tuple[float, ...] = (1.0,)
-    max_epochs: int = 100
+    values: tuple[float, ...]
 
-    def run(self, task: Task) -> Iterator[Iterator[Tensor]]:
-        def epoch(value: float) -> Iterator[Tensor]:
-            for _ in range(2):
-                total = sum(p.sum() for p in task.encoder.parameters())
-                task.passes += 10
-                yield total - total.detach() + value
+    def epoch_items(self, increment: Increment) -> int:
+        return 10
 
-        for value in self.values:
-            yield epoch(value)
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        for _ in range(2):
+            yield BatchIndices(torch.arange(0), torch.arange(5))
+
+    def loss(self, task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> Tensor:
+        step = next(task.once("steps", itertools.count))
+        total = torch.stack([p.sum() for p in task.encoder.parameters()]).sum()
+        return total - total.detach() + self.values[step // 2]
+
+
+def scripted(*values: float, **settings: Any) -> Scripted:
+    return Scripted(**{"values": values, "max_epochs": len(values), **settings})
 
 
 def test_patience_ends_training_after_so_many_epochs_without_a_new_low(blobs) -> None:
-    strategy = Scripted(values=(3.0, 2.0, 2.5, 2.0, 1.5, 2.0, 2.0, 2.0, 1.0), patience=3)
+    strategy = scripted(3.0, 2.0, 2.5, 2.0, 1.5, 2.0, 2.0, 2.0, 1.0, patience=3)
     run = train(task(blobs(8)), strategy)
     assert run.stopped == "patience"
     assert [epoch.loss for epoch in run.history] == [3.0, 2.0, 2.5, 2.0, 1.5, 2.0, 2.0, 2.0]
@@ -63,13 +71,13 @@ def test_patience_ends_training_after_so_many_epochs_without_a_new_low(blobs) ->
 
 
 def test_max_epochs_ends_training(blobs) -> None:
-    run = train(task(blobs(8)), Scripted(values=(1.0,) * 9, max_epochs=4))
+    run = train(task(blobs(8)), scripted(*(1.0,) * 9, max_epochs=4))
     assert (run.stopped, len(run.history), run.steps) == ("epochs", 4, 8)
 
 
 def test_a_budget_of_passes_ends_training_inside_an_epoch(blobs) -> None:
-    run = train(task(blobs(8)), Scripted(values=(1.0,) * 9), budget=Budget(passes=50))
-    assert (run.stopped, run.steps, run.passes) == ("budget", 5, 50)
+    run = train(task(blobs(8)), scripted(*(1.0,) * 9), budget=Budget(forward_passes=50))
+    assert (run.stopped, run.steps, run.forward_passes) == ("budget", 5, 50)
 
 
 def test_a_budget_of_seconds_ends_training(blobs) -> None:
@@ -82,7 +90,7 @@ def test_time_in_callbacks_does_not_count(blobs) -> None:
     import time
 
     run = train(
-        task(blobs(8)), Scripted(values=(1.0,) * 5), progress=lambda progress: time.sleep(0.05)
+        task(blobs(8)), scripted(*(1.0,) * 5), callbacks=[lambda progress: time.sleep(0.05)]
     )
     assert run.seconds < 0.05 * 15
 
@@ -95,12 +103,12 @@ def test_a_loss_that_is_not_finite_stops_training(blobs, value: float) -> None:
 
 def test_a_diverging_loss_stops_training(blobs) -> None:
     with pytest.raises(TrainingDiverged, match="rose to 9 in epoch 2, beyond 2: lower"):
-        train(task(blobs(8)), Scripted(values=(1.0, 9.0)))
+        train(task(blobs(8)), scripted(1.0, 9.0))
 
 
 def test_weights_that_the_last_step_made_infinite_are_refused(blobs) -> None:
     with pytest.raises(TrainingDiverged, match=r"the last step made .* NaN or infinite"):
-        train(task(blobs(16)), Retrain(max_epochs=1, rates=Fixed(1e38)))
+        train(task(blobs(16)), Retrain(max_epochs=1, lr=Fixed(1e38)))
 
 
 def test_without_averaging_the_best_epoch_counts(blobs) -> None:
@@ -112,7 +120,7 @@ def test_without_averaging_the_best_epoch_counts(blobs) -> None:
             weights.append(copy)
 
     trained = task(blobs(8))
-    train(trained, Scripted(values=(2.0, 1.0, 1.5), average=0.0), progress=remember)
+    train(trained, scripted(2.0, 1.0, 1.5, ema_decay=0.0), callbacks=[remember])
     for name, parameter in trained.encoder.named_parameters():
         assert torch.equal(parameter, weights[1][name])
         assert not torch.equal(parameter, weights[2][name])
@@ -120,16 +128,16 @@ def test_without_averaging_the_best_epoch_counts(blobs) -> None:
 
 def test_an_epoch_without_losses_is_an_error(blobs) -> None:
     class Empty(Scripted):
-        def run(self, task):
-            yield iter(())
+        def sample(self, task):
+            return iter(())
 
-    with pytest.raises(ValueError, match="an epoch without a loss"):
-        train(task(blobs(8)), Empty())
+    with pytest.raises(ValueError, match="an epoch without a batch"):
+        train(task(blobs(8)), Empty(values=(1.0,)))
 
 
 def test_progress_is_told_after_each_step_and_each_epoch(blobs) -> None:
     told = []
-    train(task(blobs(8)), Scripted(values=(2.0, 1.0), rates=Fixed(0.25)), progress=told.append)
+    train(task(blobs(8)), scripted(2.0, 1.0, lr=Fixed(0.25)), callbacks=[told.append])
     assert [(p.epoch, p.steps, p.finished is not None) for p in told] == [
         (1, 1, False),
         (1, 2, False),
@@ -138,9 +146,9 @@ def test_progress_is_told_after_each_step_and_each_epoch(blobs) -> None:
         (2, 4, False),
         (2, 4, True),
     ]
-    assert told[0].epochs == 100
-    assert told[0].rate == 0.25
-    assert told[-1].passes == 40
+    assert told[0].epochs == 2
+    assert told[0].lr == 0.25
+    assert told[-1].forward_passes == 40
 
 
 def test_a_snapshot_is_what_training_would_give_and_disturbs_nothing(blobs) -> None:
@@ -153,7 +161,7 @@ def test_a_snapshot_is_what_training_would_give_and_disturbs_nothing(blobs) -> N
         if progress.finished is not None:
             snapshots.append(progress.snapshot())
 
-    train(watched, strategy, progress=look)
+    train(watched, strategy, callbacks=[look])
     for name, value in undisturbed.encoder.state_dict().items():
         assert torch.equal(watched.encoder.state_dict()[name], value), name
         assert torch.equal(snapshots[-1].state_dict()[name], value), name
@@ -166,7 +174,7 @@ def test_a_snapshot_is_what_training_would_give_and_disturbs_nothing(blobs) -> N
 
 def test_weights_end_as_the_average_of_the_iterates() -> None:
     weight = torch.zeros(2)
-    average = Average([weight], decay=0.5)
+    average = ExponentialMovingAverage([weight], decay=0.5)
     iterates = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), torch.tensor([5.0, 0.0])]
     mean = weight.clone()
     for step, iterate in enumerate(iterates, start=1):
@@ -224,10 +232,10 @@ def test_devices_and_precisions_that_do_not_exist_are_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch": 3}, "batch must be at least 4"),
+        ({"batch_size": 3}, "batch_size must be at least 4"),
         ({"max_epochs": 0}, "max_epochs must be at least 1"),
         ({"patience": 0}, "None waits for ever"),
-        ({"average": 1.0}, r"average must be in \[0, 1\)"),
+        ({"ema_decay": 1.0}, r"ema_decay must be in \[0, 1\)"),
     ],
 )
 def test_settings_are_checked(arguments, message: str) -> None:
@@ -235,51 +243,50 @@ def test_settings_are_checked(arguments, message: str) -> None:
         Retrain(**arguments)
 
 
-@pytest.mark.parametrize("limit", [{"seconds": 0}, {"passes": -1}])
+@pytest.mark.parametrize("limit", [{"seconds": 0}, {"forward_passes": -1}])
 def test_budgets_are_checked(limit) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         Budget(**limit)
 
 
 @dataclass(frozen=True)
-class Judging(RatePlan):
+class Judging(Schedule):
     """Verdicts that are given, step by step."""
 
     verdicts: tuple[str | None, ...]
 
-    def begin(self, generator: Generator, state: RatesState | None = None) -> Rates:
+    def begin(self, generator: Generator, state: ScheduleState | None = None) -> LearningRate:
         return _JudgingRates(list(self.verdicts))
 
 
-class _JudgingRates(Rates):
+class _JudgingRates(LearningRate):
+    watches = True
+
     def __init__(self, verdicts: list[str | None]) -> None:
         self._verdicts = verdicts
 
-    def observe(self, loss: float) -> None:
-        self._now = self._verdicts.pop(0) if self._verdicts else None
+    def observe(self, loss: float) -> Verdict | None:
+        return self._verdicts.pop(0) if self._verdicts else None
 
-    def propose(self) -> float:
+    def next_lr(self, progress: float) -> float:
         return 0.1
 
-    def verdict(self) -> Verdict | None:
-        return self._now
-
-    def state(self) -> RatesState:
+    def state(self) -> ScheduleState:
         return {"left": torch.tensor(float(len(self._verdicts)))}
 
 
-def test_steps_that_are_undone_leave_no_trace(blobs) -> None:
+def test_steps_that_are_rolled_back_leave_no_trace(blobs) -> None:
     def weights(*verdicts: str | None, epochs: int) -> tuple[list[Tensor], int]:
         own = task(blobs(8))
-        strategy = Scripted(values=(1.0,) * epochs, rates=Judging(verdicts), average=0.9)
+        strategy = scripted(*(1.0,) * epochs, lr=Judging(verdicts), ema_decay=0.9)
         run = train(own, strategy)
-        return [p.detach().clone() for p in own.encoder.parameters()], run.undone
+        return [p.detach().clone() for p in own.encoder.parameters()], run.rollbacks
 
-    straight, none = weights("mark", None, epochs=1)
-    detour, once = weights(None, "mark", None, "undo", epochs=2)
-    # One step before the mark, one after it that is taken back, and the loss at hand is dropped.
+    straight, none = weights("checkpoint", None, epochs=1)
+    detour, once = weights(None, "checkpoint", None, "rollback", epochs=2)
+    # One step before the checkpoint, one after it that is rolled back; the step at hand is dropped.
     assert (none, once) == (0, 1)
-    one, _ = weights("mark", "undo", None, "undo", epochs=2)
+    one, _ = weights("checkpoint", "rollback", None, "rollback", epochs=2)
     for ours, theirs, start in zip(
         one, [p.detach() for p in task(blobs(8)).encoder.parameters()], detour, strict=True
     ):
@@ -288,13 +295,13 @@ def test_steps_that_are_undone_leave_no_trace(blobs) -> None:
     assert all(not torch.equal(a, b) for a, b in zip(straight, one, strict=True))
 
 
-def test_what_rates_have_learned_is_handed_over(blobs) -> None:
-    run = train(task(blobs(8)), Scripted(values=(1.0,), rates=Judging((None,) * 5)))
-    assert run.rates_state["left"].item() == 3.0
+def test_what_a_schedule_has_learned_is_handed_over(blobs) -> None:
+    run = train(task(blobs(8)), scripted(1.0, lr=Judging((None,) * 5)))
+    assert run.schedule_state["left"].item() == 3.0
 
 
-def test_an_epoch_of_undone_steps_counts_as_no_progress(blobs) -> None:
-    verdicts = ("mark", None, "undo", "undo", None, None)
-    run = train(task(blobs(8)), Scripted(values=(1.0, 9.0, 0.5), rates=Judging(verdicts)))
+def test_an_epoch_of_rolled_back_steps_counts_as_no_progress(blobs) -> None:
+    verdicts = ("checkpoint", None, "rollback", "rollback", None, None)
+    run = train(task(blobs(8)), scripted(1.0, 9.0, 0.5, lr=Judging(verdicts)))
     assert [epoch.loss for epoch in run.history] == [1.0, 1.0, 0.5]
-    assert run.undone == 2
+    assert run.rollbacks == 2

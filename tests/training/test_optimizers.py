@@ -1,46 +1,82 @@
-"""Rates as far as each layer's ceiling lets them."""
+"""Learning rates as far as each layer's cap lets them, and optimisers of one's own."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from incontrast import ICL, Adam, Fixed, Learner, Prodigy, Retrain, Vectors
-from incontrast.training.optimizers import hold_back, set_rate
+from incontrast import ICL, Adam, Learner, Prodigy, Retrain, Vectors
+from incontrast.training.optimizers import cap_learning_rates, set_lr
 
 
-def test_bounded_parameters_take_smaller_steps_and_the_others_the_same() -> None:
-    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(3)]
-    bounds = dict(zip(parameters, (math.inf, 0.01, 0.5), strict=True))
-    optimizer = Adam().make(parameters)
-    hold_back(optimizer, bounds.__getitem__)
+def cap(weights: Tensor, share: float = 1 / 8) -> float:
+    """The cap that a parameter with these weights gets; infinite if none."""
+    optimizer = torch.optim.Adam([nn.Parameter(weights)])
+    cap_learning_rates(optimizer, share)
+    return optimizer.param_groups[-1].get("cap", math.inf)
+
+
+def test_capped_parameters_take_smaller_steps_and_the_others_the_same() -> None:
+    parameters = [nn.Parameter(torch.zeros(3)) for _ in range(4)]
+    caps = [math.inf, 0.01, 0.5, 1e-9]
+    optimizer = Adam()(parameters)
+    cap_learning_rates(optimizer, 1 / 8, agreed=lambda _: caps)
     for parameter in parameters:
         parameter.grad = torch.ones(3)
-    set_rate(optimizer, 0.1)
+    set_lr(optimizer, 0.1)
     optimizer.step()
-    assert [parameter[0].item() for parameter in parameters] == pytest.approx([-0.1, -0.01, -0.1])
+    taken = [parameter[0].item() for parameter in parameters]
+    assert taken == pytest.approx([-0.1, -0.01, -0.1, -0.1 / 32])  # next to nothing may still grow
 
 
-def test_bounded_parameters_keep_the_options_of_their_group() -> None:
+def test_capped_parameters_keep_the_options_of_their_group() -> None:
     weight = nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.Adam([{"params": [weight], "betas": (0.5, 0.9), "weight_decay": 0.1}])
-    hold_back(optimizer, lambda _: 0.01)
+    cap_learning_rates(optimizer, 1 / 8, agreed=lambda _: [0.01])
     (group,) = (group for group in optimizer.param_groups if group["params"])
-    assert (group["betas"], group["weight_decay"], group["ceiling"]) == ((0.5, 0.9), 0.1, 0.01)
+    assert (group["betas"], group["weight_decay"], group["cap"]) == ((0.5, 0.9), 0.1, 0.01)
+
+
+def test_at_its_cap_a_step_changes_a_layer_by_the_share() -> None:
+    wide = 0.02 * torch.randn(512, 256, 3, 3, generator=torch.Generator().manual_seed(0))
+    step = torch.full_like(wide, cap(wide)).flatten(1)  # every weight by the learning rate
+    norms = [torch.linalg.matrix_norm(part, 2).item() for part in (step, wide.flatten(1))]
+    assert norms[0] / norms[1] == pytest.approx(1 / 8, rel=1e-4)
+    assert cap(wide.flatten(1).T) == pytest.approx(cap(wide), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        torch.zeros(8, 8),  # else it would never move
+        torch.full((4096,), 1e-4),  # a bias
+        torch.full((8, 8), math.nan),  # which the loop names
+        torch.zeros(0, 8),
+    ],
+)
+def test_some_layers_have_no_cap(weights: Tensor) -> None:
+    assert cap(weights) == math.inf
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, math.nan])
+def test_a_share_beyond_the_whole_layer_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match="max_relative_update must be in"):
+        Adam(max_relative_update=share)
 
 
 def test_the_first_step_of_an_update_changes_a_wide_layer_by_its_share_at_most() -> None:
     items = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
-    learner = Learner(Vectors(16, hidden=1024), fitting=Retrain(max_epochs=1))
+    learner = Learner(Vectors(16, hidden=1024), fit_strategy=Retrain(max_epochs=1))
     learner.fit(items[:40])
 
-    def change(rates: Fixed) -> float:
+    def change(optimizer: Adam) -> float:
         twin = copy.deepcopy(learner)
-        strategy = ICL(rates=rates, max_epochs=1, average=0.0)
+        strategy = ICL(optimizer=optimizer, max_epochs=1, ema_decay=0.0)
         assert twin.update(items[40:], strategy=strategy).steps == 1
         before, after = (
             next(w for w in one.encoder.parameters() if w.shape == (1024, 1024)).detach()
@@ -48,13 +84,23 @@ def test_the_first_step_of_an_update_changes_a_wide_layer_by_its_share_at_most()
         )
         return float(torch.linalg.matrix_norm(after - before, 2) / torch.linalg.norm(before, 2))
 
-    assert change(Fixed(2e-3)) > 0.3
-    assert 0.01 < change(Fixed(2e-3, largest_change=1 / 8)) <= 1 / 8 + 1e-6
+    assert change(Adam()) > 0.3
+    assert 0.01 < change(Adam(max_relative_update=1 / 8)) <= 1 / 8 + 1e-6
 
 
-def test_an_optimiser_of_its_own_rates_has_no_ceilings() -> None:
+def test_prodigy_trains() -> None:
     pytest.importorskip("prodigyopt")
     items = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
-    learner = Learner(Vectors(16, hidden=1024), fitting=Retrain(max_epochs=1))
+    learner = Learner(Vectors(16, hidden=1024), fit_strategy=Retrain(max_epochs=1))
     learner.fit(items[:40])
     assert learner.update(items[40:], strategy=ICL(optimizer=Prodigy(), max_epochs=2)).steps == 2
+
+
+def test_any_torch_optimiser_takes_the_steps() -> None:
+    items = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
+    optimizer = functools.partial(torch.optim.SGD, momentum=0.9)
+    learner = Learner(Vectors(16), fit_strategy=Retrain(max_epochs=20, optimizer=optimizer, lr=0.1))
+    outcome = learner.fit(items)
+    assert outcome.loss_new.after < outcome.loss_new.before
+    with pytest.raises(TypeError, match="optimizer must take parameters"):
+        Retrain(optimizer="sgd")

@@ -39,7 +39,7 @@ def make(folder: Path) -> Workspace:
     """A workspace that was rolled back and updated since, full: the next update also deletes."""
     learner = Learner(
         Vectors(8, hidden=16, out=8),
-        fitting=Retrain(max_epochs=1),
+        fit_strategy=Retrain(max_epochs=1),
         strategy=ICL(max_epochs=EPOCHS),
         memory=Reservoir(items=30),
     )

@@ -21,7 +21,7 @@ from incontrast.workspace.status import status_of
 @pytest.fixture
 def workspace(tmp_path: Path, blobs) -> Workspace:
     learner = Learner(
-        Vectors(8, hidden=16, out=4), fitting=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+        Vectors(8, hidden=16, out=4), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
     )
     made = Workspace.create(tmp_path / "space", learner)
     made.fit(blobs(40))

@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
     """A workspace with two versions, to copy."""
     folder = tmp_path_factory.mktemp("made") / "space"
     learner = Learner(
-        Vectors(8, hidden=16, out=8), fitting=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+        Vectors(8, hidden=16, out=8), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
     )
     workspace = Workspace.create(folder, learner)
     workspace.fit(blobs(40))
@@ -392,7 +392,7 @@ def test_an_archive_is_never_unpacked_outside_its_folder(space: Workspace, tmp_p
 
 def test_a_first_fit_that_fails_leaves_nothing(tmp_path: Path, blobs, monkeypatch) -> None:
     workspace = Workspace.create(
-        tmp_path / "space", Learner(Vectors(8), fitting=Retrain(max_epochs=1))
+        tmp_path / "space", Learner(Vectors(8), fit_strategy=Retrain(max_epochs=1))
     )
     with pytest.raises(ValueError, match="at least 2 items"):
         workspace.fit(blobs(1))

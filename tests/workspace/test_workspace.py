@@ -31,9 +31,9 @@ from incontrast.data import read_source
 from incontrast.memory import Store, content_hash
 from incontrast.training.engine import Engine
 from incontrast.workspace import Unfinished
-from incontrast.workspace.crew import Crew
 from incontrast.workspace.journal import Journal
 from incontrast.workspace.lock import holder
+from incontrast.workspace.process_group import Crew
 from incontrast.workspace.recovery import Recovery
 from incontrast.workspace.status import unfinished
 
@@ -56,9 +56,9 @@ def workspace(tmp_path: Path, blobs) -> Workspace:
 @pytest.fixture
 def refused(tmp_path: Path, blobs) -> Workspace:
     """With a candidate that has forgotten the old items."""
-    made = Workspace.create(tmp_path / "space", learner(fitting=Retrain(max_epochs=20)))
+    made = Workspace.create(tmp_path / "space", learner(fit_strategy=Retrain(max_epochs=20)))
     made.fit(blobs(60))
-    bad = FineTune(max_epochs=30, rates=Fixed(3e-2), average=0.0)
+    bad = FineTune(max_epochs=30, lr=Fixed(3e-2), ema_decay=0.0)
     assert not made.update(blobs(40, shift=30.0, seed=1), strategy=bad).promoted
     return made
 
@@ -92,7 +92,7 @@ def test_a_workspace_learns_what_a_learner_learns(workspace: Workspace, blobs) -
 
 
 def test_learned_rates_are_carried_from_version_to_version(tmp_path: Path, blobs) -> None:
-    strategy = ICL(max_epochs=2, rates=Learned())
+    strategy = ICL(max_epochs=2, lr=Learned())
     workspace = Workspace.create(tmp_path / "space", learner(strategy=strategy))
     plain = learner(strategy=strategy)
     workspace.fit(blobs(60))
@@ -100,8 +100,8 @@ def test_learned_rates_are_carried_from_version_to_version(tmp_path: Path, blobs
     for seed in (1, 2):
         workspace.update(blobs(20, seed=seed), force=True)
         plain.update(blobs(20, seed=seed))
-    assert plain.rates_state
-    assert same(plain.rates_state, workspace.learner().rates_state)
+    assert plain.schedule_state
+    assert same(plain.schedule_state, workspace.learner().schedule_state)
     assert same(plain.encoder.state_dict(), weights(workspace))
 
 
@@ -337,7 +337,7 @@ def test_pictures_are_kept_themselves(tmp_path: Path) -> None:
     (tmp_path / "first" / "broken.png").write_bytes(b"no picture")
     source = read_source(tmp_path / "first", check=False)
     small = Images(8, encoder="small")
-    made = Learner(small, fitting=Retrain(max_epochs=1), strategy=ICL(max_epochs=1))
+    made = Learner(small, fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1))
     workspace = Workspace.create(tmp_path / "space", made)
     with pytest.raises(ValueError, match=r"broken\.png cannot be read"):
         workspace.fit(source, strict=True)
@@ -426,7 +426,7 @@ def test_a_domain_of_ones_own(tmp_path: Path, blobs) -> None:
     class Mine(Vectors):
         pass
 
-    made = Learner(Mine(8), fitting=Retrain(max_epochs=1))
+    made = Learner(Mine(8), fit_strategy=Retrain(max_epochs=1))
     workspace = Workspace.create(tmp_path / "space", made)
     workspace.fit(blobs(30))
     with pytest.raises(ValueError, match="a Mine of your own"):

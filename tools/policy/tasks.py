@@ -18,11 +18,11 @@ from torch import Generator, Tensor
 
 import incontrast as ic
 from incontrast.evaluate.population import measure
-from incontrast.rates.base import RatePlan, Rates
-from incontrast.training.contrast import Objective
+from incontrast.schedules.schedule import LearningRate, Schedule
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
+from incontrast.training.sampler import Increment
 from incontrast.training.loop import TrainingDiverged, train
+from incontrast.training.objective import Objective
 from incontrast.training.progress import Progress
 from incontrast.training.task import Task
 
@@ -41,12 +41,12 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given(RatePlan):
+class Given(Schedule):
     """Hands out rates made elsewhere."""
 
-    rates: Rates
+    rates: LearningRate
 
-    def begin(self, generator: Generator, state: Any = None) -> Rates:
+    def begin(self, generator: Generator, state: Any = None) -> LearningRate:
         return self.rates
 
 
@@ -55,12 +55,12 @@ class Update:
 
     def __init__(self, name: str, domain: ic.Domain, old: Any, new: Any, epochs: int) -> None:
         self.name = name
-        learner = ic.Learner(domain, fitting=ic.Retrain(max_epochs=epochs), seed=0)
+        learner = ic.Learner(domain, fit_strategy=ic.Retrain(max_epochs=epochs), seed=0)
         learner.fit(old)
         self.encoder, self.domain, self.engine = learner.encoder, learner.domain, learner.engine
         self.increment = Increment(learner.memory.items, self.domain.collect(new), len(old))
 
-    def run(self, rates: Rates, draws: Generator, steps: int, every: int) -> Curve:
+    def run(self, rates: LearningRate, draws: Generator, steps: int, every: int) -> Curve:
         """One episode; a run that diverges ends there, with a high loss."""
         seed = int(torch.randint(2**31, (), generator=draws))
         old, new = BATCHES[seed % len(BATCHES)]
@@ -76,10 +76,19 @@ class Update:
                 curve.losses.append(self._loss(told.snapshot()))
 
         strategy = ic.ICL(
-            rates=Given(rates=rates), old_batch=old, batch=new, max_epochs=100_000, patience=None
+            lr=Given(rates=rates),
+            old_batch_size=old,
+            batch_size=new,
+            max_epochs=100_000,
+            patience=None,
         )
         try:
-            train(task, strategy, budget=ic.Budget(passes=2 * (old + new) * steps), progress=watch)
+            train(
+                task,
+                strategy,
+                budget=ic.Budget(forward_passes=2 * (old + new) * steps),
+                progress=watch,
+            )
         except TrainingDiverged:
             curve.steps.append(curve.steps[-1] + every)
             curve.losses.append(math.log(3.5))
@@ -89,7 +98,7 @@ class Update:
         population = measure(
             encoder, self.domain, self.increment, sample=SAMPLE, engine=self.engine
         )
-        return math.log(population.true_loss().all)
+        return math.log(population.evaluation_loss().all)
 
 
 class Quadratic:
@@ -102,7 +111,7 @@ class Quadratic:
     def __init__(self, best: float) -> None:
         self.name, self.best = f"quadratic {best:.3g}", best
 
-    def run(self, rates: Rates, draws: Generator, steps: int, every: int) -> Curve:
+    def run(self, rates: LearningRate, draws: Generator, steps: int, every: int) -> Curve:
         def draw(low: float, high: float) -> float:
             return low * (high / low) ** torch.rand((), generator=draws).item()
 
@@ -120,7 +129,7 @@ class Quadratic:
             rates.observe(loss(weights) * math.exp(noise * torch.randn((), generator=draws).item()))
             shake = torch.randn(16, generator=draws, dtype=torch.float64)
             gradient = curvature * weights + 0.2 * curvature.sqrt() * shake
-            weights = (weights - rates.propose() * gradient).clamp(-1e3, 1e3)
+            weights = (weights - rates.next_lr() * gradient).clamp(-1e3, 1e3)
             mean.lerp_(weights, max(0.01, 1.0 / (step + 1)))
             if step % every == 0:
                 curve.steps.append(step)

@@ -1,4 +1,4 @@
-"""Trains the policy of ``Learned()`` and writes src/incontrast/rates/policy.safetensors.
+"""Trains the policy of ``Learned()`` and writes src/incontrast/schedules/policy.safetensors.
 
     python tools/policy/train.py [--episodes 120] [--rounds 0]
 
@@ -30,16 +30,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Generator, Tensor, nn
 
-from incontrast.rates.base import RatesState
-from incontrast.rates.ddpg import ActorCritic, OrnsteinUhlenbeck, Transitions, follow
-from incontrast.rates.learned import (
+from incontrast.schedules.schedule import ScheduleState
+from incontrast.schedules.ddpg import ActorCritic, OrnsteinUhlenbeck, Transitions, follow
+from incontrast.schedules.learned import (
     DISCOUNT,
     FACTOR,
     FEATURES,
     POLICY,
     WINDOW,
     Learned,
-    LearnedRates,
+    LearnedLearningRate,
 )
 from tasks import Curve, Quadratic, Update, updates
 
@@ -49,11 +49,11 @@ LOOKS = 16  # steps between two measurements of the true loss
 GAIN = 0.1  # of log loss: the least that counts as what could be gained on a task
 
 
-class Recorded(LearnedRates):
-    """Rates that follow another behaviour and remember states and actions."""
+class Recorded(LearnedLearningRate):
+    """LearningRate that follow another behaviour and remember states and actions."""
 
     def __init__(
-        self, networks: RatesState, start: float, hidden: float, behave: Callable[..., float]
+        self, networks: ScheduleState, start: float, hidden: float, behave: Callable[..., float]
     ) -> None:
         plan = Learned(start=start, every=EVERY, explore=0.0, learn_every=0, guard=False)
         super().__init__(plan, Generator(), networks)
@@ -72,7 +72,7 @@ class Recorded(LearnedRates):
     def _reach(self) -> float:
         return FACTOR
 
-    def propose(self) -> float:
+    def next_lr(self) -> float:
         return min(self.rate * self.hidden, 0.3)
 
 
@@ -96,7 +96,7 @@ class Episode:
 
 def play(
     task: Update | Quadratic,
-    networks: RatesState,
+    networks: ScheduleState,
     draws: Generator,
     behave: Callable[..., float],
 ) -> Episode:
@@ -257,7 +257,7 @@ def write(networks: ActorCritic) -> None:
     save_file(weights, POLICY)
 
 
-def state_of(networks: ActorCritic) -> RatesState:
+def state_of(networks: ActorCritic) -> ScheduleState:
     return {f"networks.{k}": v.clone() for k, v in networks.state_dict().items()}
 
 

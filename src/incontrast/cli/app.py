@@ -11,12 +11,11 @@ from incontrast._version import __version__
 from incontrast.cli.drift import drift
 from incontrast.cli.embed import embed
 from incontrast.cli.init import init
-from incontrast.cli.looking import log, status
-from incontrast.cli.paper import paper
 from incontrast.cli.processes import refuse_many
 from incontrast.cli.reporting import report
+from incontrast.cli.rollback import forget, rollback
+from incontrast.cli.status import log, status
 from incontrast.cli.training import fit, update
-from incontrast.cli.undoing import forget, rollback
 
 __all__ = ["app", "main"]
 
@@ -30,7 +29,6 @@ app = typer.Typer(
 
 for command in (init, fit, update, embed, drift, status, log, rollback, forget, report):
     app.command()(command)
-app.add_typer(paper)
 
 
 def _version(asked: bool) -> None:

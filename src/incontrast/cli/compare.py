@@ -10,14 +10,14 @@ import torch
 from rich.console import Console
 from rich.status import Status
 
-from incontrast.bench.compare import Comparison, compare, sampled
-from incontrast.bench.recommend import Attempt
 from incontrast.cli.printing import narrator
 from incontrast.cli.tables import print_table
+from incontrast.compare.recommend import Attempt
+from incontrast.compare.run import Comparison, compare, sampled
 from incontrast.data.sources import Source, read_source
 from incontrast.data.tables import odd_columns
 from incontrast.domains.base import Domain
-from incontrast.domains.images import Images, Network
+from incontrast.domains.images.domain import Images, Network
 from incontrast.domains.vectors import Vectors
 from incontrast.report import Cell, Column, Facts, Figure, Page, Section, Table, Text, save
 from incontrast.report.figures import SERIES, can_draw, svg

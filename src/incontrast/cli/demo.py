@@ -11,15 +11,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from incontrast.bench import Trace, trace
 from incontrast.cli.picture import draw_traces
 from incontrast.cli.progress import training_bar
+from incontrast.compare.trace import Trace, trace
 from incontrast.data import Labelled, digits
-from incontrast.domains.image_views import ImageViews
-from incontrast.domains.images import Images
+from incontrast.domains.images.domain import Images
+from incontrast.domains.images.views import ImageViews
 from incontrast.evaluate import knn_accuracy
 from incontrast.learner import Learner
-from incontrast.strategies import ICL, FineTune, Inference, Retrain, Strategy, WarmStart
+from incontrast.strategies import ICL, FineTune, NoUpdate, Retrain, Strategy, WarmStart
 from incontrast.streams import by_class
 from incontrast.training.progress import Budget
 
@@ -30,7 +30,7 @@ EPOCHS = 60  # of the first fit, and of retraining
 LIMIT = Budget(seconds=15)  # for each of the others
 
 STRATEGIES: dict[str, Strategy] = {
-    "inference": Inference(),
+    "inference": NoUpdate(),
     "fine-tuning": FineTune(max_epochs=40),
     "warm start": WarmStart(max_epochs=20),
     "ICL": ICL(),
@@ -62,9 +62,9 @@ def run(*, seed: int, picture: Path) -> None:
         f"0–6; {len(new):,} of 7, 8 and 9 come later.\n"
     )
     domain = Images(8, 1, encoder="small", views=ImageViews(flip=0.0, scale=(0.4, 1.0)))
-    learner = Learner(domain, fitting=Retrain(max_epochs=EPOCHS), seed=seed)
+    learner = Learner(domain, fit_strategy=Retrain(max_epochs=EPOCHS), seed=seed)
     with training_bar(console, "fit on 0–6") as progress:
-        fitted = learner.fit(old.items, progress=progress)
+        fitted = learner.fit(old.items, callbacks=[progress])
     console.print(
         f"Fitted in {fitted.seconds:.1f} s: loss {fitted.loss_new.before:.2f} → "
         f"{fitted.loss_new.after:.2f}, kNN accuracy {_knn(learner, old, old):.3f}.\n"

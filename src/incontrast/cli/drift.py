@@ -46,7 +46,7 @@ def drift(
         if source.kind == "images":
             source = read_source(data, strict=strict)  # finds out which can be read
             warn_skipped(narrator(), [skip.reason for skip in source.skipped])
-        found = learner.drift(source.items, level=level)
+        found = learner.drift(source.items, significance=level)
         known = 0.0 if version is None else _known(space, version, source, learner.domain)
         if as_json:
             emit(

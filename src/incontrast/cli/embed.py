@@ -54,7 +54,7 @@ def embed(
 
         space = opened(workspace)
         narrate = narrator()
-        with space.crew().engine.together("read the data"):
+        with space.crew().engine.error_barrier("read the data"):
             source = read_source(data, check=False)
         with counting_bar(narrate, "embed") as progress:
             done = embed_source(

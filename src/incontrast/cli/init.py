@@ -117,8 +117,8 @@ def init(
 
         from incontrast.cli.strategy_names import strategy_of
         from incontrast.data import read_source
-        from incontrast.domains.image_views import ImageViews
-        from incontrast.domains.images import Images
+        from incontrast.domains.images.domain import Images
+        from incontrast.domains.images.views import ImageViews
         from incontrast.learner import Learner
         from incontrast.memory import KeepAll, Policy, Queue, Reservoir
         from incontrast.strategies import Retrain
@@ -142,7 +142,7 @@ def init(
         learner = Learner(
             domain,
             strategy=strategy_of(strategy, epochs),
-            fitting=Retrain(max_epochs=fit_epochs, patience=fit_patience),
+            fit_strategy=Retrain(max_epochs=fit_epochs, patience=fit_patience),
             memory=kinds[memory](items=memory_items, bytes=memory_bytes),
             seed=seed,
         )

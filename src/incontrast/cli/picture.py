@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from incontrast.bench import Trace
+from incontrast.compare.trace import Trace
 
 __all__ = ["draw_traces"]
 

@@ -53,7 +53,7 @@ def training_bar(
                     shown = now
                     console.print(
                         f"{title}: epoch {progress.epoch} of {progress.epochs}, "
-                        f"loss {progress.loss:.3f}, rate {progress.rate:.1e}"
+                        f"loss {progress.loss:.3f}, rate {progress.lr:.1e}"
                     )
                 return
             shown = now
@@ -61,7 +61,7 @@ def training_bar(
                 task,
                 total=progress.epochs,
                 completed=progress.epoch - (progress.finished is None),
-                figures=f"loss {progress.loss:.3f}  rate {progress.rate:.1e}",
+                figures=f"loss {progress.loss:.3f}  rate {progress.lr:.1e}",
             )
 
         yield show

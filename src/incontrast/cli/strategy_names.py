@@ -31,7 +31,7 @@ def strategy_of(name: StrategyName, epochs: int | None = None) -> Strategy:
         ICL,
         Distill,
         FineTune,
-        Inference,
+        NoUpdate,
         Replay,
         Retrain,
         WarmStart,
@@ -44,7 +44,7 @@ def strategy_of(name: StrategyName, epochs: int | None = None) -> Strategy:
         StrategyName.REPLAY: Replay(),
         StrategyName.DISTILL: Distill(),
         StrategyName.RETRAIN: Retrain(),
-        StrategyName.INFERENCE: Inference(),
+        StrategyName.INFERENCE: NoUpdate(),
     }
     strategy = strategies[name]
     return strategy if epochs is None else replace(strategy, max_epochs=epochs)

@@ -34,7 +34,7 @@ def fit(
     data: Data = None,
     workspace: Folder = Path(),
     seconds: Seconds = None,
-    passes: Passes = None,
+    forward_passes: Passes = None,
     strict: Strict = False,
     force: Force = False,
     discard: Discard = False,
@@ -47,7 +47,7 @@ def fit(
         data,
         workspace,
         seconds,
-        passes,
+        forward_passes,
         as_json,
         strict=strict,
         force=force,
@@ -67,7 +67,7 @@ def update(
         typer.Option(min=1, help="Epochs at most, for this once.", show_default="the workspace's"),
     ] = None,
     seconds: Seconds = None,
-    passes: Passes = None,
+    forward_passes: Passes = None,
     strict: Strict = False,
     force: Force = False,
     discard: Discard = False,
@@ -86,7 +86,7 @@ def update(
         data,
         workspace,
         seconds,
-        passes,
+        forward_passes,
         as_json,
         strict=strict,
         force=force,
@@ -104,7 +104,7 @@ def opened(folder: Path) -> Workspace:
     from incontrast.cli.processes import contact
     from incontrast.workspace import Workspace
 
-    with contact().together("open the workspace"):
+    with contact().error_barrier("open the workspace"):
         workspace = Workspace.open(folder)
     if workspace.settings["threads"] is not None:
         torch.set_num_threads(workspace.settings["threads"])
@@ -116,7 +116,7 @@ def _run(
     data: Path | None,
     folder: Path,
     seconds: float | None,
-    passes: int | None,
+    forward_passes: int | None,
     as_json: bool,
     *,
     discard: bool,
@@ -149,7 +149,7 @@ def _run(
                 else "nothing was interrupted or refused: there is nothing to drop"
             )
             return
-        with workspace.crew().engine.together("read the data"):
+        with workspace.crew().engine.error_barrier("read the data"):
             # The first process takes the data in; the others read them from the workspace.
             source = None if data is None or not speaks() else read_source(data, check=False)
         chosen = _chosen(workspace, strategy, epochs)
@@ -159,7 +159,7 @@ def _run(
             run: Any = workspace.fit if kind == "fit" else workspace.update
             step = run(
                 source,
-                budget=Budget(seconds=seconds, passes=passes),
+                budget=Budget(seconds=seconds, forward_passes=forward_passes),
                 discard=discard,
                 progress=progress,
                 notify=lambda sentence: narrate.print(sentence, markup=False),

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from incontrast.cli.summary import last_retraining
-from incontrast.domains.images import Images
+from incontrast.domains.images.domain import Images
 from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
 from incontrast.report import save

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from incontrast.domains.image_collection import FORMATS, decode
+from incontrast.domains.images.collection import FORMATS, decode
 
 __all__ = ["Skipped", "Typical", "readable_images", "typical_image"]
 

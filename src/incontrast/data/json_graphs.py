@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from incontrast.domains.graph_collection import GraphCollection
-from incontrast.domains.graph_reading import checked_graphs
+from incontrast.domains.graphs.collection import GraphCollection
+from incontrast.domains.graphs.reading import checked_graphs
 
 __all__ = ["json_graphs"]
 

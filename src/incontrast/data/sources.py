@@ -17,10 +17,10 @@ from incontrast.data.json_graphs import json_graphs
 from incontrast.data.tables import TABLES, read_table
 from incontrast.data.tu import tu
 from incontrast.domains.base import Collection, Domain
-from incontrast.domains.graphs import Graphs
-from incontrast.domains.image_collection import ImageCollection
-from incontrast.domains.image_reading import find_images, is_image
-from incontrast.domains.images import Images, Network
+from incontrast.domains.graphs.domain import Graphs
+from incontrast.domains.images.collection import ImageCollection
+from incontrast.domains.images.domain import Images, Network
+from incontrast.domains.images.reading import find_images, is_image
 from incontrast.domains.vectors import Vectors
 
 __all__ = ["Chunk", "Kind", "Source", "read_source", "rows_at_once"]

@@ -169,7 +169,7 @@ class Domain(ABC):
             ) from error
         return first, second
 
-    def bind(self, collection: Collection) -> Domain:
+    def fit_statistics(self, collection: Collection) -> Domain:
         """This domain with what only the first data can tell (a feature width, say) filled in."""
         return self
 

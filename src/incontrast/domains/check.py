@@ -32,7 +32,7 @@ def check_domain(domain: Domain, items: Any) -> None:
     count = len(collection)
     if count < 4:
         raise DomainError(f"give check_domain at least 4 items, got {count}")
-    domain = domain.bind(collection)
+    domain = domain.fit_statistics(collection)
     _check_collection(domain, collection)
     with seeded(0, "check"):
         encoder = domain.encoder()

@@ -58,7 +58,7 @@ class Vectors(Domain):
             if numbers is not None and len(numbers) != self.dim:
                 raise ValueError(f"{name} must have {self.dim} numbers, got {len(numbers)}")
 
-    def bind(self, collection: Any) -> Vectors:
+    def fit_statistics(self, collection: Any) -> Vectors:
         if self.mean is not None and self.std is not None:
             return self
         deviation, mean = torch.std_mean(collection.data, dim=0, correction=0)
@@ -101,7 +101,9 @@ class Vectors(Domain):
     def prepare(self, batch: Tensor) -> Tensor:
         """Standardised features."""
         if self.mean is None or self.std is None:
-            raise RuntimeError("mean and std are not known yet: bind() the domain to data first")
+            raise RuntimeError(
+                "mean and std are not known yet: fit_statistics() the domain to data first"
+            )
         mean, std = (
             torch.tensor(numbers, dtype=batch.dtype, device=batch.device)
             for numbers in (self.mean, self.std)

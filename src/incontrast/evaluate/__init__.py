@@ -3,7 +3,13 @@
 from incontrast.evaluate.bias import Bias, Biases, OldNew, RiskBound, bias, risk_bound
 from incontrast.evaluate.collapse import alignment, effective_rank, uniformity
 from incontrast.evaluate.drift import Drift
-from incontrast.evaluate.population import Population, Quartiles, TrueLoss, measure, true_loss
+from incontrast.evaluate.population import (
+    EvaluationLoss,
+    Population,
+    Quartiles,
+    evaluation_loss,
+    measure,
+)
 from incontrast.evaluate.probes import (
     Accuracy,
     fit_svm,
@@ -17,20 +23,20 @@ __all__ = [
     "Bias",
     "Biases",
     "Drift",
+    "EvaluationLoss",
     "OldNew",
     "Population",
     "Quartiles",
     "RiskBound",
-    "TrueLoss",
     "alignment",
     "bias",
     "effective_rank",
+    "evaluation_loss",
     "fit_svm",
     "knn_accuracy",
     "measure",
     "risk_bound",
     "svm_accuracy",
     "svm_accuracy_held_out",
-    "true_loss",
     "uniformity",
 ]

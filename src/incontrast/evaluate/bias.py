@@ -52,7 +52,7 @@ class Bias:
 class Biases(NamedTuple):
     """The rows of Table 2."""
 
-    inference: Bias
+    no_update: Bias
     fine_tuning: Bias
     retraining: Bias
     icl: Bias
@@ -68,7 +68,7 @@ def bias(population: Population) -> Biases:
         population: Old and new items, at least two of each, under any encoder.
 
     >>> from incontrast.evaluate.population import population
-    >>> from incontrast.training.contrast import Objective
+    >>> from incontrast.training.objective import Objective
     >>> draws = torch.Generator().manual_seed(0)
     >>> old, new = (torch.randn(2, 9, 4, generator=draws).unbind() for _ in range(2))
     >>> biases = bias(population(old, new, growth_ratio=0.5, objective=Objective()))
@@ -78,14 +78,14 @@ def bias(population: Population) -> Biases:
     old, new = _parts(population)
     k, growth_ratio = population.objective.negatives, population.growth_ratio
 
-    def compare(items: _Noise, *minimised: Tensor) -> list[Tensor]:
+    def compare(items: _Negatives, *minimised: Tensor) -> list[Tensor]:
         target = retraining_info_nce(*items, k=k, growth_ratio=growth_ratio)  # L^{I,X′}
         return [target - loss for loss in minimised]
 
-    def retraining(items: _Noise) -> Tensor:
+    def retraining(items: _Negatives) -> Tensor:
         return info_nce(items.positive, _pooled(items, growth_ratio), k=k)
 
-    before = info_nce(old.positive, old.old_noise, k=k)  # L^{I,X}, of the first training
+    before = info_nce(old.positive, old.old_negatives, k=k)  # L^{I,X}, of the first training
     on_old = compare(
         old,
         before,
@@ -95,8 +95,8 @@ def bias(population: Population) -> Biases:
     )
     on_new = compare(
         new,
-        torch.zeros_like(new.positive),  # inference has minimised nothing here
-        info_nce(new.positive, new.new_noise, k=k),
+        torch.zeros_like(new.positive),  # no update has minimised nothing here
+        info_nce(new.positive, new.new_negatives, k=k),
         retraining(new),
         retraining_info_nce(*new, k=k, growth_ratio=growth_ratio),
     )
@@ -170,21 +170,21 @@ def risk_bound(population: Population, *, before: Population | None = None) -> R
     of_new = retraining_info_nce(*new, k=k, growth_ratio=growth_ratio)
     return RiskBound(
         growth_ratio=growth_ratio,
-        old_risk=info_nce(first.positive, first.old_noise, k=k).mean().item(),
+        old_risk=info_nce(first.positive, first.old_negatives, k=k).mean().item(),
         objective=risk(incremental_info_nce(*old, k=k, growth_ratio=growth_ratio), of_new),
         retraining=risk(retraining_info_nce(*old, k=k, growth_ratio=growth_ratio), of_new),
     )
 
 
-class _Noise(NamedTuple):
-    """Anchors in float64 that have noise from both X and ΔX."""
+class _Negatives(NamedTuple):
+    """Anchors in float64 that have negatives from both X and ΔX."""
 
     positive: Tensor  # (n,)
-    old_noise: Tensor  # (n, 1)
-    new_noise: Tensor  # (n, 1)
+    old_negatives: Tensor  # (n, 1)
+    new_negatives: Tensor  # (n, 1)
 
 
-def _parts(population: Population) -> tuple[_Noise, _Noise]:
+def _parts(population: Population) -> tuple[_Negatives, _Negatives]:
     if population.old is None or population.new is None:
         missing = "old" if population.old is None else "new"
         raise ValueError(
@@ -196,19 +196,20 @@ def _parts(population: Population) -> tuple[_Noise, _Noise]:
             f"growth ratio must be in (0, 1), got {population.growth_ratio}: "
             "it is the share of new items, new / (old + new)"
         )
-    return _with_noise(population.old, "old"), _with_noise(population.new, "new")
+    return _with_negatives(population.old, "old"), _with_negatives(population.new, "new")
 
 
-def _with_noise(anchors: Anchors, name: str) -> _Noise:
-    if anchors.old_noise is None or anchors.new_noise is None:
+def _with_negatives(anchors: Anchors, name: str) -> _Negatives:
+    if anchors.old_negatives is None or anchors.new_negatives is None:
         raise ValueError(
-            f"bias needs at least 2 {name} items, got 1: "
-            f"the noise of {name} items is each other's embeddings"
+            f"bias needs at least 2 {name} items, got 1: {name} items are each other's negatives"
         )
-    return _Noise(anchors.positive.double(), anchors.old_noise.double(), anchors.new_noise.double())
+    return _Negatives(
+        anchors.positive.double(), anchors.old_negatives.double(), anchors.new_negatives.double()
+    )
 
 
-def _pooled(items: _Noise, growth_ratio: float) -> Tensor:
-    """(n, 2) logits whose mean is E_X′ = (1−α)·E_X + α·E_ΔX: X′ as one noise distribution."""
+def _pooled(items: _Negatives, growth_ratio: float) -> Tensor:
+    """(n, 2) logits whose mean is E_X′ = (1−α)·E_X + α·E_ΔX: X′ as one distribution."""
     weights = [math.log(2.0 * (1.0 - growth_ratio)), math.log(2.0 * growth_ratio)]
-    return torch.cat([items.old_noise + weights[0], items.new_noise + weights[1]], dim=1)
+    return torch.cat([items.old_negatives + weights[0], items.new_negatives + weights[1]], dim=1)

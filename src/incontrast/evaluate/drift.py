@@ -1,7 +1,7 @@
 """Whether new data differ from old data in the encoder's eyes, with a p-value; label-free.
 
-The change ratio r of an old item (Def. 4) compares the noise that new items give it with the noise
-of old ones; r = 1 means that they are the same to it. How far r may stray from 1 by chance follows
+The change ratio r of an old item (Def. 4) compares new items as its negatives with old
+ones; r = 1 means that they are the same to it. How far r may stray from 1 by chance follows
 from shuffling: other old items serve as the reference, and under the hypothesis that nothing has
 changed, the new items could have been any of the two groups taken together. So the statistic is
 computed again for random groups of the same sizes, from the same embeddings.
@@ -17,12 +17,11 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import normalize
 
 from incontrast.domains.base import Domain
-from incontrast.embedding import embed_views
-from incontrast.evaluate.population import Quartiles
+from incontrast.evaluate.population import Quartiles, embed_views
 from incontrast.randomness import generator
-from incontrast.training.contrast import Objective
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
+from incontrast.training.objective import Objective
+from incontrast.training.sampler import Increment
 
 __all__ = ["Drift", "drift", "measure_drift"]
 
@@ -45,7 +44,7 @@ class Drift:
         by_chance: The same quartiles where old and new items are shuffled, on average.
         distance: Root of the mean of (log r)², which the test is about; 0 is no change.
         p_value: How often chance alone gives a distance as large.
-        level: The share of false alarms that is accepted.
+        significance: The share of false alarms that is accepted.
         anchors: Old items over which r is looked at.
         reference: Other old items that stand for X.
         new: New items that were looked at.
@@ -57,7 +56,7 @@ class Drift:
     by_chance: Quartiles
     distance: float
     p_value: float
-    level: float
+    significance: float
     anchors: int
     reference: int
     new: int
@@ -66,8 +65,8 @@ class Drift:
 
     @property
     def drifted(self) -> bool:
-        """Whether chance is ruled out at this level."""
-        return self.p_value <= self.level
+        """Whether chance is ruled out at this significance."""
+        return self.p_value <= self.significance
 
     @property
     def advice(self) -> Advice:
@@ -107,17 +106,17 @@ def measure_drift(
     objective: Objective,
     engine: Engine,
     seed: int,
-    level: float = 0.05,
+    significance: float = 0.05,
 ) -> Drift:
     """Draw items, embed views of them, and compare; arguments as in ``measure`` and ``drift``."""
     old, new = increment.old, increment.new
     if old is None or len(old) < FEWEST:
         raise ValueError(
             f"drift is measured against at least {FEWEST} old items, memory holds "
-            f"{increment.kept}: give the learner a larger memory"
+            f"{increment.stored}: give the learner a larger memory"
         )
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level must be between 0 and 1, got {level}")
+    if not 0.0 < significance < 1.0:
+        raise ValueError(f"significance must be between 0 and 1, got {significance}")
     draws, views = generator(seed, "drift"), generator(seed, "drift views")
     known = old.select(torch.randperm(len(old), generator=draws)[: ANCHORS + REFERENCE])
     fresh = new.select(torch.randperm(len(new), generator=draws)[:COMPARED])
@@ -131,7 +130,7 @@ def measure_drift(
         objective=objective,
         growth_ratio=increment.growth_ratio,
         draws=draws,
-        level=level,
+        significance=significance,
     )
 
 
@@ -143,9 +142,9 @@ def drift(
     objective: Objective,
     growth_ratio: float,
     draws: Generator,
-    level: float = 0.05,
+    significance: float = 0.05,
 ) -> Drift:
-    """Compare new items with old ones by the noise that both give to other old items.
+    """Compare new items with old ones as negatives of other old items.
 
     Args:
         anchors: (a, d) and (a, d) embeddings of two views of some old items.
@@ -154,7 +153,7 @@ def drift(
         objective: Temperature and K.
         growth_ratio: α.
         draws: Draws the shuffles.
-        level: The share of false alarms that is accepted.
+        significance: The share of false alarms that is accepted.
     """
     first, second = (normalize(views.double()) for views in anchors)
     pool = normalize(torch.cat([new, reference]).double())
@@ -166,14 +165,14 @@ def drift(
         return torch.exp((cosine - 1.0) / objective.temperature)
 
     positive = similar((first * second).sum(dim=1))[:, None]  # (a, 1)
-    noise = similar(first @ pool.T)  # (a, n + o)
+    negatives = similar(first @ pool.T)  # (a, n + o)
     # Column 0 says who is new, the others say who might have been.
     order = torch.rand(total, SHUFFLES, generator=draws).argsort(dim=0)[:count]
     member = torch.zeros(total, 1 + SHUFFLES, dtype=torch.float64)
     member[:count, 0] = 1.0
     member[:, 1:].scatter_(0, order, 1.0)
-    inside = noise @ member  # (a, 1 + shuffles)
-    outside = noise.sum(dim=1, keepdim=True) - inside
+    inside = negatives @ member  # (a, 1 + shuffles)
+    outside = negatives.sum(dim=1, keepdim=True) - inside
     k = objective.negatives
     log_ratio = torch.log(positive + k * inside / count) - torch.log(
         positive + k * outside.clamp(min=0.0) / (total - count)
@@ -193,7 +192,7 @@ def drift(
         by_chance=Quartiles(*quartiles[:, 1:].mean(dim=1).tolist()),
         distance=float(distance[0]),
         p_value=(1 + by_chance) / (1 + SHUFFLES),
-        level=level,
+        significance=significance,
         anchors=len(first),
         reference=len(reference),
         new=count,

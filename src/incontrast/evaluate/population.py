@@ -1,7 +1,8 @@
-"""The true loss over X′: fixed views, population negatives, old and new items apart.
+"""The evaluation loss over X′: fixed views, all items as negatives, old and new items apart.
 
-Every figure about noise follows from three numbers per anchor: the logit of its positive pair and
-the mean noise that X and ΔX give it. They are computed here once, from all items (or a sample).
+Everything about negatives follows from three numbers per anchor: the logit of its positive pair
+and the log mean over negatives from X and from ΔX. They are computed here once, from all items or
+a sample.
 """
 
 from __future__ import annotations
@@ -9,21 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from incontrast.domains.base import Collection, Domain
-from incontrast.embedding import embed_views
-from incontrast.level import TrueLoss
+from incontrast.embedding import BATCH_SIZE
 from incontrast.loss import change_ratio, info_nce, retraining_info_nce
+from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator
-from incontrast.training.contrast import Objective, similarities
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
+from incontrast.training.objective import Objective, similarities
+from incontrast.training.prefetch import read_ahead
+from incontrast.training.sampler import Increment
+from incontrast.training.task import two_views
 
-__all__ = ["Anchors", "Population", "Quartiles", "TrueLoss", "measure", "true_loss"]
+__all__ = [
+    "Anchors",
+    "EvaluationLoss",
+    "Population",
+    "Quartiles",
+    "embed_views",
+    "evaluation_loss",
+    "measure",
+]
 
 ROWS = 1024  # anchors whose similarities are held at once
 
@@ -34,13 +45,13 @@ class Anchors:
 
     Args:
         positive: (n,) logits of the positive pairs.
-        old_noise: (n, 1) log mean f with the other items of X; None without old data.
-        new_noise: (n, 1) log mean f with the other items of ΔX; None without new data.
+        old_negatives: (n, 1) log mean f with the other items of X; None without old data.
+        new_negatives: (n, 1) log mean f with the other items of ΔX; None without new data.
     """
 
     positive: Tensor
-    old_noise: Tensor | None
-    new_noise: Tensor | None
+    old_negatives: Tensor | None
+    new_negatives: Tensor | None
 
 
 class Quartiles(NamedTuple):
@@ -68,30 +79,33 @@ class Population:
     objective: Objective
 
     def losses(self, anchors: Anchors) -> Tensor:
-        """(n,) losses of these anchors with noise from X′ (Eq. 2)."""
-        k, (old, new) = self.objective.negatives, (anchors.old_noise, anchors.new_noise)
+        """(n,) losses of these anchors with negatives from X′ (Eq. 2)."""
+        k, (old, new) = self.objective.negatives, (anchors.old_negatives, anchors.new_negatives)
         if old is not None and new is not None:
             return retraining_info_nce(
                 anchors.positive, old, new, k=k, growth_ratio=self.growth_ratio
             )
-        noise = old if old is not None else new
-        assert noise is not None
-        return info_nce(anchors.positive, noise, k=k)
+        negatives = old if old is not None else new
+        assert negatives is not None
+        return info_nce(anchors.positive, negatives, k=k)
 
-    def true_loss(self) -> TrueLoss:
+    def evaluation_loss(self) -> EvaluationLoss:
         """The mean loss of old items, of new items, and over X′."""
         old = math.nan if self.old is None else self.losses(self.old).mean().item()
         new = math.nan if self.new is None else self.losses(self.new).mean().item()
         if self.old is None or self.new is None:
-            return TrueLoss(old, new, new if self.old is None else old)
-        return TrueLoss(old, new, (1.0 - self.growth_ratio) * old + self.growth_ratio * new)
+            return EvaluationLoss(old, new, new if self.old is None else old)
+        return EvaluationLoss(old, new, (1.0 - self.growth_ratio) * old + self.growth_ratio * new)
 
     def change_ratios(self) -> Tensor:
         """(n,) change ratios r of the old items (Def. 4)."""
-        if self.old is None or self.old.old_noise is None or self.old.new_noise is None:
+        if self.old is None or self.old.old_negatives is None or self.old.new_negatives is None:
             raise ValueError("the change ratio needs old and new items, got only one of them")
         return change_ratio(
-            self.old.positive, self.old.old_noise, self.old.new_noise, k=self.objective.negatives
+            self.old.positive,
+            self.old.old_negatives,
+            self.old.new_negatives,
+            k=self.objective.negatives,
         )
 
     def change_ratio(self) -> Quartiles:
@@ -110,18 +124,18 @@ def measure(
     sample: int | None = None,
     seed: int = 0,
 ) -> Population:
-    """Embed two views of each item, the same ones for every encoder, and measure their noise.
+    """Embed two views of each item, the same ones for every encoder, and measure their negatives.
 
     Args:
         encoder: In evaluation mode.
         domain: The kind of data.
         increment: Old and new items; either may be missing.
         objective: Temperature and K.
-        engine: Where to compute; the default device if None.
+        engine: Where to compute; where the encoder is if None.
         sample: Old items and new items at most, drawn at random; all of them if None.
         seed: Determines the sample and the views.
     """
-    engine, objective = engine or Engine(), objective or Objective()
+    engine, objective = engine or Engine.of(encoder), objective or Objective()
 
     def part(items: Collection | None, name: str) -> tuple[Tensor, Tensor] | None:
         if items is None:
@@ -144,7 +158,7 @@ def population(
 ) -> Population:
     """The population of items whose two views have these (n, d) embeddings."""
 
-    def noise(anchors: Tensor, items: tuple[Tensor, Tensor] | None) -> Tensor | None:
+    def log_mean(anchors: Tensor, items: tuple[Tensor, Tensor] | None) -> Tensor | None:
         if items is None:
             return None
         own = anchors is items[0]
@@ -163,9 +177,27 @@ def population(
         first, second = items
         unit = torch.nn.functional.normalize
         positive = (unit(first) * unit(second)).sum(dim=1) / objective.temperature
-        return Anchors(positive, noise(first, old), noise(first, new))
+        return Anchors(positive, log_mean(first, old), log_mean(first, new))
 
     return Population(part(old), part(new), growth_ratio, objective)
+
+
+@torch.no_grad()
+def embed_views(
+    encoder: nn.Module, domain: Domain, items: Collection, generator: Generator, *, engine: Engine
+) -> tuple[Tensor, Tensor]:
+    """(n, d) embeddings of a first and (n, d) of a second random view of every item."""
+
+    def views(order: Tensor) -> tuple[Any, Any]:
+        return two_views(domain, [(items, order)], generator, engine)
+
+    orders = torch.split(torch.arange(len(items)), BATCH_SIZE)
+    parts = [
+        [engine.gather(engine.forward(encoder, view)).float().cpu() for view in pair]
+        for pair in read_ahead(views, orders, background=items.background)
+    ]
+    first, second = (torch.cat(column) for column in zip(*parts, strict=True))
+    return first, second
 
 
 def _chunks(rows: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -183,7 +215,7 @@ def _log_mean(logits: Tensor, diagonal: int | None) -> Tensor:
     return torch.logsumexp(logits, dim=1, keepdim=True) - math.log(count)
 
 
-def true_loss(
+def evaluation_loss(
     encoder: nn.Module,
     domain: Domain,
     increment: Increment,
@@ -192,8 +224,8 @@ def true_loss(
     engine: Engine | None = None,
     sample: int | None = None,
     seed: int = 0,
-) -> TrueLoss:
-    """The true loss of an encoder; arguments as in ``measure``."""
+) -> EvaluationLoss:
+    """The evaluation loss of an encoder; arguments as in ``measure``."""
     return measure(
         encoder,
         domain,
@@ -202,4 +234,4 @@ def true_loss(
         engine=engine,
         sample=sample,
         seed=seed,
-    ).true_loss()
+    ).evaluation_loss()

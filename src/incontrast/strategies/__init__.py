@@ -1,20 +1,17 @@
 """How an update is done: ICL and its rivals, as frozen configurations."""
 
-from incontrast.strategies.base import Strategy
 from incontrast.strategies.distill import Distill
-from incontrast.strategies.fine_tune import FineTune
 from incontrast.strategies.icl import ICL
-from incontrast.strategies.inference import Inference
 from incontrast.strategies.meta import Meta
 from incontrast.strategies.replay import Replay
-from incontrast.strategies.retrain import Retrain, WarmStart
+from incontrast.strategies.strategy import FineTune, NoUpdate, Retrain, Strategy, WarmStart
 
 __all__ = [
     "ICL",
     "Distill",
     "FineTune",
-    "Inference",
     "Meta",
+    "NoUpdate",
     "Replay",
     "Retrain",
     "Strategy",

@@ -11,11 +11,11 @@ from torch import Generator, Tensor
 
 from incontrast.domains.vectors import Vectors
 from incontrast.randomness import seeded
-from incontrast.strategies.base import Strategy
-from incontrast.training.contrast import Objective
+from incontrast.strategies.strategy import Strategy
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
 from incontrast.training.loop import train
+from incontrast.training.objective import Objective
+from incontrast.training.sampler import Increment
 from incontrast.training.task import Task
 
 __all__ = ["StrategyError", "check_strategy"]
@@ -43,19 +43,23 @@ def check_strategy(strategy: Strategy) -> None:
         if not torch.equal(weights, second[name]):
             raise StrategyError(
                 "the same seed must give the same weights: draw from task.draws or "
-                "task.generator(...), and keep no state in the strategy"
+                "task.generator(...), and keep state with task.once(...), not in the strategy"
             )
 
 
 def _check_losses(strategy: Strategy) -> None:
     task = _task()
-    for epoch in islice(strategy.run(task), 2):
+    for _ in range(2):
         count = 0
-        for loss in islice(epoch, 3):
+        batches = task.view_batches(strategy.sample(task))
+        for batch in islice(batches, 3):
             count += 1
+            weights = strategy.adapt(task, batches)
+            first, second = task.embed(batch.views, parameters=weights)
+            loss = strategy.loss(task, batch, first, second)
             if not isinstance(loss, Tensor) or loss.dim() != 0:
                 shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                raise StrategyError(f"an epoch must yield scalar tensors, got {shape}: take a mean")
+                raise StrategyError(f"a loss must be a scalar tensor, got {shape}: take a mean")
             if not loss.requires_grad:
                 raise StrategyError(
                     "a loss must be differentiable in the encoder's weights, this one is detached"
@@ -65,8 +69,8 @@ def _check_losses(strategy: Strategy) -> None:
             )
             if all(gradient is None for gradient in gradients):
                 raise StrategyError("a loss must depend on task.encoder, this one does not")
-        if count == 0:
-            raise StrategyError("an epoch must yield at least one loss, this one yielded none")
+        if count == 0 and strategy.epoch_items(task.increment):
+            raise StrategyError("an epoch must have at least one batch, this one has none")
 
 
 def _trained(strategy: Strategy) -> dict[str, Tensor]:
@@ -88,4 +92,5 @@ def _task() -> Task:
         objective=Objective(),
         engine=Engine("cpu"),
         seed=0,
+        before=copy.deepcopy(encoder),
     )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from incontrast.strategies.base import Strategy
-from incontrast.training.contrast import Objective, batch_losses, others, similarities
-from incontrast.training.increment import Increment
-from incontrast.training.sampling import new_epoch
-from incontrast.training.task import Task
+from incontrast.strategies.strategy import Strategy
+from incontrast.training.objective import Objective, batch_losses, others, similarities
+from incontrast.training.sampler import BatchIndices, Increment, new_epoch
+from incontrast.training.task import Task, ViewBatch
 
 __all__ = ["Distill", "relation_loss"]
 
@@ -38,19 +38,19 @@ class Distill(Strategy):
     def epoch_items(self, increment: Increment) -> int:
         return 2 * len(increment.new)  # by the student and by the teacher
 
-    def run(self, task: Task) -> Iterator[Iterable[Tensor]]:
-        teacher = task.teacher()
-        while True:
-            yield self._epoch(task, teacher)
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        return new_epoch(task.increment, self.batch_size, task.draws)
 
-    def _epoch(self, task: Task, teacher: nn.Module) -> Iterator[Tensor]:
-        for loaded in task.load(new_epoch(task.increment, self.batch, task.draws)):
-            with torch.no_grad():
-                taught = task.embed(loaded.views, encoder=teacher)
-            learned = task.embed(loaded.views)
-            contrast = batch_losses(*learned, task.objective)
-            relation = relation_loss(learned, taught, task.objective)
-            yield (contrast + self.weight * relation).mean()
+    def loss(self, task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> Tensor:
+        teacher = task.once("teacher", lambda: _frozen(task.before or task.encoder))
+        with torch.no_grad():
+            taught = task.embed(batch.views, encoder=teacher)
+        relation = relation_loss((first, second), taught, task.objective)
+        return (batch_losses(first, second, task.objective) + self.weight * relation).mean()
+
+
+def _frozen(encoder: nn.Module) -> nn.Module:
+    return copy.deepcopy(encoder).eval().requires_grad_(False)
 
 
 def relation_loss(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from incontrast.rates import Fixed, RatePlan
-from incontrast.rates.literal import DDPG
-from incontrast.strategies.base import Strategy
-from incontrast.strategies.joint import joint_losses, weigh
-from incontrast.strategies.meta import Meta, meta_losses
-from incontrast.training.increment import Increment
-from incontrast.training.sampling import Picks, Rounds, new_epoch
-from incontrast.training.task import Task
+from incontrast.schedules import DDPG, Schedule
+from incontrast.strategies.meta import Meta, support_steps
+from incontrast.strategies.strategy import Strategy
+from incontrast.training.objective import increment_losses
+from incontrast.training.optimizers import Adam, OptimizerFactory
+from incontrast.training.sampler import BatchIndices, Increment, new_epoch
+from incontrast.training.task import Task, ViewBatch
 
 __all__ = ["ICL"]
 
@@ -25,36 +24,37 @@ class ICL(Strategy):
     """The update that users get: retraining's objective from the old weights, at ΔX's cost.
 
     A step draws old and new items, embeds both views of all in one forward pass, and minimises
-    (1−α)·mean over old + α·mean over new, with noise from X′ as a stratified mean. Whatever the
+    (1−α)·mean over old + α·mean over new, with negatives from X′ as a stratified mean. Whatever the
     number of old and new items in a step, that is an unbiased estimate, over the draw of anchors,
     of retraining's mean loss over X′. An epoch is one pass over ΔX, so an update's cost follows
     ΔN, not N.
 
-    The defaults are a compromise: larger steps at a higher rate are faster where new classes have
-    to be learned, smaller ones where the data hardly changes (docs/updates.md).
+    The defaults are a compromise: larger steps at a higher learning rate are faster where new
+    classes have to be learned, smaller ones where the data hardly changes (docs/updates.md).
 
     Args:
-        old_batch: Old items per step; ``batch`` is the number of new ones. Where new items weigh
-            more than that (α above ``batch / (batch + old_batch)``), a step of as many items has
-            them in proportion to α, until the two numbers have changed places: see ``per_step``.
+        old_batch_size: Old items per step; ``batch_size`` is the number of new ones. Where α is
+            above the share of new items that this gives, a step of as many items has them in
+            proportion to α, until the two numbers have changed places: see ``per_step``.
         retention: ρ. Old items have L^II + ρ·L^{I,X}: 1 is retraining's loss on them (Theorem 1),
-            0 the paper's objective (Eq. 9), which collapses old data when the noise changes.
+            0 the paper's objective (Eq. 9), which collapses old data when the negatives change.
         meta: Meta-optimisation (Eq. 11–12) instead of the joint step.
     """
 
-    rates: RatePlan = Fixed(2e-3, largest_change=1 / 8)
-    batch: int = 32
+    lr: Schedule | float = 2e-3
+    batch_size: int = 32
     max_epochs: int = 40
     patience: int | None = None
-    old_batch: int = 64
+    optimizer: OptimizerFactory = Adam(max_relative_update=1 / 8)
+    old_batch_size: int = 64
     retention: float = 1.0
     meta: Meta | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.old_batch < 2:
+        if self.old_batch_size < 2:
             raise ValueError(
-                f"old_batch must be at least 2, got {self.old_batch}: "
+                f"old_batch_size must be at least 2, got {self.old_batch_size}: "
                 "old items are each other's negatives"
             )
         if self.retention < 0.0:
@@ -68,30 +68,31 @@ class ICL(Strategy):
         cls,
         *,
         meta: bool = True,
-        learned_rates: bool = True,
-        rate: float = 1e-3,
+        learned_lr: bool = True,
+        lr: float = 1e-3,
         order: Literal[1, 2] = 2,
         max_epochs: int = 200,
         patience: int | None = 50,
     ) -> ICL:
-        """The paper to the letter: retention 0, meta-optimisation, rates learned by DDPG.
+        """The paper to the letter: retention 0, meta-optimisation, learning rates learned by DDPG.
 
         Args:
             meta: False is the ablation "w/o M".
-            learned_rates: False is the ablation "w/o LRL".
-            rate: The learning rate without LRL.
+            learned_lr: False is the ablation "w/o LRL".
+            lr: The learning rate without LRL.
             order: Of the meta gradient: 2 as the paper writes it, 1 as its released code has it.
             max_epochs: Epochs at most.
             patience: Epochs without a new lowest loss after which it stops.
         """
-        rates: RatePlan = DDPG() if learned_rates else Fixed(rate)
+        chosen: Schedule | float = DDPG() if learned_lr else lr
         return cls(
             retention=0.0,
-            meta=Meta(order=order, rates=rates) if meta else None,
-            rates=rates,
-            average=0.0,
-            batch=32,
-            old_batch=32,
+            meta=Meta(order=order, lr=chosen) if meta else None,
+            lr=chosen,
+            ema_decay=0.0,
+            optimizer=Adam(),
+            batch_size=32,
+            old_batch_size=32,
             max_epochs=max_epochs,
             patience=patience,
         )
@@ -104,34 +105,49 @@ class ICL(Strategy):
         >>> tuple(ICL().per_step(growth_ratio) for growth_ratio in (0.01, 0.3, 0.5, 0.7, 0.99))
         ((32, 64), (32, 64), (48, 48), (64, 32), (64, 32))
         """
-        items = self.batch + self.old_batch
-        most = max(self.batch, self.old_batch)
-        new = min(max(self.batch, round(growth_ratio * items)), most)
+        items = self.batch_size + self.old_batch_size
+        most = max(self.batch_size, self.old_batch_size)
+        new = min(max(self.batch_size, round(growth_ratio * items)), most)
         return new, items - new
 
     def epoch_items(self, increment: Increment) -> int:
         new, old = self.per_step(increment.growth_ratio)
         steps = -(-len(increment.new) // new)
-        items = len(increment.new) + steps * min(old, increment.kept)
+        items = len(increment.new) + steps * min(old, increment.stored)
         if self.meta is None:
             return items
         return items * (1 + self.meta.support_steps(increment.growth_ratio))
 
-    def run(self, task: Task) -> Iterator[Iterable[Tensor]]:
-        if task.increment.kept < 2:
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        """Every new item once, each batch with old ones; with ``meta``, a query, then supports."""
+        if task.increment.stored < 2:
             raise ValueError(
-                f"ICL needs at least 2 old items in memory, got {task.increment.kept}: "
+                f"ICL needs at least 2 old items in memory, got {task.increment.stored}: "
                 "give the learner a larger memory, or use FineTune()"
             )
-        old = Rounds(task.increment.kept, task.draws)
-        batch, old_batch = self.per_step(task.growth_ratio)
-        if self.meta is not None:
-            yield from meta_losses(task, self.meta, old, old_batch, batch, self.retention)
-        while True:
-            yield self._epoch(task, old, batch, old_batch)
+        new, old = self.per_step(task.growth_ratio)
+        supports = 0 if self.meta is None else self.meta.support_steps(task.growth_ratio)
+        for batch in new_epoch(task.increment, new, task.draws):
+            # Every support step has old items of its own; the new ones serve all steps.
+            for _ in range(1 + supports):
+                yield BatchIndices(task.old_items.draw(old), batch.new)
 
-    def _epoch(self, task: Task, old: Rounds, batch: int, old_batch: int) -> Iterator[Tensor]:
-        new = new_epoch(task.increment, batch, task.draws)
-        picks = (Picks(old.draw(old_batch), pick.new) for pick in new)
-        for loaded in task.load(picks):
-            yield weigh(*joint_losses(task, loaded, self.retention), task.growth_ratio)
+    def adapt(self, task: Task, batches: Iterator[ViewBatch]) -> dict[str, Tensor] | None:
+        return (
+            None if self.meta is None else support_steps(task, self.meta, batches, self.retention)
+        )
+
+    def loss(self, task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> Tensor:
+        """(1−α)·mean over old anchors + α·mean over new ones: unbiased for any number of each."""
+        alpha = task.growth_ratio
+        of_old, of_new = increment_losses(
+            first,
+            second,
+            task.objective,
+            old=batch.old,
+            growth_ratio=alpha,
+            retention=self.retention,
+        )
+        if self.meta is not None and self.meta.query == "new":
+            return of_new.mean()
+        return (1.0 - alpha) * of_old.mean() + alpha * of_new.mean()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from incontrast.strategies.base import Strategy, contrast
-from incontrast.training.increment import Increment
-from incontrast.training.sampling import Picks, shuffled
+from incontrast.strategies.strategy import Strategy
+from incontrast.training.sampler import BatchIndices, Increment, shuffled
 from incontrast.training.task import Task
 
 __all__ = ["Replay"]
@@ -21,7 +20,7 @@ class Replay(Strategy):
     """NCE-I on ΔX mixed with a fixed part of the old items, from the current weights.
 
     Args:
-        share: Part of the old items at hand that is mixed in, drawn once per update.
+        share: Part of the stored old items that is mixed in, drawn once per update.
     """
 
     share: float = 0.2
@@ -31,17 +30,15 @@ class Replay(Strategy):
         if not 0.0 < self.share <= 1.0:
             raise ValueError(f"share must be in (0, 1], got {self.share}: it is a part of X")
 
+    def replayed(self, increment: Increment) -> int:
+        """How many old items are mixed in."""
+        return math.ceil(increment.stored * self.share)
+
     def epoch_items(self, increment: Increment) -> int:
-        return len(increment.new) - int(-increment.kept * self.share // 1)
+        return len(increment.new) + self.replayed(increment)
 
-    def run(self, task: Task) -> Iterator[Iterable[Tensor]]:
-        kept, new = task.increment.kept, len(task.increment.new)
-        count = -int(-kept * self.share // 1)
-        replayed = torch.randperm(kept, generator=task.generator("replay"))[:count]
-
-        def epoch() -> Iterator[Picks]:
-            for mixed in shuffled(new + count, self.batch, task.draws):
-                yield Picks(replayed[mixed[mixed >= new] - new], mixed[mixed < new])
-
-        while True:
-            yield contrast(task, epoch())
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        new, count = len(task.increment.new), self.replayed(task.increment)
+        order = torch.randperm(task.increment.stored, generator=task.generator("replay"))
+        for mixed in shuffled(new + count, self.batch_size, task.draws):
+            yield BatchIndices(order[mixed[mixed >= new] - new], mixed[mixed < new])

@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from incontrast.training.collectives import summed, summed_
+from incontrast.training.collectives import all_reduce, all_reduce_
 
 __all__ = ["SynchronisedBatchNorm", "synchronised_batch_norm"]
 
@@ -87,7 +87,7 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor, int]:
         sums[:channels] = mean * here
         sums[channels:-1] = (variance.double() + mean.square()) * here
         sums[-1] = here
-    summed_(sums)
+    all_reduce_(sums)
     count = int(sums[-1])
     mean, square = (sums[:-1] / max(count, 1)).chunk(2)
     variance = (square - mean.square()).clamp_(min=0.0)
@@ -138,7 +138,7 @@ def _fused_backward(
         result, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
             gradient, x, weight, mean, variance, None, None, False, eps, [True, True, True]
         )
-    bias_mean, weight_mean = summed_(torch.stack([of_bias, of_weight])) / count
+    bias_mean, weight_mean = all_reduce_(torch.stack([of_bias, of_weight])) / count
     inverse = (variance + eps).rsqrt()
     slope = weight * inverse.square() * weight_mean
     shift = weight * inverse * bias_mean - mean * slope
@@ -157,11 +157,11 @@ def _differentiable_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same as a function of x, weight and gradient that has derivatives itself."""
     others = _all_but_channels(x)
-    centred = x - _per_channel(summed(x.sum(others)) / count, x)
-    inverse = (summed(centred.square().sum(others)) / count + eps).rsqrt()
+    centred = x - _per_channel(all_reduce(x.sum(others)) / count, x)
+    inverse = (all_reduce(centred.square().sum(others)) / count + eps).rsqrt()
     unit = centred * _per_channel(inverse, x)
     of_bias, of_weight = gradient.sum(others), (gradient * unit).sum(others)
-    bias_mean, weight_mean = summed(torch.stack([of_bias, of_weight])) / count
+    bias_mean, weight_mean = all_reduce(torch.stack([of_bias, of_weight])) / count
     inner = gradient - _per_channel(bias_mean, x) - unit * _per_channel(weight_mean, x)
     return inner * _per_channel(weight * inverse, x), of_weight, of_bias
 

@@ -21,12 +21,12 @@ from torch.autograd.function import FunctionCtx
 __all__ = [
     "LostProcess",
     "ProcessFailed",
-    "broadcast",
-    "exchange",
+    "all_gather_objects",
+    "all_gather_rows",
+    "all_reduce",
+    "all_reduce_",
+    "broadcast_object",
     "in_contact",
-    "joined",
-    "summed",
-    "summed_",
 ]
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def in_contact() -> Iterator[None]:
         ) from error
 
 
-def summed_(tensor: Tensor) -> Tensor:
+def all_reduce_(tensor: Tensor) -> Tensor:
     """The sum over all processes, in place and without gradients."""
     count = dist.get_world_size()
     with in_contact():
@@ -75,20 +75,20 @@ def summed_(tensor: Tensor) -> Tensor:
 class _Sum(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, tensor: Tensor) -> Tensor:
-        return summed_(tensor.clone(memory_format=torch.contiguous_format))
+        return all_reduce_(tensor.clone(memory_format=torch.contiguous_format))
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
-        return summed(gradient)
+        return all_reduce(gradient)
 
 
-def summed(tensor: Tensor) -> Tensor:
+def all_reduce(tensor: Tensor) -> Tensor:
     """The sum over all processes, differentiable any number of times."""
     result: Tensor = _Sum.apply(tensor)  # type: ignore[no-untyped-call]
     return result
 
 
-def joined(rows: Tensor) -> Tensor:
+def all_gather_rows(rows: Tensor) -> Tensor:
     """(…, n, d) rows of every process, each with its own n, to the (…, N, d) of all in order.
 
     A sum of what is zero elsewhere: it moves twice the bytes of an all-gather, but knows rows of
@@ -97,12 +97,12 @@ def joined(rows: Tensor) -> Tensor:
     counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=rows.device)
     rank = dist.get_rank()
     counts[rank] = rows.shape[-2]
-    sizes = summed_(counts).tolist()
+    sizes = all_reduce_(counts).tolist()
     before, after = sum(sizes[:rank]), sum(sizes[rank + 1 :])
-    return summed(torch.nn.functional.pad(rows, (0, 0, before, after)))
+    return all_reduce(torch.nn.functional.pad(rows, (0, 0, before, after)))
 
 
-def broadcast(value: T) -> T:
+def broadcast_object(value: T) -> T:
     """The first process's value, for all."""
     box = [value]
     with in_contact():
@@ -110,7 +110,7 @@ def broadcast(value: T) -> T:
     return box[0]
 
 
-def exchange(value: Any) -> list[Any]:
+def all_gather_objects(value: Any) -> list[Any]:
     """The values of all processes, in order."""
     values: list[Any] = [None] * dist.get_world_size()
     with in_contact():

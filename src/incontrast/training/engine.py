@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 __all__ = ["Engine", "Precision"]
 
@@ -49,6 +50,12 @@ class Engine:
                 f"device {str(device)!r} cannot be used here ({error}): try device='cpu'"
             ) from error
 
+    @classmethod
+    def of(cls, encoder: nn.Module) -> Engine:
+        """One process, on the device where an encoder is."""
+        tensor = next((t for t in (*encoder.parameters(), *encoder.buffers())), None)
+        return Engine("cpu" if tensor is None else tensor.device)
+
     def place(self, value: Any) -> Any:
         """Put a batch or a module on the device."""
         return value.to(self.device)
@@ -59,6 +66,23 @@ class Engine:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
+    def forward(
+        self, encoder: nn.Module, batch: Any, parameters: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        """(n, d) embeddings of a batch, at least in single precision.
+
+        Args:
+            encoder: The encoder.
+            batch: What it takes.
+            parameters: Weights and buffers to use instead of its own.
+        """
+        with self.encoding():
+            if parameters is None:
+                embeddings: Tensor = encoder(batch)
+            else:
+                embeddings = functional_call(encoder, parameters, (batch,))
+        return embeddings.float() if embeddings.dtype == torch.bfloat16 else embeddings
+
     def share(self, count: int) -> range:
         """Which of so many items are this process's own. All processes together have each once."""
         return range(count)
@@ -67,7 +91,11 @@ class Engine:
         """(…, n, d) embeddings of this process's share to (…, N, d) of all, with gradients."""
         return embeddings
 
-    def average(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, without gradients."""
+        return tensor
+
+    def average_gradients(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         """Gradients of a loss of gathered embeddings, from those that each process has of it.
 
         They can be differentiated again.
@@ -78,18 +106,18 @@ class Engine:
         """Fill the gradients of these parameters from a loss of gathered embeddings."""
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def agree(self, number: float) -> float:
+    def broadcast_float(self, number: float) -> float:
         """The first process's number, for all: what they decide by must not differ by a bit."""
         return number
 
-    def same(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """The first process's value, for all."""
         return value
 
-    def align(self, encoder: nn.Module) -> None:
+    def broadcast_weights(self, encoder: nn.Module) -> None:
         """Give all processes the first one's weights."""
 
-    def together(self, task: str) -> AbstractContextManager[None]:
+    def error_barrier(self, task: str) -> AbstractContextManager[None]:
         """What fails in one process inside the block fails in all at its end, with one message.
 
         Args:
@@ -97,5 +125,5 @@ class Engine:
         """
         return nullcontext()
 
-    def check_same(self, facts: Callable[[], dict[str, Any]]) -> None:
+    def check_equal(self, facts: Callable[[], dict[str, Any]]) -> None:
         """Raise an error in all processes if they do not agree on these facts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -15,28 +16,30 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from incontrast.domains.base import Collection, Domain
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (
     ProcessFailed,
-    broadcast,
-    exchange,
+    all_gather_objects,
+    all_gather_rows,
+    all_reduce,
+    all_reduce_,
+    broadcast_object,
     in_contact,
-    joined,
-    summed,
-    summed_,
 )
 from incontrast.training.engine import Engine, Precision
-from incontrast.training.share import share_of
+from incontrast.training.sampler import Increment
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["TIMEOUT", "FabricEngine", "choose_engine", "time_out"]
+__all__ = ["TIMEOUT", "FabricEngine", "choose_engine", "facts", "share_of", "time_out"]
 
 T = TypeVar("T")
 
 TIMEOUT = "INCONTRAST_TIMEOUT"  # environment: seconds after which a silent process counts as lost
 DEFAULT_TIMEOUT = 600.0
+DIGESTED = 16  # old and new items, each, that processes compare before they work together
 PRECISIONS: dict[str, Precision] = {"32-true": "float32", "bf16-mixed": "bfloat16"}
 
 
@@ -122,11 +125,14 @@ class FabricEngine(Engine):
         return share_of(count, self.rank, self.processes)
 
     def gather(self, embeddings: Tensor) -> Tensor:
-        return joined(embeddings)
+        return all_gather_rows(embeddings)
 
-    def average(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        return all_reduce_(tensor.clone())
+
+    def average_gradients(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        parts = (summed(flat) / self.processes).tensor_split(_ends(gradients))
+        parts = (all_reduce(flat) / self.processes).tensor_split(_ends(gradients))
         return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
 
     def backward(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
@@ -134,46 +140,46 @@ class FabricEngine(Engine):
         # times for one loss, and the meta step runs the encoder with other weights.
         super().backward(loss, parameters)
         gradients = [p.grad for p in parameters if p.grad is not None]
-        flat = summed_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        flat = all_reduce_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
         parts = flat.div_(self.processes).tensor_split(_ends(gradients))
         torch._foreach_copy_(
             gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
         )
 
-    def agree(self, number: float) -> float:
+    def broadcast_float(self, number: float) -> float:
         box = torch.tensor(number, dtype=torch.float64, device=self.device)
         with in_contact():
             dist.broadcast(box, src=0)
         return box.item()
 
-    def same(self, value: T) -> T:
-        return broadcast(value)
+    def broadcast(self, value: T) -> T:
+        return broadcast_object(value)
 
-    def align(self, encoder: nn.Module) -> None:
+    def broadcast_weights(self, encoder: nn.Module) -> None:
         with in_contact():
             for values in encoder.state_dict().values():
                 dist.broadcast(values, src=0)
 
-    def together(self, task: str) -> AbstractContextManager[None]:
-        return self._together(task)
+    def error_barrier(self, task: str) -> AbstractContextManager[None]:
+        return self._error_barrier(task)
 
     @contextmanager
-    def _together(self, task: str) -> Iterator[None]:
+    def _error_barrier(self, task: str) -> Iterator[None]:
         failure: Exception | None = None
         try:
             yield
         except Exception as error:
             failure = error
         report = None if failure is None else f"{socket.gethostname()}: {failure}"
-        reports = exchange(report)
+        reports = all_gather_objects(report)
         if failure is not None:
             raise failure
         for rank, text in enumerate(reports):
             if text is not None:
                 raise ProcessFailed(f"process {rank} of {self.processes} could not {task}: {text}")
 
-    def check_same(self, facts: Callable[[], dict[str, Any]]) -> None:
-        first, *others = exchange(facts())
+    def check_equal(self, facts: Callable[[], dict[str, Any]]) -> None:
+        first, *others = all_gather_objects(facts())
         for rank, theirs in enumerate(others, start=1):
             for name, value in first.items():
                 if theirs[name] != value:
@@ -181,6 +187,17 @@ class FabricEngine(Engine):
                         f"all processes must be given the same: {name} is {value} in process 0 "
                         f"and {theirs[name]} in process {rank}"
                     )
+
+
+def share_of(count: int, rank: int, processes: int) -> range:
+    """The range of so many items that one process takes: nearly equal, in order, each item once.
+
+    >>> [share_of(7, rank, 3) for rank in range(3)]
+    [range(0, 3), range(3, 5), range(5, 7)]
+    """
+    size, rest = divmod(count, processes)
+    start = rank * size + min(rank, rest)
+    return range(start, start + size + (rank < rest))
 
 
 def _ends(tensors: Sequence[Tensor]) -> list[int]:
@@ -212,3 +229,28 @@ def time_out() -> float:
     if not seconds > 0:
         raise ValueError(f"{TIMEOUT} must be a number of seconds above 0, got {text!r}")
     return seconds
+
+
+def facts(
+    seed: int, version: int, domain: Domain, increment: Increment, strategy: object
+) -> dict[str, Any]:
+    """What all processes must agree on before they train together."""
+    return {
+        "seed": seed,
+        "version": version,
+        "strategy": repr(strategy),
+        "the number of items seen": increment.seen,
+        "the number of old items": increment.stored,
+        "the number of new items": len(increment.new),
+        "the digest of some old items": _digest(domain, increment.old),
+        "the digest of some new items": _digest(domain, increment.new),
+    }
+
+
+def _digest(domain: Domain, items: Collection | None) -> str:
+    """A few items as one short text: other data, or the same in another order, have another."""
+    if items is None:
+        return "nothing"
+    chosen = torch.linspace(0, len(items) - 1, min(len(items), DIGESTED)).long()
+    packed = b"".join(domain.pack(items, chosen))
+    return hashlib.blake2b(packed, digest_size=6).hexdigest()

@@ -1,75 +1,152 @@
-"""What takes the steps, once the rates have said how far."""
+"""What takes the steps, once the schedule has said how far, and what averages them."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["Adam", "OptimizerPlan", "Prodigy", "hold_back", "set_rate"]
+__all__ = [
+    "Adam",
+    "ExponentialMovingAverage",
+    "OptimizerFactory",
+    "Prodigy",
+    "cap_learning_rates",
+    "set_lr",
+]
 
+OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+"""Makes the optimiser of a run, whose learning rate is set before every step.
 
-class OptimizerPlan(ABC):
-    """Makes the optimiser of a run; its learning rate is set before every step."""
+``functools.partial(torch.optim.SGD, momentum=0.9)`` is one.
+"""
 
-    rate_is_step: ClassVar[bool] = False
-    """Whether a first step moves every weight by the rate, so that the rate has ceilings."""
-
-    @abstractmethod
-    def make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer: ...
+LEAST = 1 / 32  # of a learning rate: a layer that begins next to nothing must be able to grow
 
 
 @dataclass(frozen=True)
-class Adam(OptimizerPlan):
-    """Kingma & Ba 2015, with torch's settings."""
+class Adam:
+    """Kingma & Ba 2015, with torch's settings.
 
-    rate_is_step: ClassVar[bool] = True
+    Args:
+        max_relative_update: A layer's learning rate is capped where moving every weight by it
+            changes the layer, as it is when a run begins, by this share in spectral norm; None
+            sets no cap. Adam's first steps are like that: what is little for a narrow layer tears
+            a wide one apart, whose weights are small and many (benchmarks/wide.py).
+    """
 
-    def make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    max_relative_update: float | None = None
+
+    def __post_init__(self) -> None:
+        share = self.max_relative_update
+        if share is not None and not 0.0 < share <= 1.0:
+            raise ValueError(
+                f"max_relative_update must be in (0, 1], got {share}: "
+                "it is a share of a layer; None sets no cap"
+            )
+
+    def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, fused=True)
 
 
 @dataclass(frozen=True)
-class Prodigy(OptimizerPlan):
+class Prodigy:
     """Mishchenko & Defazio 2024: Adam that estimates its own step size (extra ``prodigy``).
 
-    Use it with ``rates=Fixed(1.0)``: the rate then only scales the estimate.
+    Use it with ``lr=1.0``: the learning rate then only scales the estimate.
     """
 
-    def make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         try:
             from prodigyopt import Prodigy as Optimizer
         except ImportError as error:
             raise ImportError(
                 'Prodigy() needs prodigyopt: pip install "incontrast[prodigy]"'
             ) from error
-        made: torch.optim.Optimizer = Optimizer(parameters, use_bias_correction=True)
-        return made
+        optimizer: torch.optim.Optimizer = Optimizer(parameters, use_bias_correction=True)
+        return optimizer
 
 
-def hold_back(optimizer: torch.optim.Optimizer, ceiling: Callable[[nn.Parameter], float]) -> None:
-    """Give parameters whose rate has a ceiling groups of their own, for ``set_rate``."""
-    bounded: list[dict[str, Any]] = []
+def cap_learning_rates(
+    optimizer: torch.optim.Optimizer,
+    max_relative_update: float,
+    agreed: Callable[[list[float]], list[float]] = lambda caps: caps,
+) -> None:
+    """Give layers whose learning rate may need a cap parameter groups of their own, for ``set_lr``.
+
+    Args:
+        optimizer: Fresh, with its weights as they are when the run begins.
+        max_relative_update: As in ``Adam``.
+        agreed: Gives all processes the caps of the first one.
+    """
+    capped: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
-        ceilings = [ceiling(parameter) for parameter in group["params"]]
-        pairs = list(zip(group["params"], ceilings, strict=True))
+        caps = agreed(_caps(group["params"], max_relative_update))
+        pairs = list(zip(group["params"], caps, strict=True))
         options = {name: value for name, value in group.items() if name != "params"}
-        bounded += [
-            {**options, "params": [parameter], "ceiling": bound}
-            for parameter, bound in pairs
-            if bound < math.inf
-        ]
-        group["params"] = [parameter for parameter, bound in pairs if bound == math.inf]
-    for group in bounded:
+        capped += [{**options, "params": [p], "cap": cap} for p, cap in pairs if cap < math.inf]
+        group["params"] = [p for p, cap in pairs if cap == math.inf]
+    for group in capped:
         optimizer.add_param_group(group)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The rate of the next step, for every parameter as far as its ceiling lets it."""
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """The learning rate of the next step, for every parameter as far as its cap lets it."""
     for group in optimizer.param_groups:
-        group["lr"] = min(rate, group.get("ceiling", math.inf))
+        group["lr"] = min(lr, max(group.get("cap", math.inf), LEAST * lr))
+
+
+@torch.no_grad()
+def _caps(parameters: Sequence[Tensor], max_relative_update: float) -> list[float]:
+    return [_cap(weights, max_relative_update) for weights in parameters]
+
+
+def _cap(weights: Tensor, max_relative_update: float) -> float:
+    if weights.ndim < 2 or not weights.numel():
+        return math.inf
+    # A step that moves every weight by the learning rate has at most lr·√(number of weights).
+    norm = _spectral_norm(weights.flatten(1))
+    cap = max_relative_update * norm / math.sqrt(weights.numel())
+    return cap if cap > 0.0 else math.inf  # no cap for weights that are zero, or not finite
+
+
+def _spectral_norm(matrix: Tensor) -> float:
+    matrix = matrix.float().cpu()  # not every device has eigenvalues
+    if not torch.isfinite(matrix).all():
+        return math.nan
+    narrow = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    return float(torch.linalg.eigvalsh(narrow @ narrow.T)[-1].clamp_min(0.0).sqrt())
+
+
+class ExponentialMovingAverage:
+    """An exponential moving average of parameters.
+
+    It begins as the plain mean of the first iterates and becomes exponential once enough have gone
+    by, so that it is not held back by where the weights began.
+
+    Args:
+        parameters: The parameters whose iterates are averaged.
+        decay: Weight of the past, in [0, 1); 0 keeps the last iterate.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], decay: float) -> None:
+        self._parameters = list(parameters)
+        self.mean = [p.detach().clone() for p in parameters]
+        self._decay = decay
+        self.steps = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Include the current iterate in the mean."""
+        self.steps += 1
+        weight = max(1.0 - self._decay, 1.0 / (self.steps + 1))
+        torch._foreach_lerp_(self.mean, self._parameters, weight)
+
+    @torch.no_grad()
+    def apply(self, parameters: Sequence[Tensor]) -> None:
+        """Set these parameters to the mean."""
+        torch._foreach_copy_(list(parameters), self.mean)

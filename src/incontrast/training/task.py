@@ -1,28 +1,29 @@
-"""One update from a strategy's point of view: items in, embeddings of their views out."""
+"""One run of training from a strategy's point of view: items, their views, their embeddings."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Collection, Domain
+from incontrast.domains.base import Collection, Domain, Part
 from incontrast.randomness import generator
-from incontrast.training.contrast import Objective
 from incontrast.training.engine import Engine
-from incontrast.training.increment import Increment
-from incontrast.training.reading import read_ahead
-from incontrast.training.sampling import Picks
-from incontrast.training.share import take, two_views
+from incontrast.training.objective import Objective
+from incontrast.training.prefetch import read_ahead
+from incontrast.training.sampler import BatchIndices, Increment, InfiniteSampler
 
-__all__ = ["Loaded", "Task"]
+__all__ = ["Task", "ViewBatch", "two_views"]
+
+T = TypeVar("T")
+
+Sources = Sequence[tuple[Collection, Tensor]]
+"""The items of a batch: collections, and the places in them that it takes."""
 
 
-class Loaded(NamedTuple):
+class ViewBatch(NamedTuple):
     """Two views of n items on the device: first views of old, of new items, then second views.
 
     Where several processes share a batch, ``views`` are those of this process's items.
@@ -42,6 +43,7 @@ class Task:
         objective: Temperature and K.
         engine: Where to compute.
         seed: Determines every draw.
+        before: The encoder of before this run; None when the first one is trained.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Task:
         objective: Objective,
         engine: Engine,
         seed: int,
+        before: nn.Module | None = None,
     ) -> None:
         self.encoder = encoder
         self.domain = domain
@@ -60,62 +63,60 @@ class Task:
         self.objective = objective
         self.engine = engine
         self.seed = seed
-        self.passes = 0  # views that went through an encoder so far
+        self.before = before
+        self.forward_passes = 0  # views that went through an encoder so far
+        self.done = 0.0  # the part of the run that is done, by its epochs or its budget
         self.draws = self.generator("draws")
+        self.old_items = InfiniteSampler(increment.stored, self.generator("old items"))
         self._views = self.generator("views")
+        self._once: dict[str, Any] = {}
 
     @property
     def growth_ratio(self) -> float:
         """α."""
         return self.increment.growth_ratio
 
-    def generator(self, purpose: str) -> torch.Generator:
-        """A random generator of the strategy's own, for a purpose of its own."""
+    def generator(self, purpose: str) -> Generator:
+        """A random generator for one purpose, the same at every call with it."""
         return generator(self.seed, purpose)
 
-    def teacher(self) -> nn.Module:
-        """A frozen copy of the encoder as it is now."""
-        return copy.deepcopy(self.encoder).eval().requires_grad_(False)
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make`` gave the first time: for what a strategy, being frozen, cannot keep."""
+        if name not in self._once:
+            self._once[name] = make()
+        return cast(T, self._once[name])
 
-    def load(
-        self, picks: Iterable[Picks], views: torch.Generator | None = None
-    ) -> Iterator[Loaded]:
-        """Two fresh views of these items, batch by batch; files are read ahead in a thread.
+    def view_batches(
+        self, batches: Iterable[BatchIndices], views: Generator | None = None
+    ) -> Iterator[ViewBatch]:
+        """Two fresh views of the items of each batch; files are read ahead in a thread.
 
         Args:
-            picks: The items of each batch.
+            batches: The items of each batch.
             views: Draws the views; the task's own generator for it by default.
         """
         seeds = self._views if views is None else views
 
-        def orders() -> Iterator[tuple[Picks, int]]:
+        def orders() -> Iterator[tuple[BatchIndices, int]]:
             # A batch's views have a seed of their own, drawn here and not in the thread: what the
-            # thread has under way when nobody reads on must not shift later draws.
-            for pick in picks:
-                yield pick, int(torch.randint(2**62, (), generator=seeds))
+            # thread has in flight when nobody reads on must not shift later draws.
+            for indices in batches:
+                yield indices, int(torch.randint(2**62, (), generator=seeds))
 
-        def fetch(order: tuple[Picks, int]) -> Loaded:
-            pick, seed = order
-            parts = self._sources(pick)
-            batch = take(self.domain, parts, self.engine)
-            draws = torch.Generator().manual_seed(seed)
-            views = two_views(self.domain, batch, parts, draws, self.engine)
-            return Loaded(self.domain.join(views), len(pick.old))
+        def fetch(order: tuple[BatchIndices, int]) -> ViewBatch:
+            indices, seed = order
+            draws = Generator().manual_seed(seed)
+            pair = two_views(self.domain, self._sources(indices), draws, self.engine)
+            return ViewBatch(self.domain.join(pair), len(indices.old))
 
-        sources = (self.increment.old, self.increment.new)
-        slow = any(source is not None and source.background for source in sources)
-        # A thread only pays where there are files to decode: views of what is in memory are many
-        # small operations, which contend with the encoder's for the interpreter.
-        return read_ahead(fetch, orders()) if slow else map(fetch, orders())
+        collections = (self.increment.old, self.increment.new)
+        slow = any(items is not None and items.background for items in collections)
+        return read_ahead(fetch, orders(), background=slow)
 
-    def _sources(self, picks: Picks) -> list[tuple[Collection, Tensor]]:
+    def _sources(self, indices: BatchIndices) -> Sources:
         """Old items first: losses count on it."""
-        sources: list[tuple[Collection, Tensor]] = []
-        if self.increment.old is not None and len(picks.old):
-            sources.append((self.increment.old, picks.old))
-        if len(picks.new):
-            sources.append((self.increment.new, picks.new))
-        return sources
+        pairs = ((self.increment.old, indices.old), (self.increment.new, indices.new))
+        return [(items, places) for items, places in pairs if items is not None and len(places)]
 
     def embed(
         self,
@@ -127,7 +128,7 @@ class Task:
         """One forward pass over both views.
 
         Args:
-            views: A batch of 2n that ``load`` gave.
+            views: ``ViewBatch.views``.
             encoder: Another encoder than the one in training.
             parameters: Weights and buffers to use instead of the encoder's own.
 
@@ -135,14 +136,38 @@ class Task:
             (n, d) embeddings of the first views, (n, d) of the second, of the whole batch.
         """
         encoder = self.encoder if encoder is None else encoder
-        with self.engine.encoding():
-            if parameters is None:
-                embeddings = encoder(views)
-            else:
-                embeddings = functional_call(encoder, parameters, (views,))
-        if embeddings.dtype == torch.bfloat16:
-            embeddings = embeddings.float()
-        pair = embeddings.unflatten(0, (2, len(embeddings) // 2))
+        embeddings = self.engine.forward(encoder, views, parameters)
+        pair = embeddings.view(2, -1, *embeddings.shape[1:])
         first, second = self.engine.gather(pair)
-        self.passes += 2 * len(first)
+        self.forward_passes += 2 * len(first)
         return first, second
+
+
+def two_views(
+    domain: Domain, sources: Sources, generator: Generator, engine: Engine
+) -> tuple[Any, Any]:
+    """Two views of this process's share of a batch, as one process would draw them.
+
+    A batch is a row of items, all old ones first. Processes take ranges of that row, so that what
+    they gather in order is the row again.
+
+    Args:
+        domain: The kind of data.
+        sources: The items of the whole batch.
+        generator: The same in all processes.
+        engine: Where to compute.
+    """
+    share = engine.share(sum(len(indices) for _, indices in sources))
+    parts, before = [], 0
+    for collection, indices in sources:
+        own = indices[max(share.start - before, 0) : max(share.stop - before, 0)]
+        before += len(indices)
+        if len(own):
+            parts.append(collection.take(own))
+    if not parts:  # more processes than items
+        collection, indices = sources[0]
+        parts.append(collection.take(indices[:0]))
+    batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts))
+    if engine.processes == 1:
+        return domain.views(batch, generator)
+    return domain.views_of_part(Part(batch, share.start, sources, engine.place), generator)

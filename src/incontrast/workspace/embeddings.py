@@ -79,7 +79,7 @@ def embed_source(
     if not file.parent.is_dir():
         raise ValueError(f"there is no folder {file.parent}")
     if version is None:  # once: another may be promoted meanwhile
-        version = workspace.crew().engine.same(workspace.current)
+        version = workspace.crew().engine.broadcast(workspace.current)
     learner = workspace.learner(version, memory=False)
     source.check(learner.domain)
     about = {"path": str(source.path), "fingerprint": source.fingerprint()}
@@ -159,18 +159,18 @@ def _embed_by_many(job: _Job, progress: Callable[[int, int], None] | None) -> Em
     """One file, from shards that all processes make beside it and the first then joins."""
     engine, done = job.learner.engine, None
     complete = False
-    with engine.together("begin to embed"):
+    with engine.error_barrier("begin to embed"):
         if engine.rank == 0:
             complete = job.begin()["complete"]
     fingerprint = job.about["fingerprint"][:8]
     folder = job.file.with_name(f".{job.file.name}.{job.version}-{fingerprint}")
-    shards = None if engine.same(complete) else job.shards(folder, False, progress)
-    with engine.together("write the file"):
+    shards = None if engine.broadcast(complete) else job.shards(folder, False, progress)
+    with engine.error_barrier("write the file"):
         if engine.rank == 0:
             done = _write_file(job, shards.read if shards else lambda start: iter(()), None)
             for leftover in job.file.parent.glob(f".{job.file.name}.*-????????/{MANIFEST}"):
                 shutil.rmtree(leftover.parent)
-    result: Embedded | None = engine.same(done)
+    result: Embedded | None = engine.broadcast(done)
     assert result is not None
     return result
 

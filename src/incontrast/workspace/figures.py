@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from incontrast import saving
+from incontrast import settings
 from incontrast.outcome import Outcome
 
 __all__ = ["figures_of"]
@@ -20,7 +20,7 @@ def figures_of(outcome: Outcome) -> dict[str, Any]:
 
     return {
         "strategy": type(outcome.strategy).__name__,
-        "settings": saving.encode(outcome.strategy),
+        "settings": settings.encode(outcome.strategy),
         "from_scratch": outcome.strategy.from_scratch,
         "growth_ratio": outcome.growth_ratio,
         "loss": pair(outcome.loss),
@@ -29,10 +29,10 @@ def figures_of(outcome: Outcome) -> dict[str, Any]:
         "evaluation_seconds": outcome.evaluation_seconds,
         "epochs": outcome.epochs,
         "steps": outcome.steps,
-        "passes": outcome.passes,
+        "passes": outcome.forward_passes,
         "stopped": outcome.stopped,
-        "undone": outcome.undone,
-        "taken_back": outcome.taken_back,
+        "rollbacks": outcome.rollbacks,
+        "reverted": outcome.reverted,
         "history": [_plain(vars(epoch)) for epoch in outcome.history],
     }
 

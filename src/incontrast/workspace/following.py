@@ -9,7 +9,7 @@ from incontrast.memory import Store
 from incontrast.strategies import Strategy
 from incontrast.training.collectives import ProcessFailed
 from incontrast.training.progress import ProgressCallback
-from incontrast.workspace.crew import Crew, Order
+from incontrast.workspace.process_group import Crew, Order
 from incontrast.workspace.steps import Advance, Step
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _help(
     progress: ProgressCallback | None,
 ) -> None:
     with ExitStack() as stack:
-        with crew.engine.together("read the workspace"):
+        with crew.engine.error_barrier("read the workspace"):
             store = Store.open(workspace.store_file, readonly=True, still=True)
             stack.enter_context(closing(store))
             base = pending["base"]

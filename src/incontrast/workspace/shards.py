@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from incontrast.data.sources import Source, rows_at_once
 from incontrast.domains.base import Domain
-from incontrast.embedding import BATCH, embed
+from incontrast.embedding import BATCH_SIZE as BATCH
+from incontrast.embedding import embed
 from incontrast.learner import Learner
 from incontrast.training.engine import Engine
 from incontrast.workspace.errors import WorkspaceError
@@ -148,15 +149,15 @@ def embed_shards(
     shards = Shards(folder, len(source), _shard_rows(learner.domain))
     manifest = {**about, "items": shards.items, "size": shards.size}
     missing: list[int] = []
-    with engine.together("begin to embed"):
+    with engine.error_barrier("begin to embed"):
         if engine.rank == 0:
             _begin(shards, manifest, overwrite)
             missing = shards.missing()
-    missing = engine.same(missing)
+    missing = engine.broadcast(missing)
     alone = Engine(engine.device, engine.precision)
     for start in range(0, len(missing), engine.processes):
         # In rounds, so that a process that fails or is lost is known of after one shard.
-        with engine.together("embed its items"):
+        with engine.error_barrier("embed its items"):
             place = start + engine.rank
             if place < len(missing):
                 first, stop = shards.bounds(missing[place])
@@ -165,7 +166,7 @@ def embed_shards(
         if progress is not None:
             left = sum(stop - first for first, stop in map(shards.bounds, missing[place + 1 :]))
             progress(shards.items - left, shards.items)
-    with engine.together("finish embedding"):
+    with engine.error_barrier("finish embedding"):
         if engine.rank == 0:
             listed = shards.listed()
             rows = sum(entry["rows"] for entry in listed)

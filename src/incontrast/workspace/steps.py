@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from incontrast import saving
+from incontrast import settings
 from incontrast._version import __version__
 from incontrast.learner import Learner
 from incontrast.memory import Store, StoredCollection, StoreError
@@ -19,11 +19,11 @@ from incontrast.randomness import generator
 from incontrast.strategies import Strategy
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, ProgressCallback
-from incontrast.workspace.crew import Crew
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
 from incontrast.workspace.figures import figures_of
 from incontrast.workspace.intake import Intake
+from incontrast.workspace.process_group import Crew
 from incontrast.workspace.recovery import Notify, Recovery
 from incontrast.workspace.words import NAMES, counted
 
@@ -184,7 +184,7 @@ class Advance:
             "base": current,
             "number": last + 1,
             "first": first,
-            "strategy": None if self.strategy is None else saving.encode(self.strategy),
+            "strategy": None if self.strategy is None else settings.encode(self.strategy),
             "budget": vars(self.budget),
             "data": {"name": intake.name, "fingerprint": intake.fingerprint},
         }
@@ -227,7 +227,7 @@ class Advance:
         new = StoredCollection(self.store, learner.domain, ids, sizes)
         options: dict[str, Any] = {
             "budget": Budget(**pending["budget"]),
-            "progress": self.progress,
+            "callbacks": [] if self.progress is None else [self.progress],
         }
         try:
             with self.crew.joint("train", pending, self.store):
@@ -276,7 +276,7 @@ class Advance:
                     "pass it again to go on, or discard the update"
                 )
             return self.strategy
-        strategy: Strategy = saving.decode(written, "strategy", self.store.path)
+        strategy: Strategy = settings.decode(written, "strategy", self.store.path)
         return strategy
 
     def evaluate(self, pending: dict[str, Any]) -> None:

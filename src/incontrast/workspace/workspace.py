@@ -14,20 +14,20 @@ import torch
 from incontrast import saving
 from incontrast._version import __version__
 from incontrast.domains.base import Domain
-from incontrast.learner import Learner
+from incontrast.learner import Learner, Own
 from incontrast.memory import Memory, Policy, Store, remembered
 from incontrast.strategies import Strategy
 from incontrast.training.fabric import FabricEngine, choose_engine
 from incontrast.training.progress import Budget, ProgressCallback
-from incontrast.workspace.crew import Crew
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import read_json, sweep, write_json
 from incontrast.workspace.following import follow
 from incontrast.workspace.journal import Journal
 from incontrast.workspace.lock import locked
+from incontrast.workspace.process_group import Crew
 from incontrast.workspace.recovery import Notify
+from incontrast.workspace.rollback import discard_pending, forget_items, go_back
 from incontrast.workspace.steps import Advance, Step
-from incontrast.workspace.undoing import discard_pending, forget_items, go_back
 from incontrast.workspace.versions import Versions
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Workspace:
 
     >>> import tempfile, incontrast as ic
     >>> rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
-    >>> learner = ic.Learner(ic.Vectors(5), fitting=ic.Retrain(max_epochs=2), seed=0)
+    >>> learner = ic.Learner(ic.Vectors(5), fit_strategy=ic.Retrain(max_epochs=2), seed=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     workspace = ic.Workspace.create(f"{folder}/space", learner)
     ...     first = workspace.fit(rows[:40])
@@ -69,7 +69,7 @@ class Workspace:
         *,
         domain: Domain | None = None,
         strategy: Strategy | None = None,
-        fitting: Strategy | None = None,
+        fit_strategy: Strategy | None = None,
         memory: Policy | None = None,
         device: torch.device | str | None = None,
         fabric: Fabric | None = None,
@@ -81,10 +81,10 @@ class Workspace:
         self.store_file = folder / "memory.sqlite"
         self.lock_file = folder / "lock"
         self.reports = folder / "reports"
-        self._own: dict[str, Any] = {
+        self._own: Own = {
             "domain": domain,
             "strategy": strategy,
-            "fitting": fitting,
+            "fit_strategy": fit_strategy,
             "memory": memory,
             "device": device,
             "fabric": fabric,
@@ -121,16 +121,16 @@ class Workspace:
             raise ValueError(f"keep must be at least 2, got {keep}: an update needs a way back")
         engine = learner.engine
         settings: dict[str, Any] = {}
-        with engine.together("make the workspace"):
+        with engine.error_barrier("make the workspace"):
             if engine.rank == 0:
                 settings = cls._make(folder, learner, tolerance, keep, threads)
-        settings = engine.same(settings)
+        settings = engine.broadcast(settings)
         workspace = cls(folder, settings)
         fabric = engine.fabric if isinstance(engine, FabricEngine) else None
         workspace._own = {
-            "domain": learner.unbound_domain,
+            "domain": learner.initial_domain,
             "strategy": learner.strategy,
-            "fitting": learner.fitting,
+            "fit_strategy": learner.fit_strategy,
             "memory": learner.memory.policy,
             "device": engine.device if fabric is None else None,
             "fabric": fabric,
@@ -177,7 +177,7 @@ class Workspace:
         *,
         domain: Domain | None = None,
         strategy: Strategy | None = None,
-        fitting: Strategy | None = None,
+        fit_strategy: Strategy | None = None,
         memory: Policy | None = None,
         device: torch.device | str | None = None,
         fabric: Fabric | None = None,
@@ -188,7 +188,7 @@ class Workspace:
             folder: Where it lives.
             domain: The domain, where it is one of your own; the others likewise.
             strategy: As in ``Learner.load``.
-            fitting: As in ``Learner.load``.
+            fit_strategy: As in ``Learner.load``.
             memory: As in ``Learner.load``.
             device: As in ``Learner.load``.
             fabric: As in ``Learner.load``. Every process opens the workspace and makes the same
@@ -204,7 +204,7 @@ class Workspace:
             read_json(folder / SETTINGS),
             domain=domain,
             strategy=strategy,
-            fitting=fitting,
+            fit_strategy=fit_strategy,
             memory=memory,
             device=device,
             fabric=fabric,
@@ -238,7 +238,9 @@ class Workspace:
 
     def template(self) -> Learner:
         """A learner with the workspace's settings, not fitted."""
-        return saving.revive(self.settings["learner"], self.folder / SETTINGS, Learner, **self._own)
+        return saving.rebuild(
+            self.settings["learner"], self.folder / SETTINGS, Learner, **self._own
+        )
 
     def learner(self, version: int | None = None, *, memory: bool = True) -> Learner:
         """A version as a learner; what is done with it changes nothing in the workspace.
@@ -264,7 +266,7 @@ class Workspace:
                 return Memory(policy)
             return remembered(store, learner.domain, policy, self.versions.extent(version))
 
-        return saving.read(self.versions.folder(version), items, kind=Learner, **self._own)
+        return saving.read(self.versions.folder(version), Learner, items, **self._own)
 
     def check(self) -> list[str]:
         """Read every file; returns what is wrong."""

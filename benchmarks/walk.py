@@ -1,0 +1,113 @@
+"""How far a reader walks: files, functions and switches between files of one fit and one update.
+
+    python benchmarks/walk.py
+
+One epoch on 24 images of 16 pixels, an update with 16 more, by the library and by the command
+line. A switch is a call from one file of the package to a function in another.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+import incontrast as ic
+
+PACKAGE = str(Path(ic.__file__).parent)
+
+
+class Walk:
+    """The files and functions that are walked through, and the switches between files."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.functions: set[tuple[str, str]] = set()
+        self.switches = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        file = frame.f_code.co_filename
+        if event != "call" or not file.startswith(PACKAGE):
+            return
+        if frame.f_code.co_name.startswith("<"):  # module level, comprehensions, lambdas
+            return
+        self.files.add(file)
+        self.functions.add((file, frame.f_code.co_qualname))
+        caller = frame.f_back
+        while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+            caller = caller.f_back
+        self.switches += caller is None or caller.f_code.co_filename != file
+
+
+@contextmanager
+def walking() -> Iterator[Walk]:
+    walk = Walk()
+    threading.setprofile(walk)
+    sys.setprofile(walk)
+    try:
+        yield walk
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def tell(name: str, run: Callable[[], object]) -> None:
+    with walking() as walk:
+        run()
+    print(
+        f"{name:<20} {len(walk.files):>3} files {len(walk.functions):>4} functions "
+        f"{walk.switches:>4} switches"
+    )
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    draws = np.random.default_rng(0)
+    pixels = draws.integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
+    domain = ic.Images(16, 1, encoder="small")
+
+    def learner() -> ic.Learner:
+        once = {"max_epochs": 1}
+        return ic.Learner(domain, fit_strategy=ic.Retrain(**once), strategy=ic.ICL(**once))
+
+    fitted = learner()
+    fitted.fit(pixels[:24])  # so that nothing is imported while it is watched
+    fitted.update(pixels[24:])
+    fresh = learner()
+    tell("Learner.fit", lambda: fresh.fit(pixels[:24]))
+    tell("Learner.update", lambda: fresh.update(pixels[24:]))
+    with tempfile.TemporaryDirectory() as folder:
+        from PIL import Image
+
+        for name, part in (("old", pixels[:24]), ("new", pixels[24:])):
+            (Path(folder) / name).mkdir()
+            for number, image in enumerate(part):
+                Image.fromarray(image[..., 0]).save(f"{folder}/{name}/{number}.png")
+        space = f"{folder}/space"
+        ic.Workspace.create(space, learner()).fit(f"{folder}/old")
+        tell(
+            "incontrast update", lambda: command("update", f"{folder}/new", "-w", space, "--force")
+        )
+
+
+def command(*words: str) -> None:
+    from click.testing import CliRunner
+    from typer.main import get_command
+
+    from incontrast.cli import app
+
+    done = CliRunner().invoke(get_command(app), list(words))
+    if done.exit_code not in (0, 6):
+        raise SystemExit(done.output)
+
+
+if __name__ == "__main__":
+    main()

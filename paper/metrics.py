@@ -1,0 +1,169 @@
+"""The figures of a row: both protocols, from one watched update."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from incontrast.compare.trace import Point, Trace
+from incontrast.embedding import embed
+from incontrast.evaluate import (
+    EvaluationLoss,
+    bias,
+    fit_svm,
+    knn_accuracy,
+    measure,
+    svm_accuracy,
+)
+from incontrast.learner import Learner
+from incontrast.training.sampler import Increment
+from paper.row_file import Row
+from paper.sets import DataSet, Splits
+from paper.stop import best_epoch, stop_epoch
+
+__all__ = ["accuracies", "biases", "curve", "level", "paper_figures", "target_of", "totals"]
+
+
+def paper_figures(traced: Trace, data: DataSet, clock: str) -> dict[str, Any]:
+    """The paper's protocol: time and epochs to the lowest training loss before its stop rule ends.
+
+    Inference trains nothing, and has none of them.
+    """
+    history = traced.outcome.history
+    losses = [epoch.loss for epoch in history]
+    stop = stop_epoch(losses, data.patience, data.max_epochs)
+    figures: dict[str, Any] = {"stopped": None, "epochs": stop or len(losses), "best": None}
+    if history:
+        figures["stopped"] = (
+            "limit" if stop is None else "epochs" if stop == data.max_epochs else "patience"
+        )
+        best = best_epoch(losses[:stop])
+        epoch = history[best - 1]
+        seconds = (
+            traced.epoch_processor_seconds[best - 1] if clock == "processor" else epoch.seconds
+        )
+        figures["best"] = {
+            "seconds": _rounded(seconds),
+            "wall_seconds": _rounded(epoch.seconds),
+            "epochs": best,
+            "passes": epoch.forward_passes,
+            "loss": _rounded(epoch.loss),
+        }
+    return figures
+
+
+def level(traced: Trace, target: EvaluationLoss, clock: str) -> dict[str, Any]:
+    """Our protocol: time and passes until the encoder is as good as retraining's; null is never."""
+    reached = traced.reaches(target)
+    return {
+        "before": traced.points[0].loss._asdict(),
+        "after": traced.points[-1].loss._asdict(),
+        "target": target._asdict(),
+        "reached": None
+        if reached is None
+        else {
+            "seconds": _seconds(reached, clock),
+            "wall_seconds": _rounded(reached.seconds),
+            "epochs": reached.epochs,
+            "passes": reached.forward_passes,
+        },
+    }
+
+
+def totals(traced: Trace, clock: str) -> dict[str, Any]:
+    """What the whole run took."""
+    return {
+        "seconds": _seconds(traced.points[-1], clock),
+        "wall_seconds": _rounded(traced.outcome.seconds),
+        "epochs": traced.outcome.epochs,
+        "steps": traced.outcome.steps,
+        "passes": traced.outcome.forward_passes,
+        "stopped": traced.outcome.stopped,
+    }
+
+
+def target_of(row: Row) -> EvaluationLoss:
+    """The true loss that retraining ends with, from its row."""
+    return EvaluationLoss(**row["ours"]["after"])
+
+
+def curve(traced: Trace, clock: str) -> dict[str, Any]:
+    """The true loss along the update, and the training loss of each epoch."""
+    points = traced.points
+    return {
+        "seconds": [_seconds(point, clock) for point in points],
+        "passes": [point.forward_passes for point in points],
+        "epochs": [point.epochs for point in points],
+        **{
+            part: [_rounded(getattr(point.loss, part), 5) for point in points]
+            for part in ("old", "new", "all")
+        },
+        "training_loss": [_rounded(epoch.loss, 4) for epoch in traced.outcome.history],
+    }
+
+
+def accuracies(encoder: nn.Module, learner: Learner, splits: Splits, folds: int) -> dict[str, Any]:
+    """SVM on old and on new embeddings, as in the paper; on items never seen; and kNN."""
+
+    def embedded(items: Any) -> NDArray[Any]:
+        collection = learner.domain.collect(items)
+        vectors: NDArray[Any] = embed(
+            encoder, learner.domain, collection, engine=learner.engine
+        ).numpy()
+        return vectors
+
+    old, new = embedded(splits.old.items), embedded(splits.new.items)
+    labels_old, labels_new = splits.old.labels, splits.new.labels
+    assert labels_old is not None
+    assert labels_new is not None
+    seen, labels = np.concatenate([old, new]), np.concatenate([labels_old, labels_new])
+    is_old = np.arange(len(seen)) < len(old)
+    held_out = {"all" if splits.held_out_new is None else "old": splits.held_out_old}
+    if splits.held_out_new is not None:
+        held_out["new"] = splits.held_out_new
+    svm = fit_svm(seen, labels, folds=folds, seed=learner.seed)
+    return {
+        "svm_old": svm_accuracy(old, labels_old, folds=folds, seed=learner.seed).mean,
+        "svm_new": svm_accuracy(new, labels_new, folds=folds, seed=learner.seed).mean,
+        "knn_old": knn_accuracy(seen, labels, queries=is_old),
+        "knn_new": knn_accuracy(seen, labels, queries=~is_old),
+        "held_out": {
+            name: float(svm.score(embedded(part.items), part.labels))
+            for name, part in held_out.items()
+        },
+    }
+
+
+def biases(learner: Learner, splits: Splits, sample: int) -> dict[str, Any]:
+    """Table 2, measured at this encoder: the mean size of each bias on old and on new items."""
+    old, new = (learner.domain.collect(part.items) for part in (splits.old, splits.new))
+    population = measure(
+        learner.encoder,
+        learner.domain,
+        Increment(old, new, len(old)),
+        objective=learner.objective,
+        engine=learner.engine,
+        sample=sample,
+        seed=learner.seed,
+    )
+    sizes = {name: entry.mean_absolute() for name, entry in bias(population)._asdict().items()}
+    return {
+        **{
+            name: {"old": _rounded(size.old), "new": _rounded(size.new)}
+            for name, size in sizes.items()
+        },
+        "change_ratio": [_rounded(value) for value in population.change_ratio()],
+    }
+
+
+def _seconds(point: Point, clock: str) -> float | None:
+    return _rounded(point.processor_seconds if clock == "processor" else point.seconds)
+
+
+def _rounded(value: float, digits: int = 6) -> float | None:
+    """To some significant digits; null for what is no number."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None

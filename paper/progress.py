@@ -1,0 +1,114 @@
+"""What a grid is doing: a table that is redrawn on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from paper.estimate import seconds_left
+from paper.grid import Grid
+from paper.row_file import Row
+from paper.run import Event, Tell, unfinished
+
+__all__ = ["grid_progress"]
+
+REDRAWS = 4  # a second, at most
+
+
+@contextmanager
+def grid_progress(console: Console, grid: Grid, rows: list[Row], *, jobs: int) -> Iterator[Tell]:
+    """A callback that shows what runs, what is left and how long it should take."""
+    display = _Display(grid, rows, jobs)
+    if console.is_terminal:
+        with Live(
+            display,
+            console=console,
+            auto_refresh=jobs > 1,
+            refresh_per_second=REDRAWS,
+            transient=True,
+        ) as live:
+            yield display.told if jobs > 1 else _redrawing(display, live)
+        return
+
+    def told(event: Event) -> None:
+        display.told(event)
+        if event.row is not None:
+            console.print(display.line(event, event.row), soft_wrap=True)
+
+    yield told
+
+
+def _redrawing(display: _Display, live: Live) -> Tell:
+    """Draws when something is told, which is off the clock.
+
+    With one job training is in this process, and a thread that draws would be part of its time.
+    """
+    drawn = 0.0
+
+    def told(event: Event) -> None:
+        nonlocal drawn
+        display.told(event)
+        now = time.monotonic()
+        if event.epoch == 0 or now - drawn >= 1 / REDRAWS:
+            live.refresh()
+            drawn = now
+
+    return told
+
+
+class _Display:
+    def __init__(self, grid: Grid, rows: list[Row], jobs: int) -> None:
+        self._grid, self._rows, self._jobs = grid, list(rows), jobs
+        self._total = grid.count()
+        self._running: dict[str, Event] = {}
+        self._begin = time.monotonic()
+        self._rest = self._estimate()
+
+    def told(self, event: Event) -> None:
+        if event.row is None:
+            self._running[event.group] = event
+            return
+        self._running.pop(event.group, None)
+        self._rows.append(event.row)
+        self._rest = self._estimate()
+
+    def line(self, event: Event, row: Row) -> str:
+        """One finished row, for a log."""
+        rate = f" at {row['rate']:g}" if "rate" in row else ""
+        kind = "" if row["kind"] == "cell" else f"{row['kind']}: "
+        return (
+            f"{time.strftime('%H:%M:%S')}  {event.group}  {kind}{row['strategy']}{rate}  "
+            f"{row['cost']['seconds']:.0f} s; {self._rest}"
+        )
+
+    def _estimate(self) -> str:
+        """What is left, in words; it takes too long to be made whenever this is drawn."""
+        left = unfinished(self._grid, self._rows)
+        if not left:
+            return "nothing left"
+        seconds = seconds_left(left, self._rows, jobs=self._jobs)
+        about = "" if seconds is None else f", about {_duration(seconds)}"
+        return f"{len(left)} of {self._total} cells left{about}"
+
+    def __rich__(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        for event in self._running.values():
+            bar = ProgressBar(total=1.0, completed=event.share or 0.0, width=24)
+            epochs = f"epoch {event.epoch}" if event.epoch else ""
+            table.add_row(event.group, event.doing, bar, epochs)
+        spent = _duration(time.monotonic() - self._begin)
+        return Group(table, f"{self._rest}; running for {spent}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

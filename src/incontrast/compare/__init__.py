@@ -1,0 +1,1 @@
+"""Strategies side by side on one set of data, within a time."""

@@ -1,0 +1,151 @@
+"""The true loss of an encoder while it is being updated, against the time it took."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from incontrast.evaluate.population import measure
+from incontrast.learner import Learner
+from incontrast.outcome import Outcome
+from incontrast.parity import TOLERANCE, EvaluationLoss, at_parity
+from incontrast.strategies import Strategy
+from incontrast.training.progress import Budget, Progress, ProgressCallback
+from incontrast.training.sampler import Increment
+
+__all__ = ["Point", "Trace", "trace"]
+
+SPACING = 1.08  # a curve has a point whenever this many times more steps have been taken
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment of an update: with averaged weights, or without averaging with those of then.
+
+    The last one is what the update gave; without averaging, that has the weights of its best epoch.
+    """
+
+    seconds: float
+    forward_passes: int
+    epochs: float
+    loss: EvaluationLoss
+    processor_seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """An update, watched."""
+
+    strategy: Strategy
+    points: tuple[Point, ...]  # the first is the encoder of before, the last the one after
+    outcome: Outcome
+    learner: Learner  # as it is after the update
+    epoch_processor_seconds: tuple[float, ...] = ()  # at the end of each epoch of its history
+
+    def reaches(self, target: EvaluationLoss, tolerance: float = TOLERANCE) -> Point | None:
+        """The first point after the start that is as good as ``target``; None if there is none."""
+        found = (point for point in self.points[1:] if at_parity(point.loss, target, tolerance))
+        return next(found, None)
+
+
+def trace(
+    learner: Learner,
+    old: Any,
+    new: Any,
+    strategy: Strategy,
+    *,
+    sample: int | None = None,
+    spacing: float = SPACING,
+    measuring: float = math.inf,
+    budget: Budget | None = None,
+    progress: ProgressCallback | None = None,
+    seen: Callable[[Point, nn.Module], None] | None = None,
+) -> Trace:
+    """Update a copy of a learner and measure its true loss as it goes; measuring costs no time.
+
+    Args:
+        learner: Fitted on the old items; stays as it is.
+        old: All old items, to measure on (memory may hold only some of them).
+        new: The new items.
+        strategy: How to update.
+        sample: Old and new items, each, to measure on; all of them if None.
+        spacing: Measured whenever this many times more steps have been taken, at ends of epochs.
+        measuring: Times the training so far that measuring along the way may have taken; where it
+            has taken more, it waits.
+        budget: What the update may cost.
+        progress: Told about every step as well.
+        seen: Told about every point but the first, with its encoder.
+    """
+    learner = copy.deepcopy(learner)
+    first, later = learner.domain.collect(old), learner.domain.collect(new)
+    increment = Increment(first, later, learner.memory.seen)
+    points: list[Point] = []
+    epoch_ends: list[float] = []
+    due = measured = 0.0
+    watch = _ProcessorWatch()
+
+    def look(encoder: nn.Module, seconds: float, forward_passes: int, epochs: float) -> None:
+        loss = measure(
+            encoder,
+            learner.domain,
+            increment,
+            objective=learner.objective,
+            engine=learner.engine,
+            sample=sample,
+            seed=learner.seed,
+        ).evaluation_loss()
+        points.append(Point(seconds, forward_passes, epochs, loss, watch.seconds))
+        if seen is not None and len(points) > 1:
+            seen(points[-1], encoder)
+
+    def told(step: Progress) -> None:
+        nonlocal due, measured
+        watch.stop(step.seconds)
+        if progress is not None:
+            progress(step)
+        if step.finished is not None:
+            epoch_ends.append(watch.seconds)
+            if step.steps >= due and measured <= measuring * step.seconds:
+                begin = time.perf_counter()
+                look(step.snapshot(), step.seconds, step.forward_passes, step.epoch)
+                measured += time.perf_counter() - begin
+                due = step.steps * spacing
+        watch.go()
+
+    look(learner.encoder, 0.0, 0, 0)
+    outcome = learner.update(later, strategy=strategy, budget=budget, callbacks=[told])
+    watch.end(outcome.seconds)
+    look(learner.encoder, outcome.seconds, outcome.forward_passes, outcome.epochs)
+    return Trace(strategy, tuple(points), outcome, learner, tuple(epoch_ends))
+
+
+class _ProcessorWatch:
+    """Processor time of this process between the callbacks of a training run.
+
+    On one thread it is what the run would take on an idle machine. What comes before the first
+    callback and after the last one cannot be told from other work, and counts by the wall clock.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._wall = 0.0  # the run's own clock at the last callback
+        self._began: float | None = None
+
+    def stop(self, wall: float) -> None:
+        if self._began is None:
+            self.seconds = wall
+        else:
+            self.seconds += time.process_time() - self._began
+        self._wall = wall
+
+    def go(self) -> None:
+        self._began = time.process_time()
+
+    def end(self, wall: float) -> None:
+        self.seconds += wall - self._wall

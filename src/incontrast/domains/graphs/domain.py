@@ -1,0 +1,144 @@
+"""The domain of graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from incontrast.domains.base import Collection, Domain, Part
+from incontrast.domains.graphs.collection import GraphBatch, GraphCollection
+from incontrast.domains.graphs.encoder import GCN
+from incontrast.domains.graphs.packing import pack_graphs, unpack_graphs
+from incontrast.domains.graphs.reading import read_graphs
+from incontrast.domains.graphs.views import two_views
+
+__all__ = ["Graphs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graphs(Domain):
+    """Graphs with features at their nodes; those without any get degree profiles.
+
+    A view of a graph is one of three changes, each as likely (You et al. 2020): nodes are dropped,
+    the features of nodes are set to zero, or only what random walks visit is kept.
+
+    Args:
+        features: Features of each node; None until the first data tells.
+        hidden: Units in each layer of the encoder.
+        layers: Layers of the encoder; an embedding has ``layers * hidden`` dimensions.
+        drop: Probability that a node is dropped; one at least stays.
+        mask: Probability that the features of a node are set to zero.
+        walkers: Walkers for each node of a graph, rounded up. They set out from one random node;
+            the nodes that any of them visits stay, with all edges between them.
+        steps: Steps of each walker.
+        per: Whether the change is drawn for each ``"graph"`` or once for a whole ``"batch"``;
+            always anew for each of the two views.
+
+    >>> import torch
+    >>> triangle = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
+    >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    >>> graphs = Graphs().collect([(triangle, None), (path, None)])
+    >>> domain = Graphs().fit_statistics(graphs)
+    >>> first, second = domain.views(graphs.take(torch.tensor([1, 0])), Generator().manual_seed(0))
+    >>> domain.encoder()(domain.join([first, second])).shape
+    torch.Size([4, 64])
+    """
+
+    features: int | None = None
+    hidden: int = 32
+    layers: int = 2
+    drop: float = 0.2
+    mask: float = 0.2
+    walkers: float = 0.2
+    steps: int = 20
+    per: Literal["graph", "batch"] = "graph"
+
+    def __post_init__(self) -> None:
+        for name in ("features", "hidden", "layers", "steps"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("drop", "mask"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must be a probability, got {getattr(self, name)}")
+        if not 0.0 < self.walkers < math.inf:
+            raise ValueError(f"walkers must be a positive number, got {self.walkers}")
+        if self.per not in ("graph", "batch"):
+            raise ValueError(f'per must be "graph" or "batch", got {self.per!r}')
+
+    def collect(self, items: Any) -> GraphCollection:
+        """Take a list of ``torch_geometric`` ``Data`` or one of its data sets, a list of pairs
+        (edge_index, x) where x may be None, or a ``GraphCollection``.
+
+        An undirected edge is two edges, one in each direction.
+        """
+        graphs = items if isinstance(items, GraphCollection) else read_graphs(items)
+        return self._fitting(graphs)
+
+    def fit_statistics(self, collection: Collection) -> Graphs:
+        if not isinstance(collection, GraphCollection):
+            raise ValueError(
+                f"graphs must be collected first, got {type(collection).__name__}: "
+                "give what collect() returns"
+            )
+        return replace(self, features=self._fitting(collection).features)
+
+    def views(self, batch: GraphBatch, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
+        return self._views(batch, generator)
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
+        sizes = [_nodes(collection, indices) for collection, indices in part.sources]
+        return self._views(part.batch, generator, torch.cat(sizes), part.start)
+
+    def _views(
+        self, batch: GraphBatch, generator: Generator, whole: Tensor | None = None, start: int = 0
+    ) -> tuple[GraphBatch, GraphBatch]:
+        return two_views(
+            batch,
+            generator,
+            drop=self.drop,
+            mask=self.mask,
+            walkers=self.walkers,
+            steps=self.steps,
+            per=self.per,
+            whole=whole,
+            start=start,
+        )
+
+    def join(self, batches: Sequence[GraphBatch]) -> GraphBatch:
+        return GraphBatch.join(batches)
+
+    def encoder(self) -> nn.Module:
+        """The paper's GCN."""
+        if self.features is None:
+            raise ValueError(
+                "the number of node features is not known yet: "
+                "give Graphs(features=...), or fit_statistics() the domain to the first graphs"
+            )
+        return GCN(self.features, self.hidden, self.layers)
+
+    def pack(self, collection: GraphCollection, indices: Tensor) -> list[bytes]:
+        return pack_graphs(collection.select(indices))
+
+    def unpack(self, blobs: Sequence[bytes]) -> GraphCollection:
+        return self._fitting(unpack_graphs(blobs))
+
+    def _fitting(self, graphs: GraphCollection) -> GraphCollection:
+        if self.features not in (None, graphs.features):
+            raise ValueError(
+                f"nodes must have {self.features} features, got {graphs.features}: "
+                "give all graphs the features of the first ones"
+            )
+        return graphs
+
+
+def _nodes(collection: Collection, indices: Tensor) -> Tensor:
+    """(n,) numbers of nodes of these graphs."""
+    if isinstance(collection, GraphCollection):
+        return collection.node_ptr[indices + 1] - collection.node_ptr[indices]
+    batch: GraphBatch = collection.take(indices)  # graphs in a store: only their bytes tell
+    return batch.ptr.diff()

@@ -1,0 +1,155 @@
+"""What users have as graphs, checked and brought into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from incontrast.domains.graphs.collection import GraphCollection
+
+__all__ = ["checked_graphs", "local_degree_profile", "read_graphs"]
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def read_graphs(items: Any) -> GraphCollection:
+    """A collection of what PyG calls ``Data``, or of pairs (edge_index, x) where x may be None."""
+    if not isinstance(items, Iterable):
+        raise ValueError(
+            f"graphs must come as a list or a data set, got {type(items).__name__}: "
+            "give [graph] for a single one"
+        )
+    parts = [_parts(item, number) for number, item in enumerate(items)]
+    if not parts:
+        raise ValueError("there are no graphs: give at least one")
+    edge_indices, features, sizes = zip(*parts, strict=True)
+    present = [x is not None for x in features]
+    if any(present) and not all(present):
+        raise ValueError(
+            f"either all graphs have node features or none, got some for graph "
+            f"{present.index(True)} and none for graph {present.index(False)}"
+        )
+    for number, x in enumerate(features):
+        if x is not None and x.shape[1] != features[0].shape[1]:
+            raise ValueError(
+                f"nodes must have {features[0].shape[1]} features like those of graph 0, "
+                f"got {x.shape[1]} in graph {number}"
+            )
+    return checked_graphs(
+        torch.cat(features).float() if all(present) else None,
+        torch.cat([edge_index.long() for edge_index in edge_indices], dim=1),
+        _pointer(sizes),
+        _pointer(edge_index.shape[1] for edge_index in edge_indices),
+    )
+
+
+def checked_graphs(
+    x: Tensor | None, edge_index: Tensor, node_ptr: Tensor, edge_ptr: Tensor
+) -> GraphCollection:
+    """A collection of these columns, with sorted edges; degree profiles where ``x`` is None."""
+    nodes, sizes = int(node_ptr[-1]), node_ptr.diff()
+    if bool((sizes == 0).any()):
+        raise ValueError(f"graph {int((sizes == 0).nonzero()[0])} has no nodes: leave it out")
+    edge_graph = torch.repeat_interleave(edge_ptr.diff())
+    outside = ((edge_index < 0) | (edge_index >= sizes[edge_graph])).any(dim=0)
+    if bool(outside.any()):
+        edge = int(outside.nonzero()[0])
+        graph = int(edge_graph[edge])
+        raise ValueError(
+            f"edges of graph {graph} must join its nodes 0 to {int(sizes[graph]) - 1}, "
+            f"got an edge from {int(edge_index[0, edge])} to {int(edge_index[1, edge])}"
+        )
+    if x is not None and not bool(torch.isfinite(x).all()):
+        node = int((~torch.isfinite(x)).any(dim=1).nonzero()[0])
+        graph = int(torch.searchsorted(node_ptr, node, right=True)) - 1
+        raise ValueError(
+            f"features must be finite, got NaN or infinity at node {node - int(node_ptr[graph])} "
+            f"of graph {graph}: drop such graphs or fill the gaps first"
+        )
+    offset = node_ptr[edge_graph]
+    order = (edge_index[0] + offset) * int(sizes.max()) + edge_index[1]
+    if bool((order.diff() < 0).any()):
+        edge_index = edge_index[:, order.argsort()]
+    if x is None:
+        x = local_degree_profile(edge_index + offset, nodes)
+    return GraphCollection(x.contiguous(), edge_index.int().contiguous(), node_ptr, edge_ptr)
+
+
+def local_degree_profile(edge_index: Tensor, nodes: int) -> Tensor:
+    """Features for nodes that have none: their degree, and their neighbours' (Cai and Wang 2018).
+
+    Args:
+        edge_index: (2, edges) int64 node numbers.
+        nodes: Number of nodes.
+
+    Returns:
+        (nodes, 5) float32: degree, and minimum, maximum, mean and standard deviation of the
+        degrees of the neighbours; all zero for a node without any.
+    """
+    source, target = edge_index
+    degree = torch.bincount(source, minlength=nodes).double()
+    of_neighbour = degree[target]
+    none = torch.zeros_like(degree)
+
+    def over_neighbours(values: Tensor, how: str) -> Tensor:
+        return none.scatter_reduce(0, source, values, how, include_self=False)
+
+    mean = over_neighbours(of_neighbour, "mean")
+    columns = (
+        degree,
+        over_neighbours(of_neighbour, "amin"),
+        over_neighbours(of_neighbour, "amax"),
+        mean,
+        over_neighbours((of_neighbour - mean[source]).square(), "mean").sqrt(),
+    )
+    return torch.stack(columns, dim=1).float()
+
+
+def _parts(item: Any, number: int) -> tuple[Tensor, Tensor | None, int]:
+    """Edges, features and the number of nodes of one graph."""
+    nodes: int | None = None
+    if hasattr(item, "edge_index"):
+        edge_index, x = item.edge_index, item.x
+        if x is None and "num_nodes" in item:
+            nodes = int(item.num_nodes)
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        edge_index, x = item
+    else:
+        raise ValueError(
+            f"graph {number} must be a torch_geometric Data or a pair (edge_index, x), "
+            f"got {type(item).__name__}"
+        )
+    edge_index = _tensor(edge_index, f"edge_index of graph {number}")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.dtype not in _INTEGERS:
+        raise ValueError(
+            f"edge_index of graph {number} must be integers of shape (2, edges), "
+            f"got {edge_index.dtype} of shape {tuple(edge_index.shape)}"
+        )
+    if x is not None:
+        x = _tensor(x, f"features of graph {number}")
+        if x.dim() != 2 or x.is_complex():
+            raise ValueError(
+                f"features of graph {number} must be numbers of shape (nodes, features), "
+                f"got {x.dtype} of shape {tuple(x.shape)}"
+            )
+        nodes = x.shape[0]
+    if nodes is None:
+        nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
+    return edge_index, x, nodes
+
+
+def _tensor(value: Any, what: str) -> Tensor:
+    try:
+        return torch.as_tensor(value).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{what} must be a tensor or an array, got {type(value).__name__}"
+        ) from error
+
+
+def _pointer(sizes: Iterable[int]) -> Tensor:
+    return torch.tensor(list(accumulate(sizes, initial=0)))

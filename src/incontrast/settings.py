@@ -1,0 +1,97 @@
+"""Settings as JSON and back: dataclasses of incontrast by their names; others are named only."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from incontrast.domains.base import Domain
+from incontrast.domains.graphs import Graphs
+from incontrast.domains.images import Images
+from incontrast.domains.images.views import ImageViews
+from incontrast.domains.vectors import Vectors
+from incontrast.memory import KeepAll, Queue, Reservoir
+from incontrast.schedules import DDPG, Cosine, Fixed, Learned
+from incontrast.strategies import (
+    ICL,
+    Distill,
+    FineTune,
+    Meta,
+    NoUpdate,
+    Replay,
+    Retrain,
+    WarmStart,
+)
+from incontrast.training.objective import Objective
+from incontrast.training.optimizers import Adam, Prodigy
+
+__all__ = ["completed", "decode", "encode"]
+
+KNOWN: dict[str, type[Any]] = {
+    known.__name__: known
+    for known in (
+        *(Vectors, Images, ImageViews, Graphs),
+        *(KeepAll, Reservoir, Queue),
+        *(Fixed, Cosine, Learned, DDPG),
+        *(Adam, Prodigy),
+        *(NoUpdate, FineTune, Retrain, WarmStart, Replay, Distill, ICL, Meta),
+        Objective,
+    )
+}
+
+
+def encode(value: Any) -> Any:
+    """A dataclass of ours as JSON, with its name; anything else that JSON has not as its name."""
+    if KNOWN.get(type(value).__name__) is type(value):
+        fields = value.arguments() if isinstance(value, Domain) else vars(value)
+        return {"type": type(value).__name__, **{k: encode(v) for k, v in fields.items()}}
+    if isinstance(value, tuple | list):
+        return [encode(entry) for entry in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    yours: dict[str, Any] = {"type": "yours", "name": type(value).__name__}
+    if isinstance(value, Domain):
+        yours["arguments"] = {
+            k: v for k, v in value.arguments().items() if isinstance(v, int | float | str | tuple)
+        }
+    return yours
+
+
+def decode(value: Any, role: str, file: Path) -> Any:
+    """What ``encode`` encoded.
+
+    Args:
+        value: Out of JSON.
+        role: The argument of ``Learner.load`` that could give it.
+        file: Where it was read, for messages.
+    """
+    if isinstance(value, list):
+        return tuple(decode(entry, role, file) for entry in value)
+    if not isinstance(value, dict):
+        return value
+    if value["type"] == "yours":
+        raise ValueError(
+            f"this learner was saved with a {value['name']} of your own, which a file cannot hold: "
+            f"pass it again, Learner.load(folder, {role}=...)"
+        )
+    if value["type"] not in KNOWN:
+        raise ValueError(f"{file} names an unknown {role}, {value['type']!r}")
+    fields = {name: decode(v, role, file) for name, v in value.items() if name != "type"}
+    return KNOWN[value["type"]](**fields)
+
+
+def completed(domain: Domain, saved: dict[str, Any]) -> Domain:
+    """A caller's domain with what the first data had told it, where the caller left it open."""
+    known = saved.get("arguments", saved)
+    gaps = {k: known[k] for k, v in domain.arguments().items() if v is None and k in known}
+    filled = {k: tuple(v) if isinstance(v, list) else v for k, v in gaps.items()}
+    if not filled:
+        return domain
+    if not is_dataclass(type(domain)):
+        raise ValueError(
+            f"{type(domain).__name__} was told {sorted(filled)} by the first data, which only a "
+            "dataclass can be told again: make it one"
+        )
+    fitted: Domain = replace(cast(Any, domain), **filled)
+    return fitted

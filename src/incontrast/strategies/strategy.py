@@ -1,0 +1,138 @@
+"""What every strategy is, and those that differ only in which items they take."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from incontrast.schedules import Schedule, as_schedule
+from incontrast.training.objective import batch_losses
+from incontrast.training.optimizers import Adam, OptimizerFactory
+from incontrast.training.sampler import BatchIndices, Increment, joint_epoch, new_epoch
+from incontrast.training.task import Task, ViewBatch
+
+__all__ = ["FineTune", "NoUpdate", "Retrain", "Strategy", "WarmStart"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy(ABC):
+    """How to train on an increment.
+
+    A strategy of your own is a frozen dataclass with ``sample`` and, unless it is NCE-I within
+    each batch, ``loss``; ``check_strategy`` tells what is wrong with it.
+
+    Args:
+        lr: The learning rate, or a schedule of it.
+        batch_size: Items per step (of each kind, where a step has two).
+        max_epochs: Epochs at most.
+        patience: Epochs without a new lowest loss after which training ends; None waits for ever.
+        ema_decay: Weight of the past in the averaged weights that training ends with; 0 keeps the
+            weights of the best epoch.
+        optimizer: What takes the steps: given parameters, a ``torch.optim.Optimizer``.
+    """
+
+    lr: Schedule | float = 1e-3
+    batch_size: int = 32
+    max_epochs: int = 200
+    patience: int | None = 50
+    ema_decay: float = 0.99
+    optimizer: OptimizerFactory = Adam()
+
+    from_scratch: ClassVar[bool] = False
+    """Whether training begins with fresh weights instead of the current ones."""
+
+    def __post_init__(self) -> None:
+        as_schedule(self.lr)  # says what is wrong with a number
+        if self.batch_size < 4:
+            raise ValueError(
+                f"batch_size must be at least 4, got {self.batch_size}: "
+                "the items of a batch are each other's negatives"
+            )
+        if self.max_epochs < 1:
+            raise ValueError(f"max_epochs must be at least 1, got {self.max_epochs}")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(
+                f"patience must be at least 1, got {self.patience}: None waits for ever"
+            )
+        if not 0.0 <= self.ema_decay < 1.0:
+            raise ValueError(
+                f"ema_decay must be in [0, 1), got {self.ema_decay}: 0 averages nothing"
+            )
+        if not callable(self.optimizer):
+            raise TypeError(
+                "optimizer must take parameters and give a torch.optim.Optimizer, "
+                f"got {self.optimizer!r}"
+            )
+
+    def epoch_items(self, increment: Increment) -> int:
+        """Items that an epoch embeds: all that are stored and all new ones, unless overridden.
+
+        The run's length follows from it, for schedules and forecasts; 0 means nothing to do.
+        """
+        return increment.stored + len(increment.new)
+
+    @abstractmethod
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        """The items of one epoch, batch by batch; draws come from ``task.draws``."""
+
+    def loss(self, task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> Tensor:
+        """The scalar to minimise in a step: the mean NCE-I within the batch (Eq. 1) by default.
+
+        Args:
+            task: Encoder, data, objective.
+            batch: The views, for who embeds them once more; how many of the items are old.
+            first: (n, d) embeddings of the first views, old items first.
+            second: (n, d) embeddings of the second views.
+        """
+        return batch_losses(first, second, task.objective).mean()
+
+    def adapt(self, task: Task, batches: Iterator[ViewBatch]) -> dict[str, Tensor] | None:
+        """Weights to embed a batch with instead of the encoder's own, as functions of them.
+
+        For meta-optimisation: its inner steps take their batches from ``batches``.
+        """
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoUpdate(Strategy):
+    """Keep the encoder as it is and use it on the new items: the floor of every comparison.
+
+    The paper calls it inference.
+    """
+
+    def epoch_items(self, increment: Increment) -> int:
+        return 0
+
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTune(Strategy):
+    """NCE-I on ΔX from the current weights: fast, forgets, and biased on old and new data."""
+
+    def epoch_items(self, increment: Increment) -> int:
+        return len(increment.new)
+
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        return new_epoch(task.increment, self.batch_size, task.draws)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart(Strategy):
+    """Retraining's loss over X′ from the current weights: the strong rival."""
+
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        return joint_epoch(task.increment, self.batch_size, task.draws)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrain(WarmStart):
+    """NCE-I over X′ from scratch: the ceiling of every comparison, and how a learner is fitted."""
+
+    from_scratch: ClassVar[bool] = True

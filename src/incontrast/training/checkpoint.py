@@ -1,0 +1,67 @@
+"""A point of training to roll back to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from incontrast.training.optimizers import ExponentialMovingAverage
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    """Remembers weights, buffers, the optimiser's state and the averaged weights.
+
+    Args:
+        encoder: What is trained.
+        optimizer: What trains it.
+        ema: Its averaged weights.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, optimizer: torch.optim.Optimizer, ema: ExponentialMovingAverage
+    ) -> None:
+        self._encoder, self._optimizer, self._ema = encoder, optimizer, ema
+        self._live: list[Tensor] = []
+        self._copies: list[Tensor] = []
+        self._steps = 0
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Remember the present."""
+        live = self._tensors()
+        same = len(live) == len(self._live)
+        if same and all(a is b for a, b in zip(live, self._live, strict=True)):
+            for copy, value in zip(self._copies, live, strict=True):
+                copy.copy_(value)
+        else:  # the first time, and once the optimiser has created its state
+            self._live, self._copies = live, [value.clone() for value in live]
+        self._steps = self._ema.steps
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Bring the remembered past back."""
+        if len(self._tensors()) != len(self._live):  # state that was created since then
+            self._optimizer.state.clear()
+        for value, copy in zip(self._live, self._copies, strict=True):
+            value.copy_(copy)
+        self._ema.steps = self._steps
+
+    def _tensors(self) -> list[Tensor]:
+        weights = [*self._encoder.parameters(), *self._encoder.buffers()]
+        return [*weights, *_nested(self._optimizer.state), *self._ema.mean]
+
+
+def _nested(state: Any) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, Mapping):
+        for value in state.values():
+            yield from _nested(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _nested(value)

@@ -1,0 +1,249 @@
+"""Comparing on one's own data, and what is recommended."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from incontrast import ICL, FineTune, Vectors
+from incontrast.cli.app import app
+from incontrast.cli.compare import _domain
+from incontrast.compare import run as module
+from incontrast.compare.recommend import Attempt, recommend
+from incontrast.compare.run import compare, sampled
+from incontrast.compare.trace import trace
+from incontrast.data.sources import read_source
+from incontrast.evaluate import EvaluationLoss
+from incontrast.training.progress import Budget
+
+
+def attempt(name: str, old: float, new: float, level: float | None = None, **more) -> Attempt:
+    loss = EvaluationLoss(old, new, 0.5 * (old + new))
+    return Attempt(strategy=name, seconds=5.0, loss=loss, level_seconds=level, **more)
+
+
+CEILING = attempt("retraining", 0.30, 0.30, 20.0)
+BEFORE = EvaluationLoss(0.30, 0.90, 0.60)
+
+
+def test_the_fastest_that_is_level_is_recommended() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("a", 0.3, 0.3, 4.0), attempt("b", 0.29, 0.29, 2.0)])
+    assert found.strategy == "b"
+    assert "100% above retraining's 0.300 (new items: 0.900 and 0.300)" in found.reasons[0]
+    assert "level with retraining after 2.0 s" in found.reasons[1]
+    assert "10.0 times as fast" in found.reasons[1]
+    assert found.reasons[2] == "Also level, but later: a (4.0 s)."
+
+
+def test_what_needs_no_old_items_says_so() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("fine-tuning", 0.3, 0.3, 1.0)])
+    assert found.reasons[-1] == "It needs no old items, so a small memory will do."
+
+
+def test_no_update_is_needed_where_nothing_can_be_gained() -> None:
+    level = EvaluationLoss(0.3, 0.3, 0.3)
+    found = recommend(level, CEILING, [attempt("a", 0.29, 0.29, 1.0)])
+    assert found.strategy == "inference"
+    assert "to 0.300 in 5.0 s, the best update (a) to 0.290: there is little" in found.reasons[0]
+    forgets = attempt("fine-tuning", 0.33, 0.1)
+    assert recommend(level, CEILING, [forgets]).strategy == "inference"
+    assert "best update" not in recommend(level, CEILING, []).reasons[0]
+    assert recommend(level, CEILING, [attempt("a", 0.1, 0.1, 1.0)]).strategy == "a"
+
+
+def test_an_update_that_gains_where_retraining_does_not_is_recommended() -> None:
+    found = recommend(CEILING.loss, CEILING, [attempt("a", 0.2, 0.2, 25.0)])
+    assert found.strategy == "a", "a better update must not make retraining the choice"
+    assert "nothing to add" in " ".join(found.reasons)
+
+
+def test_what_is_level_only_for_a_while_is_not_recommended() -> None:
+    passing, staying = attempt("passing", 2.0, 0.2, 1.0), attempt("staying", 0.3, 0.3, 1.2)
+    found = recommend(BEFORE, CEILING, [passing, staying])
+    assert found.strategy == "staying"
+    assert "Level for a while, and worse again in the end: passing." in found.reasons
+
+
+def test_an_update_that_saves_no_time_is_not_recommended() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("a", 0.3, 0.3, 25.0)])
+    assert found.strategy == "retraining"
+    assert "retraining itself after 20.0 s: no update saves time" in found.reasons[1]
+
+
+def test_an_update_that_is_worse_than_none_is_not_recommended() -> None:
+    before = EvaluationLoss(0.30, 0.34, 0.32)
+    found = recommend(before, CEILING, [attempt("a", 0.30, 0.345)])
+    assert found.strategy == "retraining"
+    assert "No update was better than none" in found.reasons[1]
+
+
+def test_what_forgets_is_never_said_to_keep() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("a", 0.35, 0.2), attempt("b", 0.4, 0.2)])
+    assert found.strategy == "retraining"
+    assert "better than none without forgetting" in found.reasons[1]
+    assert found.reasons[2] == "The loss of old items rose under a, b."
+
+
+def test_an_encoder_below_retraining_is_said_to_be_below() -> None:
+    found = recommend(EvaluationLoss(0.1, 0.5, 0.29), CEILING, [attempt("a", 0.3, 0.3, 1.0)])
+    assert "0.290, 3% below retraining's 0.300" in found.reasons[0]
+
+
+def test_without_a_level_one_the_best_that_keeps_old_items_is_recommended() -> None:
+    found = recommend(BEFORE, CEILING, [attempt("forgets", 0.4, 0.2), attempt("keeps", 0.30, 0.34)])
+    assert found.strategy == "keeps"
+    assert "came closest without forgetting: 0.320 (old 0.300, new 0.340)" in found.reasons[1]
+    assert found.reasons[2] == "The loss of old items rose under forgets."
+
+
+def test_a_retraining_that_was_not_trained_out_is_told() -> None:
+    falling = attempt("retraining", 0.30, 0.30, 20.0, falling=True)
+    for ceiling, told in ((CEILING, False), (falling, True)):
+        found = recommend(BEFORE, ceiling, [attempt("a", 0.3, 0.3, 4.0)])
+        assert any("still falling" in reason for reason in found.reasons) == told
+
+
+def test_retraining_is_the_safe_choice() -> None:
+    failed = attempt("a", 0.3, 0.3, failed="the loss became nan")
+    for attempts, said in (
+        ([], "No update was tried."),
+        ([failed], "No update ended."),
+        ([attempt("far", 0.30, 0.60)], "the best that does not forget, far, ended at 0.450"),
+    ):
+        found = recommend(BEFORE, CEILING, attempts)
+        assert found.strategy == "retraining"
+        assert said in found.reasons[1]
+
+
+def test_a_comparison_of_vectors(blobs) -> None:
+    result = compare(
+        Vectors(8, hidden=16, out=8),
+        blobs(60),
+        blobs(30, seed=1, shift=2.0),
+        seconds=0.6,
+        rivals={"fine-tuning": FineTune(), "ICL()": ICL()},
+    )
+    assert result.counts == (60, 30)
+    assert result.growth_ratio == pytest.approx(1 / 3)
+    assert [entry.strategy for entry in result.attempts] == ["fine-tuning", "ICL()"]
+    assert set(result.traces) == {"retraining", "fine-tuning", "ICL()"}
+    again = recommend(result.before, result.retraining, result.attempts)
+    assert result.recommendation == again
+    with pytest.raises(ValueError, match="seconds must be positive, got 0"):
+        compare(Vectors(8), blobs(9), blobs(9), seconds=0)
+
+
+def test_updates_have_as_much_time_as_retraining(blobs, monkeypatch) -> None:
+    seconds, measured = {}, []
+
+    def watched(learner, old, new, strategy, *, budget, measuring, **more):
+        seconds[type(strategy).__name__] = budget.seconds
+        measured.append((measuring, strategy.patience))
+        return trace(learner, old, new, strategy, budget=Budget(forward_passes=400), **more)
+
+    monkeypatch.setattr(module, "trace", watched)
+    rivals = {"fine-tuning": FineTune(), "ICL()": ICL()}
+    compare(Vectors(8, hidden=16, out=8), blobs(60), blobs(30, seed=1), seconds=2.0, rivals=rivals)
+    assert seconds == pytest.approx({"Retrain": 0.5, "FineTune": 0.5, "ICL": 0.5})
+    assert measured == [(1.0, None)] * 3, "its time ends a run, and measuring does not take over"
+
+
+def test_what_one_run_cannot_tell_apart_is_told() -> None:
+    near = [attempt("a", 0.30, 0.32), attempt("b", 0.30, 0.322), attempt("c", 0.30, 0.34)]
+    found = recommend(BEFORE, CEILING, near)
+    assert found.strategy == "a"
+    assert "cannot tell apart: b." in " ".join(found.reasons)
+
+
+def test_an_interrupted_comparison_says_so(tmp_path, monkeypatch) -> None:
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("incontrast.cli.compare.read_source", interrupted)
+    shown = CliRunner().invoke(app, ["compare", "a", "b"])
+    assert (shown.exit_code, "interrupted: nothing was changed" in shown.output) == (130, True)
+
+
+def test_images_are_made_small_unless_asked_for(tmp_path) -> None:
+    draws = np.random.default_rng(0)
+    for number in range(4):
+        pixels = draws.integers(0, 255, (40, 48, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    source = read_source(tmp_path)
+    for asked, size, network in (
+        ((None, None, None), 32, "small"),
+        ((64, None, None), 64, "resnet18"),
+        ((None, None, "resnet18"), 40, "resnet18"),
+        ((None, 1, None), 32, "small"),
+    ):
+        domain = _domain(source, *asked)
+        assert (domain.size, domain.network) == (size, network)
+
+
+def test_one_item_is_too_few(tmp_path, blobs) -> None:
+    for name, count in (("old", 60), ("one", 1)):
+        np.save(tmp_path / f"{name}.npy", blobs(count).numpy())
+    names = [str(tmp_path / f"{name}.npy") for name in ("old", "one")]
+    shown = CliRunner().invoke(app, ["compare", *names])
+    assert shown.exit_code == 3
+    assert "one.npy holds one item: a comparison needs at least two" in (
+        " ".join(shown.output.split())
+    )
+
+
+def test_samples_keep_the_proportion() -> None:
+    old, new = sampled(np.arange(900), np.arange(300), 100)
+    assert (len(old), len(new)) == (75, 25)
+    assert np.array_equal(sampled(np.arange(9), np.arange(3), 100)[0], np.arange(9))
+
+
+def test_the_command(tmp_path, monkeypatch, blobs) -> None:
+    monkeypatch.setattr(module, "RIVALS", {"ICL()": ICL()})
+    np.save(tmp_path / "old.npy", blobs(60).numpy())
+    np.save(tmp_path / "new.npy", blobs(30, seed=1, shift=2.0).numpy())
+    names = [str(tmp_path / name) for name in ("old.npy", "new.npy")]
+    out = tmp_path / "page.html"
+    shown = CliRunner().invoke(app, ["compare", *names, "--minutes", "0.01", "--out", str(out)])
+    assert shown.exit_code == 0, shown.output
+    assert "60 old and 30 new items (vectors of 8 numbers)" in shown.output
+    for doing in ("first fit", "retraining", "ICL()"):
+        assert f"{doing}\n" in shown.stderr
+    assert "Recommended: " in shown.output
+    assert "Which strategy for this data?" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["compare", "nowhere", "nowhere"], 3, "does not exist"),
+        (["compare", "a", "b", "--minutes", "0"], 2, "minutes must be positive, got 0"),
+        (["compare", "a", "b", "--items", "3"], 2, "items must be at least 8, got 3"),
+        (["compare", "a", "b", "--seed", "-1"], 2, "a seed must not be negative, got -1"),
+        (["compare", "a", "b", "--size", "0"], 2, "size must be at least 8 pixels, got 0"),
+        (["compare", "a", "b", "--out", "."], 2, "is a folder: name a file"),
+        (["compare", "a", "b", "--out", "no/where.html"], 2, "in a folder that does not exist"),
+        (["compare", "a", "b", "--encoder", "huge"], 2, "encoder must be 'small', 'resnet18' or"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: list[str], code: int, message: str) -> None:
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == code
+    assert message in " ".join(shown.output.split())
+
+
+def test_what_a_user_may_not_have_meant_is_told(tmp_path, monkeypatch, blobs) -> None:
+    monkeypatch.setattr(module, "RIVALS", {"ICL()": ICL()})
+    table = tmp_path / "rows.csv"
+    lines = [",".join(str(value) for value in row) for row in blobs(40).tolist()]
+    table.write_text("\n".join(["a,b,c,d,e,f,g,Label", *lines]))
+    command = ["compare", str(table), str(table), "--minutes", "0.01"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    said = " ".join(shown.output.split())
+    assert "OLD and NEW are the same" in said
+    assert "Column 'Label'" in said
+    shown = CliRunner().invoke(app, [*command, "--encoder", "small"])
+    assert shown.exit_code == 3
+    assert "size, channels and encoder are for images" in " ".join(shown.output.split())

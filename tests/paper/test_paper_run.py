@@ -1,0 +1,88 @@
+"""``paper run``: its help, and what it shows while it runs."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+
+import pytest
+from rich.console import Console
+
+from incontrast.cli import grid_progress as progress_module
+from incontrast.cli import paper as paper_module
+from paper.progress import grid_progress
+from paper.run import Event
+from paper.sets import PAPER, SMALL
+from paper.strategies import LINE_UP
+
+ROW = {
+    "key": "a",
+    "kind": "cell",
+    "set": "digits-vectors",
+    "strategy": "icl",
+    "cost": {"seconds": 3.0},
+}
+
+
+def test_help_names_every_set_and_strategy_and_what_runs_without_options() -> None:
+    assert paper_module.SETS.split(", ") == [name for name in SMALL if name in PAPER]
+    assert paper_module.SMALL_SETS.split(", ") == [name for name in SMALL if name not in PAPER]
+    usual = [name for name, entry in LINE_UP.items() if entry.usual]
+    assert paper_module.STRATEGIES.split(", ") == usual
+    unusual = [name for name in LINE_UP if name not in usual]
+    assert paper_module.UNUSUAL_STRATEGIES.split(", ") == unusual
+    code = """
+import sys
+from typer.testing import CliRunner
+from incontrast.cli.app import app
+shown = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["paper", "run", "--help"])
+print(shown.output)
+sys.exit("torch" in sys.modules)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert shown.returncode == 0, f"help waits for torch: {shown.stderr}"
+    for name in (*SMALL, *LINE_UP):
+        assert name in shown.stdout
+    assert "Without it: 0 alone" in shown.stdout
+
+
+@pytest.fixture
+def terminal() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
+
+
+def test_the_estimate_is_made_when_a_row_arrives_and_not_when_it_is_drawn(
+    tiny, terminal: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def estimate(left: list, rows: list, *, jobs: int) -> float:
+        made.append(len(rows))
+        return 60.0 * len(rows)
+
+    monkeypatch.setattr(progress_module, "seconds_left", estimate)
+    monkeypatch.setattr(progress_module, "REDRAWS", 1e9)
+    with grid_progress(terminal, tiny(), [], jobs=1) as tell:
+        for epoch in range(20):
+            tell(Event(group="here", doing="icl", epoch=epoch))
+        assert "epoch 19" in terminal.file.getvalue()
+        assert made == [0]
+        tell(Event(group="here", doing="icl", row=ROW))
+    assert made == [0, 1]
+    assert "4 of 4 cells left, about 60 s" in terminal.file.getvalue()
+
+
+def test_with_one_job_nothing_draws_while_it_trains(tiny, terminal: Console) -> None:
+    """A thread that draws would be part of the processor time of training."""
+    threads = set(threading.enumerate())
+    with grid_progress(terminal, tiny(), [], jobs=1) as tell:
+        assert set(threading.enumerate()) == threads
+        tell(Event(group="digits by class, seed 0", doing="icl", epoch=7, share=0.5))
+        assert "epoch 7" in terminal.file.getvalue()
+        drawn = len(terminal.file.getvalue())
+        tell(Event(group="digits by class, seed 0", doing="icl", epoch=8, share=0.5))
+        assert len(terminal.file.getvalue()) == drawn, "at most four times a second"
+    with grid_progress(terminal, tiny(), [], jobs=2):
+        assert set(threading.enumerate()) > threads

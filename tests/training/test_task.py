@@ -1,0 +1,85 @@
+"""Batches of views: what a task gives to the loop."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+from incontrast import Increment, Objective, Task, TensorCollection, Vectors
+from incontrast.training.engine import Engine
+from incontrast.training.sampler import BatchIndices, joint_epoch
+
+
+class Watched(TensorCollection):
+    """Remembers in which threads, and how often, items were taken."""
+
+    def __init__(self, data: Tensor, background: bool) -> None:
+        super().__init__(data)
+        self.background = background
+        self.threads: list[str] = []
+        self.third = threading.Event()
+
+    def take(self, indices: Tensor) -> Tensor:
+        self.threads.append(threading.current_thread().name)
+        if len(self.threads) == 3:
+            self.third.set()
+        return super().take(indices)
+
+
+def task_of(items: Watched) -> Task:
+    domain = Vectors(8, hidden=16, out=8).fit_statistics(items)
+    increment = Increment(None, items, 0)
+    return Task(
+        domain.encoder(), domain, increment, objective=Objective(), engine=Engine("cpu"), seed=0
+    )
+
+
+def test_slow_items_are_read_ahead_in_a_thread(blobs) -> None:
+    items = Watched(blobs(64), background=True)
+    task = task_of(items)
+    batches = task.view_batches(joint_epoch(task.increment, 8, task.draws))
+    next(batches)
+    assert items.third.wait(timeout=30)  # the next ones come without anybody asking
+    assert all(name.startswith("incontrast-read") for name in items.threads)
+    assert len(list(batches)) == 7
+
+
+def test_items_in_memory_are_read_when_they_are_needed(blobs) -> None:
+    items = Watched(blobs(64), background=False)
+    task = task_of(items)
+    next(task.view_batches(joint_epoch(task.increment, 8, task.draws)))
+    assert items.threads == ["MainThread"]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_views_do_not_depend_on_how_items_are_read(blobs, background: bool) -> None:
+    task, expected = (task_of(Watched(blobs(64), way)) for way in (background, False))
+    for ours, theirs in zip(
+        *(of.view_batches(joint_epoch(of.increment, 8, of.draws)) for of in (task, expected)),
+        strict=True,
+    ):
+        assert torch.equal(ours.views, theirs.views)
+
+
+def test_old_items_come_first(blobs) -> None:
+    old, new = blobs(8), blobs(8, seed=1)
+    domain = Vectors(8, drop=0.0, noise=0.0, mean=(0.0,) * 8, std=(1.0,) * 8)
+    increment = Increment(TensorCollection(old), TensorCollection(new), 8)
+    task = Task(
+        domain.encoder(), domain, increment, objective=Objective(), engine=Engine("cpu"), seed=0
+    )
+    indices = BatchIndices(torch.tensor([3, 1]), torch.tensor([5, 0, 2]))
+    (batch,) = task.view_batches([indices])
+    expected = domain.prepare(torch.cat([old[[3, 1]], new[[5, 0, 2]]]))
+    assert batch.old == 2
+    torch.testing.assert_close(batch.views, torch.cat([expected, expected]))
+
+
+def test_what_is_made_once_is_kept(blobs) -> None:
+    task = task_of(Watched(blobs(8), background=False))
+    first = task.once("thing", object)
+    assert task.once("thing", object) is first
+    assert task.once("another", object) is not first
