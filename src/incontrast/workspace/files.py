@@ -1,14 +1,14 @@
-"""Files that are whole or not there: written beside, flushed to the disk, then moved into place."""
+"""JSON files and lines with a format and a checksum."""
 
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from pathlib import Path
 from typing import Any
 
 from incontrast._version import __version__
+from incontrast.files import flush, flush_folder, write_bytes
 from incontrast.workspace.errors import Damaged
 
 __all__ = [
@@ -29,21 +29,6 @@ FORMAT = 1  # of every JSON file and line of a workspace
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON file with its format and a checksum."""
     write_bytes(path, (json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n").encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file; whoever reads sees the old or the new, also after a power cut."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    flush_folder(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -91,21 +76,6 @@ def sweep(folder: Path) -> None:
     for name in ("current.json", "workspace.json"):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
-
-
-def flush(path: Path) -> None:
-    """See to it that a file has reached the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def flush_folder(path: Path) -> None:
-    """See to it that the names in a folder have reached the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _checksum(body: dict[str, Any]) -> str:

@@ -1,0 +1,38 @@
+"""Files that are whole or not there: written beside, flushed to the disk, then moved into place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["flush", "flush_folder", "write_bytes"]
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file; whoever reads sees the old or the new, also after a power cut."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def flush(path: Path) -> None:
+    """See to it that a file has reached the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def flush_folder(path: Path) -> None:
+    """See to it that the names in a folder have reached the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
