@@ -41,7 +41,7 @@ QUICK = ICL(max_epochs=2)
 
 
 def learner(**options) -> Learner:
-    options = {"fitting": Retrain(max_epochs=2), "strategy": QUICK, "seed": 0} | options
+    options = {"fit_strategy": Retrain(max_epochs=2), "strategy": QUICK, "seed": 0} | options
     return Learner(Vectors(8, hidden=16, out=8), **options)
 
 
