@@ -17,8 +17,7 @@ from torch import nn
 import incontrast as ic
 from incontrast.evaluate import measure
 from incontrast.training import loop
-from incontrast.training.sampler import Increment
-from incontrast.training.task import Task
+from incontrast.training.task import Increment, Task
 from paper.sets import SMALL
 
 SETS, SEEDS, DRAWS, EPOCHS = ("reddit", "proteins", "mnist-class"), 3, 5, 60

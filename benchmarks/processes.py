@@ -26,15 +26,14 @@ import torch
 
 import incontrast as ic
 from benchmarks.cost_model import Link, Step, step_seconds
+from incontrast.loss import Objective, increment_losses
 from incontrast.randomness import seeded
 from incontrast.training.collectives import all_reduce_
-from incontrast.training.optimizers import Average
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import choose_engine
-from incontrast.training.sampler import Increment
 from incontrast.training.loop import train
-from incontrast.training.objective import Objective, increment_losses
-from incontrast.training.task import Task
+from incontrast.training.optimizers import Average
+from incontrast.training.task import Increment, Task
 
 ITEMS = 256
 

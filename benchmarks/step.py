@@ -17,12 +17,11 @@ import torch
 
 import incontrast as ic
 import real_data
+from incontrast.loss import Objective
 from incontrast.randomness import seeded
 from incontrast.training.engine import Engine
-from incontrast.training.sampler import Increment
 from incontrast.training.loop import train
-from incontrast.training.objective import Objective
-from incontrast.training.task import Task
+from incontrast.training.task import Increment, Task
 
 ROUNDS = 9
 SUPPORT = 3  # support steps of a meta step

@@ -23,9 +23,8 @@ from incontrast.domains.base import Collection
 from incontrast.memory import Store, StoredCollection
 from incontrast.randomness import seeded
 from incontrast.training.engine import Engine
-from incontrast.training.sampler import Increment
 from incontrast.training.loop import train
-from incontrast.training.task import Task
+from incontrast.training.task import Increment, Task
 
 ITEMS = 100_000
 BATCH = 64

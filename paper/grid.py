@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from incontrast.domains.base import Domain
+from incontrast.loss import Objective
 from incontrast.strategies import Strategy
-from incontrast.training.objective import Objective
 from paper.sets import SCALES, DataSet
 from paper.strategies import LINE_UP, RETRAINING, Entry
 

@@ -20,7 +20,7 @@ from incontrast.evaluate import (
     svm_accuracy,
 )
 from incontrast.learner import Learner
-from incontrast.training.sampler import Increment
+from incontrast.training.task import Increment
 from paper.row_file import Row
 from paper.sets import DataSet, Splits
 from paper.stop import best_epoch, stop_epoch

@@ -17,6 +17,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from incontrast.strategies.joint import weigh
 from torch import Tensor
 
 from incontrast import ICL, Collection, FineTune, Fixed, Learner, Retrain, Strategy, Vectors
@@ -24,12 +25,11 @@ from incontrast.data import Labelled, digits
 from incontrast.embedding import embed_views
 from incontrast.evaluate import Population, bias, measure, risk_bound
 from incontrast.evaluate.population import population
+from incontrast.loss import batch_losses, increment_losses
 from incontrast.randomness import generator
-from incontrast.strategies.joint import weigh
 from incontrast.streams import by_class, by_growth
-from incontrast.training.sampler import Increment
-from incontrast.training.objective import batch_losses, increment_losses
 from incontrast.training.progress import Progress
+from incontrast.training.task import Increment
 
 SEEDS = (0, 1, 2)
 PASSES = 20  # over ΔX

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from incontrast.domains.images.views import ImageViews
     from incontrast.domains.vectors import Vectors
     from incontrast.learner import Learner
+    from incontrast.loss import Objective, batch_losses, increment_losses, similarities
     from incontrast.memory import KeepAll, Policy, Queue, Reservoir
     from incontrast.outcome import Outcome
     from incontrast.schedules import (
@@ -48,28 +49,18 @@ if TYPE_CHECKING:
     )
     from incontrast.strategies.check import StrategyError, check_strategy
     from incontrast.training.collectives import LostProcess, ProcessFailed
-    from incontrast.training.objective import (
-        Objective,
-        batch_losses,
-        increment_losses,
-        similarities,
-    )
+    from incontrast.training.loop import TrainingDiverged
     from incontrast.training.optimizers import Adam, OptimizerFactory, Prodigy
-    from incontrast.training.progress import (
-        Budget,
-        Callback,
-        Progress,
-        ProgressCallback,
-        TrainingDiverged,
-    )
-    from incontrast.training.sampler import (
+    from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback
+    from incontrast.training.task import (
         BatchIndices,
         Increment,
         InfiniteSampler,
+        Task,
+        ViewBatch,
         joint_epoch,
         new_epoch,
     )
-    from incontrast.training.task import Task, ViewBatch
     from incontrast.workspace import Workspace, WorkspaceError
 
 _HOME = {
@@ -80,17 +71,17 @@ _HOME = {
     "domains.images.views": "ImageViews",
     "domains.vectors": "Vectors",
     "learner": "Learner",
+    "loss": "Objective batch_losses increment_losses similarities",
     "memory": "KeepAll Policy Queue Reservoir",
     "outcome": "Outcome",
     "schedules": "DDPG Cosine Fixed Learned LearningRate Schedule ScheduleState",
     "strategies": "ICL Distill FineTune Meta NoUpdate Replay Retrain Strategy WarmStart",
     "strategies.check": "StrategyError check_strategy",
     "training.collectives": "LostProcess ProcessFailed",
-    "training.objective": "Objective batch_losses increment_losses similarities",
     "training.optimizers": "Adam OptimizerFactory Prodigy",
-    "training.progress": "Budget Callback Progress ProgressCallback TrainingDiverged",
-    "training.sampler": "BatchIndices Increment InfiniteSampler joint_epoch new_epoch",
-    "training.task": "Task ViewBatch",
+    "training.loop": "TrainingDiverged",
+    "training.progress": "Budget Callback Progress ProgressCallback",
+    "training.task": "BatchIndices Increment InfiniteSampler Task ViewBatch joint_epoch new_epoch",
     "workspace": "Workspace WorkspaceError",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}

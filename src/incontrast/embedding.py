@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from incontrast.domains.base import Collection, Domain
 from incontrast.training.engine import Engine
-from incontrast.training.prefetch import read_ahead
+from incontrast.training.task import read_ahead
 
 __all__ = ["BATCH_SIZE", "embed"]
 

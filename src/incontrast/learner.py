@@ -20,6 +20,7 @@ from incontrast.embedding import embed
 from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.population import EvaluationLoss, Population, measure
 from incontrast.forecast import forecast as expected_seconds
+from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
@@ -28,11 +29,9 @@ from incontrast.strategies import ICL, Retrain, Strategy
 from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Precision
 from incontrast.training.fabric import choose_engine, facts
-from incontrast.training.loop import train
-from incontrast.training.objective import Objective
-from incontrast.training.progress import Budget, ProgressCallback, Run, check_budget
-from incontrast.training.sampler import Increment
-from incontrast.training.task import Task
+from incontrast.training.loop import check_budget, train
+from incontrast.training.progress import Budget, ProgressCallback, Run
+from incontrast.training.task import Increment, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -192,7 +191,7 @@ class Learner:
     ) -> Outcome:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
         current, domain, increment, memory, schedule_state, version = begin
-        if increment.stored + len(increment.new) < 2:
+        if increment.stored + increment.new_count < 2:
             raise ValueError("training needs at least 2 items, got 1: items are compared")
         with self.engine.error_barrier("begin training"):
             if current is None or strategy.from_scratch:

@@ -5,6 +5,11 @@ Every function takes *logits*: similarities divided by the temperature, log f(a,
 negatives stands for a *distribution*: only its mean enters, scaled by ``k``, so the number of
 columns m is free and need not equal K. The caller takes the mean over anchors.
 
+``batch_losses`` and ``increment_losses`` make those logits from the embeddings of a batch's two
+views. An anchor is compared with the *other view* of every item (the paper's x⁺). Both directions
+count, first view to second and second to first: the views are exchangeable, so the expectation is
+the same and the variance smaller, for the price of a transpose.
+
 Equation and definition numbers are those of the paper (WSDM'23).
 
 Shapes:
@@ -16,17 +21,43 @@ Shapes:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 __all__ = [
+    "Objective",
+    "batch_losses",
     "change_ratio",
+    "increment_losses",
     "incremental_info_nce",
     "info_nce",
     "log_partition",
+    "others",
     "retraining_info_nce",
+    "similarities",
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """The numbers that define the contrastive loss.
+
+    Args:
+        temperature: τ, by which cosine similarities are divided.
+        negatives: K, negatives per positive that the loss stands for, whatever the batch holds.
+    """
+
+    temperature: float = 0.1
+    negatives: int = 31
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature}")
+        if self.negatives < 1:
+            raise ValueError(f"negatives must be at least 1, got {self.negatives}")
 
 
 def log_partition(positive: Tensor, negatives: Tensor, *, k: float) -> Tensor:
@@ -116,6 +147,114 @@ def retraining_info_nce(
         )
     wide = _wide(positive)
     return (_partition(wide, negatives, k) - wide).to(positive.dtype)
+
+
+def similarities(first: Tensor, second: Tensor, objective: Objective) -> Tensor:
+    """Cosine similarities over τ: (n, d) and (m, d) embeddings to (n, m) logits."""
+    return normalize(first) @ normalize(second).T / objective.temperature
+
+
+def others(logits: Tensor) -> Tensor:
+    """A square matrix without its diagonal: (n, n) to (n, n - 1)."""
+    n = logits.shape[0]
+    return logits.reshape(-1)[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
+
+
+def batch_losses(first: Tensor, second: Tensor, objective: Objective) -> Tensor:
+    """NCE-I of every item of a batch, with the rest of it as negatives (Eq. 1).
+
+    Args:
+        first: (n, d) embeddings of the first views, n >= 2.
+        second: (n, d) embeddings of the second views.
+        objective: Temperature and K.
+
+    Returns:
+        (n,) losses.
+    """
+    if len(first) < 2:
+        raise ValueError(
+            f"NCE-I compares the items of a batch: at least 2 items are needed, got {len(first)}"
+        )
+    logits = similarities(first, second, objective)
+    negatives = _log_means(_without_diagonal(logits), 0, len(first))
+    positive = logits.diagonal().repeat(2)
+    losses = info_nce(positive, negatives.view(-1, 1), k=objective.negatives)
+    return losses.view(2, -1).mean(dim=0)
+
+
+def increment_losses(
+    first: Tensor,
+    second: Tensor,
+    objective: Objective,
+    *,
+    old: int,
+    growth_ratio: float,
+    retention: float,
+) -> tuple[Tensor, Tensor]:
+    """The losses of old and of new items, from one batch that holds both.
+
+    Old items have L^II + ρ·L^{I,X}. With ρ = 0 that is the paper's objective (Eq. 9), with ρ = 1
+    it is retraining's loss (Theorem 1). New items have L^{I,X′} with stratified negatives (Eq. 2).
+    A new item that is alone has no new negatives beside it: they are then from X.
+
+    Args:
+        first: (old + new, d) embeddings of the first views, old items first.
+        second: (old + new, d) embeddings of the second views.
+        objective: Temperature and K.
+        old: How many of the items are old, at least 2.
+        growth_ratio: α.
+        retention: ρ.
+
+    Returns:
+        (old,) losses and (new,) losses.
+    """
+    k, count = objective.negatives, len(first)
+    logits = similarities(first, second, objective)
+    masked = _without_diagonal(logits)
+    from_old = _log_means(masked, 0, old)
+    if count - old > 1:
+        from_new = _log_means(masked, old, count)
+    else:
+        from_new = torch.stack([logits[:old, old], logits[old, :old]])
+        from_new = torch.cat([from_new, from_old[:, old:]], dim=1)
+
+    def both_ways(stop: int) -> tuple[Tensor, Tensor, Tensor]:
+        x, delta = (values[:, :stop].reshape(-1, 1) for values in (from_old, from_new))
+        return logits.diagonal()[:stop].repeat(2), x, delta
+
+    losses = retraining_info_nce(*both_ways(count), k=k, growth_ratio=growth_ratio)
+    of_old, of_new = losses.view(2, -1).mean(dim=0).tensor_split([old])
+    if retention != 1.0:  # else Theorem 1 has the same, at a third of the operations
+        positive, x, delta = both_ways(old)
+        losses = incremental_info_nce(positive, x, delta, k=k, growth_ratio=growth_ratio)
+        losses = losses + retention * info_nce(positive, x, k=k)
+        of_old = losses.view(2, -1).mean(dim=0)
+    return of_old, of_new
+
+
+def _log_means(masked: Tensor, start: int, stop: int) -> Tensor:
+    """The log mean of f over the negatives among the items from ``start`` to ``stop``.
+
+    It stands for them, as one column: that is what the losses make of them anyway, and a quarter
+    of the operations.
+
+    Args:
+        masked: (n, n) logits of first views with second ones, −∞ where an anchor meets itself.
+        start: The first of the items that anchors are compared with.
+        stop: The item after the last one.
+
+    Returns:
+        (2, n), of first views as anchors and of second views.
+    """
+    ways = [masked[:, start:stop].logsumexp(dim=1), masked[start:stop].logsumexp(dim=0)]
+    counts = masked.new_full((len(masked),), stop - start)
+    counts[start:stop] -= 1.0  # no anchor is its own negative
+    return torch.stack(ways) - counts.log()
+
+
+def _without_diagonal(logits: Tensor) -> Tensor:
+    own = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+    return logits.masked_fill(own, -math.inf)
 
 
 def check_growth_ratio(growth_ratio: float) -> None:

@@ -11,6 +11,7 @@ from incontrast.domains.graphs import Graphs
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
 from incontrast.domains.vectors import Vectors
+from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Queue, Reservoir
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
 from incontrast.strategies import (
@@ -23,7 +24,6 @@ from incontrast.strategies import (
     Retrain,
     WarmStart,
 )
-from incontrast.training.objective import Objective
 from incontrast.training.optimizers import Adam, Prodigy
 
 __all__ = ["completed", "decode", "encode"]

@@ -10,13 +10,12 @@ from torch import Generator, Tensor, nn
 
 import incontrast as ic
 from incontrast.domains.graphs.collection import GraphCollection
+from incontrast.loss import Objective
 from incontrast.randomness import seeded
 from incontrast.training.engine import Engine
 from incontrast.training.loop import train
-from incontrast.training.objective import Objective
 from incontrast.training.progress import Progress
-from incontrast.training.sampler import Increment
-from incontrast.training.task import Task
+from incontrast.training.task import Increment, Task
 
 OLD, NEW = 37, 41  # neither divides by 2 or 4, nor do the batches below
 STEPS = 20

@@ -14,10 +14,9 @@ from incontrast import ICL, Learner, Retrain, Vectors
 from incontrast.data import digits
 from incontrast.evaluate import Population, RiskBound, bias, measure, risk_bound
 from incontrast.evaluate.population import population
-from incontrast.loss import change_ratio, incremental_info_nce, info_nce
+from incontrast.loss import Objective, change_ratio, incremental_info_nce, info_nce
 from incontrast.streams import by_class
-from incontrast.training.objective import Objective
-from incontrast.training.sampler import Increment
+from incontrast.training.task import Increment
 
 OBJECTIVE = Objective()
 K = OBJECTIVE.negatives

@@ -23,7 +23,7 @@ from incontrast import (
 from incontrast.evaluate.drift import drift
 from incontrast.loss import change_ratio
 from incontrast.strategies import Meta
-from incontrast.training.sampler import Increment
+from incontrast.training.task import Increment
 
 
 def embeddings(count: int, seed: int, shift: float = 0.0) -> torch.Tensor:

@@ -12,8 +12,8 @@ from incontrast import TensorCollection, Vectors
 from incontrast.evaluate import evaluation_loss, measure
 from incontrast.evaluate import population as module
 from incontrast.evaluate.population import population
-from incontrast.training.objective import Objective
-from incontrast.training.sampler import Increment
+from incontrast.loss import Objective
+from incontrast.training.task import Increment
 
 OBJECTIVE = Objective()
 

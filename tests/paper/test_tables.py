@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from incontrast.cli.app import app
+from incontrast.loss import Objective
 from incontrast.report import render
-from incontrast.training.objective import Objective
 from paper.claims import claims_of_the_paper
 from paper.grid import describe
 from paper.longer import longer_table

@@ -33,14 +33,13 @@ from incontrast import (
     WarmStart,
     check_strategy,
 )
+from incontrast.loss import Objective, batch_losses, increment_losses
 from incontrast.randomness import seeded
 from incontrast.strategies.distill import relation_loss
 from incontrast.strategies.meta import adapt
 from incontrast.training.engine import Engine
 from incontrast.training.loop import train
-from incontrast.training.objective import Objective, batch_losses, increment_losses
-from incontrast.training.sampler import Increment, InfiniteSampler, new_epoch
-from incontrast.training.task import Task
+from incontrast.training.task import Increment, InfiniteSampler, Task, new_epoch
 
 TRAINED = [
     FineTune(),

@@ -7,11 +7,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from incontrast import Domain, Learner, Retrain, TensorCollection, Vectors
+from incontrast.loss import Objective
 from incontrast.training.calibration import BATCHES, SIZE, calibrate, train_mode
 from incontrast.training.engine import Engine
-from incontrast.training.objective import Objective
-from incontrast.training.sampler import Increment, joint_epoch
-from incontrast.training.task import Task
+from incontrast.training.task import Increment, Task, joint_epoch
 
 
 class Plain(Domain):
@@ -46,7 +45,7 @@ def test_moments_are_those_of_all_values_together(count: int) -> None:
     task = task_of(rows, encoder)
     momentum = encoder[0].momentum
     calibrate(task, encoder)
-    batches = joint_epoch(task.increment, SIZE, task.generator("calibration draws"))
+    batches = joint_epoch(task.increment, SIZE, task.generator("calibration"))
     chosen = torch.cat([batch.new for batch in list(batches)[:BATCHES]])
     values = rows[chosen].repeat(2, 1).double()  # both views
     norm, close = encoder[0], {"rtol": 1e-5, "atol": 1e-5}

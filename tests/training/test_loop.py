@@ -14,15 +14,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from incontrast import Budget, Fixed, Retrain, Strategy, TensorCollection, TrainingDiverged, Vectors
+from incontrast.loss import Objective
 from incontrast.randomness import seeded
 from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict
 from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Engine
 from incontrast.training.loop import train
-from incontrast.training.objective import Objective
 from incontrast.training.optimizers import ExponentialMovingAverage
-from incontrast.training.sampler import BatchIndices, Increment
-from incontrast.training.task import Task, ViewBatch
+from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch
 
 
 def task(rows: Tensor, encoder: nn.Module | None = None) -> Task:

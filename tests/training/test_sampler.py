@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from incontrast import TensorCollection
-from incontrast.training.sampler import Increment, InfiniteSampler, joint_epoch, new_epoch, shuffled
+from incontrast.training.task import Increment, InfiniteSampler, joint_epoch, new_epoch, shuffled
 
 
 def rows(count: int) -> TensorCollection:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from incontrast import Increment, Objective, Task, TensorCollection, Vectors
 from incontrast.training.engine import Engine
-from incontrast.training.sampler import BatchIndices, joint_epoch
+from incontrast.training.task import BatchIndices, joint_epoch
 
 
 class Watched(TensorCollection):

@@ -18,13 +18,12 @@ from torch import Generator, Tensor
 
 import incontrast as ic
 from incontrast.evaluate.population import measure
+from incontrast.loss import Objective
 from incontrast.schedules.schedule import LearningRate, Schedule
 from incontrast.training.engine import Engine
-from incontrast.training.sampler import Increment
 from incontrast.training.loop import TrainingDiverged, train
-from incontrast.training.objective import Objective
 from incontrast.training.progress import Progress
-from incontrast.training.task import Task
+from incontrast.training.task import Increment, Task
 
 __all__ = ["Curve", "Quadratic", "Update", "updates"]
 

@@ -30,7 +30,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Generator, Tensor, nn
 
-from incontrast.schedules.schedule import ScheduleState
 from incontrast.schedules.ddpg import ActorCritic, OrnsteinUhlenbeck, Transitions, follow
 from incontrast.schedules.learned import (
     DISCOUNT,
@@ -41,6 +40,7 @@ from incontrast.schedules.learned import (
     Learned,
     LearnedLearningRate,
 )
+from incontrast.schedules.schedule import ScheduleState
 from tasks import Curve, Quadratic, Update, updates
 
 STEPS = 480  # of an episode

@@ -17,7 +17,7 @@ from incontrast.outcome import Outcome
 from incontrast.parity import TOLERANCE, EvaluationLoss, at_parity
 from incontrast.strategies import Strategy
 from incontrast.training.progress import Budget, Progress, ProgressCallback
-from incontrast.training.sampler import Increment
+from incontrast.training.task import Increment
 
 __all__ = ["Point", "Trace", "trace"]
 

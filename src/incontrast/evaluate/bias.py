@@ -68,7 +68,7 @@ def bias(population: Population) -> Biases:
         population: Old and new items, at least two of each, under any encoder.
 
     >>> from incontrast.evaluate.population import population
-    >>> from incontrast.training.objective import Objective
+    >>> from incontrast.loss import Objective
     >>> draws = torch.Generator().manual_seed(0)
     >>> old, new = (torch.randn(2, 9, 4, generator=draws).unbind() for _ in range(2))
     >>> biases = bias(population(old, new, growth_ratio=0.5, objective=Objective()))

@@ -18,10 +18,10 @@ from torch.nn.functional import normalize
 
 from incontrast.domains.base import Domain
 from incontrast.evaluate.population import Quartiles, embed_views
+from incontrast.loss import Objective
 from incontrast.randomness import generator
 from incontrast.training.engine import Engine
-from incontrast.training.objective import Objective
-from incontrast.training.sampler import Increment
+from incontrast.training.task import Increment
 
 __all__ = ["Drift", "drift", "measure_drift"]
 
@@ -118,10 +118,10 @@ def measure_drift(
     if not 0.0 < significance < 1.0:
         raise ValueError(f"significance must be between 0 and 1, got {significance}")
     draws, views = generator(seed, "drift"), generator(seed, "drift views")
-    known = old.select(torch.randperm(len(old), generator=draws)[: ANCHORS + REFERENCE])
-    fresh = new.select(torch.randperm(len(new), generator=draws)[:COMPARED])
-    first, second = embed_views(encoder, domain, known, views, engine=engine)
-    _, later = embed_views(encoder, domain, fresh, views, engine=engine)
+    known = torch.randperm(len(old), generator=draws)[: ANCHORS + REFERENCE]
+    fresh = torch.randperm(len(new), generator=draws)[:COMPARED]
+    first, second = embed_views(encoder, domain, old, known, views, engine=engine)
+    _, later = embed_views(encoder, domain, new, fresh, views, engine=engine)
     anchors = min(ANCHORS, len(known) // 3)
     return drift(
         (first[:anchors], second[:anchors]),

@@ -8,7 +8,6 @@ a sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,14 +16,11 @@ from torch import Generator, Tensor, nn
 
 from incontrast.domains.base import Collection, Domain
 from incontrast.embedding import BATCH_SIZE
-from incontrast.loss import change_ratio, info_nce, retraining_info_nce
+from incontrast.loss import Objective, change_ratio, info_nce, retraining_info_nce, similarities
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator
 from incontrast.training.engine import Engine
-from incontrast.training.objective import Objective, similarities
-from incontrast.training.prefetch import read_ahead
-from incontrast.training.sampler import Increment
-from incontrast.training.task import two_views
+from incontrast.training.task import Increment, read_ahead, two_views
 
 __all__ = [
     "Anchors",
@@ -140,13 +136,40 @@ def measure(
     def part(items: Collection | None, name: str) -> tuple[Tensor, Tensor] | None:
         if items is None:
             return None
-        if sample is not None and len(items) > sample:
+        order = torch.arange(len(items))
+        if sample is not None and len(order) > sample:
             draws = generator(seed, "population", name)
-            items = items.select(torch.randperm(len(items), generator=draws)[:sample])
-        return embed_views(encoder, domain, items, generator(seed, "views", name), engine=engine)
+            order = torch.randperm(len(order), generator=draws)[:sample]
+        views = generator(seed, "views", name)
+        return embed_views(encoder, domain, items, order, views, engine=engine)
 
     old, new = part(increment.old, "old"), part(increment.new, "new")
     return population(old, new, growth_ratio=increment.growth_ratio, objective=objective)
+
+
+@torch.no_grad()
+def embed_views(
+    encoder: nn.Module,
+    domain: Domain,
+    items: Collection,
+    order: Tensor,
+    generator: Generator,
+    *,
+    engine: Engine,
+) -> tuple[Tensor, Tensor]:
+    """(n, d) embeddings of a first and (n, d) of a second random view of the items at ``order``."""
+
+    def views(places: Tensor) -> Any:
+        return two_views(domain, [(items, places)], generator, engine)
+
+    pairs = [
+        engine.embed_pair(encoder, pair)
+        for pair in read_ahead(
+            views, torch.split(order, BATCH_SIZE // 2), background=items.background
+        )
+    ]
+    first, second = (torch.cat(side).float().cpu() for side in zip(*pairs, strict=True))
+    return first, second
 
 
 def population(
@@ -156,63 +179,34 @@ def population(
     growth_ratio: float,
     objective: Objective,
 ) -> Population:
-    """The population of items whose two views have these (n, d) embeddings."""
+    """The population of items whose two views have these (n, d) embeddings; not both are None."""
+    known = [items for items in (old, new) if items is not None]
+    first, second = (torch.cat(side) for side in zip(*known, strict=True))
+    stored = 0 if old is None else len(old[0])
+    added = len(first) - stored
+    rows: list[list[Tensor]] = []  # logits of positives, sums over old and over new items
+    for start in range(0, len(first), ROWS):
+        logits = similarities(first[start : start + ROWS], second, objective)
+        own = logits.diagonal(start)
+        positive = own.clone()
+        own.fill_(-math.inf)  # an anchor is not its own negative
+        sums = [part.logsumexp(dim=1) for part in logits.tensor_split([stored], dim=1)]
+        rows.append([positive, *sums])
+    positive, from_old, from_new = (torch.cat(column) for column in zip(*rows, strict=True))
 
-    def log_mean(anchors: Tensor, items: tuple[Tensor, Tensor] | None) -> Tensor | None:
-        if items is None:
-            return None
-        own = anchors is items[0]
-        if own and len(anchors) == 1:
-            return None  # a single item has no other beside it
-        return torch.cat(
-            [
-                _log_mean(similarities(rows, items[1], objective), start if own else None)
-                for start, rows in _chunks(anchors)
-            ]
+    def anchors(mine: slice, others: tuple[int, int]) -> Anchors:
+        means = (
+            (sums[mine] - math.log(count))[:, None] if count else None
+            for sums, count in zip((from_old, from_new), others, strict=True)
         )
+        return Anchors(positive[mine], *means)
 
-    def part(items: tuple[Tensor, Tensor] | None) -> Anchors | None:
-        if items is None:
-            return None
-        first, second = items
-        unit = torch.nn.functional.normalize
-        positive = (unit(first) * unit(second)).sum(dim=1) / objective.temperature
-        return Anchors(positive, log_mean(first, old), log_mean(first, new))
-
-    return Population(part(old), part(new), growth_ratio, objective)
-
-
-@torch.no_grad()
-def embed_views(
-    encoder: nn.Module, domain: Domain, items: Collection, generator: Generator, *, engine: Engine
-) -> tuple[Tensor, Tensor]:
-    """(n, d) embeddings of a first and (n, d) of a second random view of every item."""
-
-    def views(order: Tensor) -> tuple[Any, Any]:
-        return two_views(domain, [(items, order)], generator, engine)
-
-    orders = torch.split(torch.arange(len(items)), BATCH_SIZE)
-    parts = [
-        [engine.gather(engine.forward(encoder, view)).float().cpu() for view in pair]
-        for pair in read_ahead(views, orders, background=items.background)
-    ]
-    first, second = (torch.cat(column) for column in zip(*parts, strict=True))
-    return first, second
-
-
-def _chunks(rows: Tensor) -> Iterator[tuple[int, Tensor]]:
-    for start in range(0, len(rows), ROWS):
-        yield start, rows[start : start + ROWS]
-
-
-def _log_mean(logits: Tensor, diagonal: int | None) -> Tensor:
-    """(n, m) logits to (n, 1) log mean exp, without the diagonal that begins at this column."""
-    count = logits.shape[1]
-    if diagonal is not None:
-        rows = torch.arange(logits.shape[0])
-        logits[rows, rows + diagonal] = -math.inf
-        count -= 1
-    return torch.logsumexp(logits, dim=1, keepdim=True) - math.log(count)
+    return Population(
+        None if old is None else anchors(slice(stored), (stored - 1, added)),
+        None if new is None else anchors(slice(stored, None), (stored, added - 1)),
+        growth_ratio,
+        objective,
+    )
 
 
 def evaluation_loss(

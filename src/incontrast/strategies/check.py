@@ -10,13 +10,12 @@ import torch
 from torch import Generator, Tensor
 
 from incontrast.domains.vectors import Vectors
+from incontrast.loss import Objective
 from incontrast.randomness import seeded
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.engine import Engine
 from incontrast.training.loop import train
-from incontrast.training.objective import Objective
-from incontrast.training.sampler import Increment
-from incontrast.training.task import Task
+from incontrast.training.task import Increment, Task
 
 __all__ = ["StrategyError", "check_strategy"]
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from incontrast.loss import Objective, batch_losses, others, similarities
 from incontrast.strategies.strategy import Strategy
-from incontrast.training.objective import Objective, batch_losses, others, similarities
-from incontrast.training.sampler import BatchIndices, Increment, new_epoch
-from incontrast.training.task import Task, ViewBatch
+from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
 
 __all__ = ["Distill", "relation_loss"]
 
@@ -36,7 +35,7 @@ class Distill(Strategy):
             raise ValueError(f"weight must not be negative, got {self.weight}")
 
     def epoch_items(self, increment: Increment) -> int:
-        return 2 * len(increment.new)  # by the student and by the teacher
+        return 2 * increment.new_count  # by the student and by the teacher
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
         return new_epoch(task.increment, self.batch_size, task.draws)

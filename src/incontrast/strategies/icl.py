@@ -8,13 +8,12 @@ from typing import Literal
 
 from torch import Tensor
 
+from incontrast.loss import increment_losses
 from incontrast.schedules import DDPG, Schedule
 from incontrast.strategies.meta import Meta, support_steps
 from incontrast.strategies.strategy import Strategy
-from incontrast.training.objective import increment_losses
 from incontrast.training.optimizers import Adam, OptimizerFactory
-from incontrast.training.sampler import BatchIndices, Increment, new_epoch
-from incontrast.training.task import Task, ViewBatch
+from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
 
 __all__ = ["ICL"]
 
@@ -112,8 +111,8 @@ class ICL(Strategy):
 
     def epoch_items(self, increment: Increment) -> int:
         new, old = self.per_step(increment.growth_ratio)
-        steps = -(-len(increment.new) // new)
-        items = len(increment.new) + steps * min(old, increment.stored)
+        steps = -(-increment.new_count // new)
+        items = increment.new_count + steps * min(old, increment.stored)
         if self.meta is None:
             return items
         return items * (1 + self.meta.support_steps(increment.growth_ratio))

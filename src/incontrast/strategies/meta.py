@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from incontrast.loss import increment_losses
 from incontrast.schedules import Schedule, as_schedule
 from incontrast.training.engine import Engine
-from incontrast.training.objective import increment_losses
 from incontrast.training.task import Task, ViewBatch
 
 __all__ = ["Meta", "support_steps"]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from incontrast.strategies.strategy import Strategy
-from incontrast.training.sampler import BatchIndices, Increment, shuffled
-from incontrast.training.task import Task
+from incontrast.training.task import BatchIndices, Increment, Task, shuffled
 
 __all__ = ["Replay"]
 
@@ -35,10 +34,10 @@ class Replay(Strategy):
         return math.ceil(increment.stored * self.share)
 
     def epoch_items(self, increment: Increment) -> int:
-        return len(increment.new) + self.replayed(increment)
+        return increment.new_count + self.replayed(increment)
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
-        new, count = len(task.increment.new), self.replayed(task.increment)
+        new, count = task.increment.new_count, self.replayed(task.increment)
         order = torch.randperm(task.increment.stored, generator=task.generator("replay"))
         for mixed in shuffled(new + count, self.batch_size, task.draws):
             yield BatchIndices(order[mixed[mixed >= new] - new], mixed[mixed < new])

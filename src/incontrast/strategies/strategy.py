@@ -9,11 +9,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from incontrast.loss import batch_losses
 from incontrast.schedules import Schedule, as_schedule
-from incontrast.training.objective import batch_losses
 from incontrast.training.optimizers import Adam, OptimizerFactory
-from incontrast.training.sampler import BatchIndices, Increment, joint_epoch, new_epoch
-from incontrast.training.task import Task, ViewBatch
+from incontrast.training.task import (
+    BatchIndices,
+    Increment,
+    Task,
+    ViewBatch,
+    joint_epoch,
+    new_epoch,
+)
 
 __all__ = ["FineTune", "NoUpdate", "Retrain", "Strategy", "WarmStart"]
 
@@ -73,7 +79,7 @@ class Strategy(ABC):
 
         The run's length follows from it, for schedules and forecasts; 0 means nothing to do.
         """
-        return increment.stored + len(increment.new)
+        return increment.stored + increment.new_count
 
     @abstractmethod
     def sample(self, task: Task) -> Iterator[BatchIndices]:
@@ -117,7 +123,7 @@ class FineTune(Strategy):
     """NCE-I on ΔX from the current weights: fast, forgets, and biased on old and new data."""
 
     def epoch_items(self, increment: Increment) -> int:
-        return len(increment.new)
+        return increment.new_count
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
         return new_epoch(task.increment, self.batch_size, task.draws)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from incontrast.training.sampler import joint_epoch
-from incontrast.training.task import Task
+from incontrast.training.task import Task, joint_epoch
 
 __all__ = ["calibrate", "train_mode"]
 
@@ -48,52 +47,56 @@ def calibrate(task: Task, encoder: nn.Module) -> None:
         if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
     ]
     if layers:
-        draws, views = task.generator("calibration draws"), task.generator("calibration views")
+        draws = task.generator("calibration")
         batches = islice(joint_epoch(task.increment, SIZE, draws), BATCHES)
         passes = task.forward_passes
-        pooled = [_Moments(layer, task) for layer in layers]
-        for batch in task.view_batches(batches, views):
+        pooled = [_Moments(layer) for layer in layers]
+        for batch in task.view_batches(batches, draws):
             task.embed(batch.views, encoder=encoder)
         task.forward_passes = passes  # they are no part of training
-        for moments in pooled:
-            moments.close()
+        here = torch.tensor([count for moments in pooled for count in moments.counts])
+        counts = task.engine.all_reduce(here.to(task.engine.device)).cpu().double()
+        owned = torch.split(counts, [len(moments.counts) for moments in pooled])
+        for moments, own in zip(pooled, owned, strict=True):
+            moments.close(own[:, None])
     encoder.train(training)
 
 
 class _Moments:
     """Collects the moments of a layer's inputs, batch after batch."""
 
-    def __init__(self, layer: _BatchNorm, task: Task) -> None:
-        self.layer, self.engine = layer, task.engine
+    def __init__(self, layer: _BatchNorm) -> None:
+        self.layer = layer
         self.momentum, layer.momentum = layer.momentum, 1.0  # statistics of one batch at a time
-        assert layer.running_mean is not None
-        zeros = torch.zeros_like(layer.running_mean, dtype=torch.float64, device="cpu")
-        self.count, self.total, self.squares = 0.0, zeros.clone(), zeros
+        self.counts: list[int] = []  # values per channel in this process's part of each batch
+        self.means: list[Tensor] = []
+        self.variances: list[Tensor] = []
         self.hook = layer.register_forward_hook(self._add)
 
     def _add(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         values: Tensor = inputs[0]
-        here = torch.tensor(values.numel() // values.shape[1], device=values.device)
-        count = float(self.engine.all_reduce(here))
-        mean, variance = self._statistics()
-        self.count += count
-        self.total += count * mean
-        self.squares += (count - 1.0) * variance + count * mean.square()  # variances are unbiased
-
-    def _statistics(self) -> tuple[Tensor, Tensor]:
         assert self.layer.running_mean is not None
         assert self.layer.running_var is not None
-        return self.layer.running_mean.cpu().double(), self.layer.running_var.cpu().double()
+        self.counts.append(values.numel() // values.shape[1])
+        self.means.append(self.layer.running_mean.clone())
+        self.variances.append(self.layer.running_var.clone())
 
-    def close(self) -> None:
-        """Write the pooled statistics, and leave the layer as it was otherwise."""
+    def close(self, counts: Tensor) -> None:
+        """Write the pooled statistics, and leave the layer as it was otherwise.
+
+        Args:
+            counts: (batches, 1) values per channel in each batch, in all processes.
+        """
         self.hook.remove()
         self.layer.momentum = self.momentum
-        if self.count == 0.0:  # a layer that the encoder does not use
+        if not self.counts:  # a layer that the encoder does not use
             return
         assert self.layer.running_mean is not None
         assert self.layer.running_var is not None
-        mean = self.total / self.count
-        variance = (self.squares - self.count * mean.square()) / max(self.count - 1.0, 1.0)
+        means, variances = (torch.stack(c).cpu().double() for c in (self.means, self.variances))
+        total = counts.sum()
+        mean = (counts * means).sum(dim=0) / total
+        squares = (counts - 1.0) * variances + counts * means.square()  # variances are unbiased
+        variance = (squares.sum(dim=0) - total * mean.square()) / (total - 1.0).clamp_min(1.0)
         self.layer.running_mean.copy_(mean)
         self.layer.running_var.copy_(variance.clamp_min(0.0))

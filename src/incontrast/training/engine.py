@@ -83,6 +83,23 @@ class Engine:
                 embeddings = functional_call(encoder, parameters, (batch,))
         return embeddings.float() if embeddings.dtype == torch.bfloat16 else embeddings
 
+    def embed_pair(
+        self, encoder: nn.Module, views: Any, parameters: dict[str, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The embeddings of all first and of all second views, which are one batch.
+
+        Args:
+            encoder: The encoder.
+            views: First views of this process's share of some items, then second views.
+            parameters: As in ``forward``.
+
+        Returns:
+            (n, d) and (n, d), of all processes' items.
+        """
+        embeddings = self.forward(encoder, views, parameters)
+        first, second = self.gather(embeddings.view(2, -1, *embeddings.shape[1:]))
+        return first, second
+
     def share(self, count: int) -> range:
         """Which of so many items are this process's own. All processes together have each once."""
         return range(count)

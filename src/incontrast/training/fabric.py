@@ -28,7 +28,7 @@ from incontrast.training.collectives import (
     in_contact,
 )
 from incontrast.training.engine import Engine, Precision
-from incontrast.training.sampler import Increment
+from incontrast.training.task import Increment
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -241,7 +241,7 @@ def facts(
         "strategy": repr(strategy),
         "the number of items seen": increment.seen,
         "the number of old items": increment.stored,
-        "the number of new items": len(increment.new),
+        "the number of new items": increment.new_count,
         "the digest of some old items": _digest(domain, increment.old),
         "the digest of some new items": _digest(domain, increment.new),
     }

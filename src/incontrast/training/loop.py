@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,26 +16,42 @@ from incontrast.randomness import seeded
 from incontrast.schedules import ScheduleState, as_schedule
 from incontrast.training.calibration import calibrate, train_mode
 from incontrast.training.checkpoint import Checkpoint
+from incontrast.training.engine import Engine
 from incontrast.training.optimizers import ExponentialMovingAverage, cap_learning_rates, set_lr
 from incontrast.training.progress import (
     Budget,
     Callback,
     Epoch,
-    Losses,
     Progress,
     ProgressCallback,
     Run,
     Stop,
-    Stopwatch,
-    TrainingDiverged,
-    check_budget,
 )
 from incontrast.training.task import Task
 
 if TYPE_CHECKING:
     from incontrast.strategies.strategy import Strategy
 
-__all__ = ["TrainingDiverged", "train"]
+__all__ = ["TrainingDiverged", "check_budget", "train"]
+
+UNREAD = 50  # losses that may wait on the device: one that is not finite is noticed by then
+UNLIMITED = Budget()
+
+
+class TrainingDiverged(RuntimeError):
+    """Training was stopped: its loss was not finite or had risen out of bounds."""
+
+
+def check_budget(budget: object) -> Budget:
+    """The budget, unlimited if None; an error for anything else."""
+    if budget is None:
+        return UNLIMITED
+    if not isinstance(budget, Budget):
+        raise TypeError(
+            f"budget must be a Budget, got {budget!r}: use Budget(seconds=...) "
+            "or Budget(forward_passes=...)"
+        )
+    return budget
 
 
 def train(
@@ -84,12 +101,12 @@ class _Training:
         self.ema = ExponentialMovingAverage(self.parameters, strategy.ema_decay)
         schedule = as_schedule(strategy.lr)
         self.schedule = schedule.begin(task.generator("schedule"), schedule_state)
-        self.losses = Losses(task.engine)
+        self.losses = _Losses(task.engine)
         self.passes_per_epoch = 2 * strategy.epoch_items(task.increment)
         self.steps, self.rollbacks, self.lr = 0, 0, math.nan
         self.history: list[Epoch] = []
         self.best: list[Tensor] = []  # the weights of the best epoch, where none are averaged
-        self.watch = Stopwatch()
+        self.start = time.perf_counter()  # moved on by what callbacks take
 
     def run(self) -> Run:
         task = self.task
@@ -109,7 +126,7 @@ class _Training:
                 tuple(self.history),
                 self.steps,
                 task.forward_passes,
-                self.watch.seconds(),
+                self.seconds(),
                 stopped,
                 self.rollbacks,
                 self.schedule.state(),
@@ -127,14 +144,16 @@ class _Training:
             self.losses.add(loss.detach())
             if self.schedule.watches and self.rolled_back():
                 continue
-            self.lr = engine.broadcast_float(self.schedule.next_lr(task.done))
+            self.lr = self.schedule.next_lr(task.done)
+            if self.schedule.watches:  # what is learned may differ by a bit between processes
+                self.lr = engine.broadcast_float(self.lr)
             set_lr(self.optimizer, self.lr)
             self.optimizer.zero_grad()
             engine.backward(loss, self.parameters)
             self.optimizer.step()  # step
             self.ema.update()
             self.steps += 1
-            spent = self.budget.spent(self.seconds(), task.forward_passes)
+            spent = self.spent()
             epochs = task.forward_passes / (self.passes_per_epoch * strategy.max_epochs)
             task.done = min(max(spent, epochs), 1.0)
             stopped = self.tell(loss.detach())
@@ -170,7 +189,7 @@ class _Training:
             raise ValueError("the strategy gave an epoch without a batch: sample at least one")
         mean = self.losses.end_epoch(number)
         passes = self.task.forward_passes
-        self.history.append(Epoch(number, mean, self.lr, self.steps, passes, self.watch.seconds()))
+        self.history.append(Epoch(number, mean, self.lr, self.steps, passes, self.seconds()))
         if self.tell(torch.tensor(mean), self.history[-1]) and stopped is None:
             stopped = "callback"
         if self.losses.waited == 0 and strategy.ema_decay == 0.0:
@@ -184,10 +203,17 @@ class _Training:
         return None
 
     def seconds(self) -> float:
-        """Training time, as all processes see it; 0 where no budget asks."""
-        if self.budget.seconds is None:
-            return 0.0
-        return self.task.engine.broadcast_float(self.watch.seconds())
+        """Training time."""
+        return time.perf_counter() - self.start
+
+    def spent(self) -> float:
+        """The part of the budget that is spent; 1 and more is all of it."""
+        limit, spent = self.budget, 0.0
+        if limit.seconds is not None:
+            spent = self.task.engine.broadcast_float(self.seconds()) / limit.seconds
+        if limit.forward_passes is not None:
+            spent = max(spent, self.task.forward_passes / limit.forward_passes)
+        return spent
 
     def tell(self, loss: Tensor, finished: Epoch | None = None) -> bool:
         """Call the callbacks; returns whether one of them wants the run to end."""
@@ -199,14 +225,15 @@ class _Training:
             lr=self.lr,
             steps=self.steps,
             forward_passes=self.task.forward_passes,
-            seconds=self.watch.seconds(),
+            seconds=self.seconds(),
             done=self.task.done,
             finished=finished,
             snapshot=self.snapshot,
             step_loss=loss,
         )
-        with self.watch.paused():
-            answers = [callback(progress) for callback in self.callbacks]
+        before = time.perf_counter()
+        answers = [callback(progress) for callback in self.callbacks]
+        self.start += time.perf_counter() - before
         return any(answer is False for answer in answers)
 
     def snapshot(self) -> nn.Module:
@@ -216,6 +243,80 @@ class _Training:
         with seeded(self.task.seed, "snapshot", device=self.task.engine.device):
             calibrate(self.task, twin)
         return twin.eval()
+
+
+class _Losses:
+    """The loss of every step of an epoch, and the lowest mean of the epochs so far.
+
+    Args:
+        engine: All processes go by the first one's losses.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.added = 0  # steps of the run, those that were rolled back too
+        self.best = math.inf  # lowest mean of an epoch
+        self.waited = 0  # epochs since then
+        self._engine = engine
+        self._read: list[float] = []  # of this epoch
+        self._unread: list[Tensor] = []
+        self._checkpoint = 0  # how many of them were read at the last checkpoint
+        self._bound = math.nan
+
+    def add(self, loss: Tensor) -> None:
+        self.added += 1
+        self._unread.append(loss)
+        if len(self._unread) >= UNREAD:
+            self.check()
+
+    def last(self) -> float:
+        """The loss of the last step, finite or not."""
+        self._flush()
+        return self._read[-1]
+
+    def check(self) -> None:
+        """Raise if a loss is not finite."""
+        self._flush()
+        for value in self._read:
+            if not math.isfinite(value):
+                raise TrainingDiverged(
+                    f"the loss became {value}: look for extreme values in the data, "
+                    "or lower the learning rate"
+                )
+        if math.isnan(self._bound) and self._read:
+            # From here on a loss is no longer that of training. A collapsed encoder has
+            # log(1 + K), far above this where training began from good weights.
+            self._bound = self._read[0] + max(1.0, abs(self._read[0]))
+
+    def checkpoint(self) -> None:
+        """Remember where the epoch is."""
+        self._checkpoint = len(self._read)
+
+    def rollback(self) -> None:
+        """Drop the losses since the last checkpoint."""
+        del self._read[self._checkpoint :]
+
+    def end_epoch(self, number: int) -> float:
+        """The mean over the epoch's steps; the next epoch begins.
+
+        Raises:
+            TrainingDiverged: It has risen out of bounds.
+        """
+        self.check()
+        mean = sum(self._read) / len(self._read) if self._read else self.best
+        if mean > self._bound:
+            raise TrainingDiverged(
+                f"the loss rose to {mean:.3g} in epoch {number}, beyond {self._bound:.3g}: "
+                "lower the learning rate"
+            )
+        self.best, self.waited = (mean, 0) if mean < self.best else (self.best, self.waited + 1)
+        self._read, self._checkpoint = [], 0
+        return mean
+
+    def _flush(self) -> None:
+        if self._unread:
+            values: list[float] = torch.stack(self._unread).tolist()
+            self._read += self._engine.broadcast(values)
+            self._unread = []
 
 
 def _check_weights(encoder: nn.Module) -> None:

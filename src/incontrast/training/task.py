@@ -1,26 +1,83 @@
-"""One run of training from a strategy's point of view: items, their views, their embeddings."""
+"""One run of training from a strategy's point of view: old and new items, batches, embeddings."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
 from incontrast.domains.base import Collection, Domain, Part
+from incontrast.loss import Objective
 from incontrast.randomness import generator
 from incontrast.training.engine import Engine
-from incontrast.training.objective import Objective
-from incontrast.training.prefetch import read_ahead
-from incontrast.training.sampler import BatchIndices, Increment, InfiniteSampler
 
-__all__ = ["Task", "ViewBatch", "two_views"]
+__all__ = [
+    "BatchIndices",
+    "Increment",
+    "InfiniteSampler",
+    "Task",
+    "ViewBatch",
+    "joint_epoch",
+    "new_epoch",
+    "read_ahead",
+    "shuffled",
+    "two_views",
+]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
-Sources = Sequence[tuple[Collection, Tensor]]
-"""The items of a batch: collections, and the places in them that it takes."""
+NONE = torch.empty(0, dtype=torch.int64)
+DEPTH = 2  # batches in flight: one being read, one waiting
+
+
+@dataclass(frozen=True)
+class Increment:
+    """Old and new data of one update.
+
+    Args:
+        old: The old items stored, a uniform sample of X (or all of it); None before the first fit.
+        new: ΔX.
+        seen: N, the items that X stands for, at least as many as ``old`` holds.
+    """
+
+    old: Collection | None
+    new: Collection
+    seen: int
+
+    def __post_init__(self) -> None:
+        if self.stored > self.seen:
+            raise ValueError(
+                f"seen must count every old item, got {self.seen} seen but {self.stored} stored"
+            )
+
+    @cached_property
+    def stored(self) -> int:
+        """Old items stored."""
+        return 0 if self.old is None else len(self.old)
+
+    @cached_property
+    def new_count(self) -> int:
+        """ΔN."""
+        return len(self.new)
+
+    @cached_property
+    def growth_ratio(self) -> float:
+        """α = ΔN / (N + ΔN), from items *seen*."""
+        return self.new_count / (self.seen + self.new_count)
+
+
+class BatchIndices(NamedTuple):
+    """The items of one batch, by their places in the stored old items and in the new ones."""
+
+    old: Tensor  # (o,)
+    new: Tensor  # (n,)
 
 
 class ViewBatch(NamedTuple):
@@ -31,6 +88,65 @@ class ViewBatch(NamedTuple):
 
     views: Any  # a batch of 2n
     old: int  # old items of the whole batch
+
+
+class InfiniteSampler:
+    """Draws without end, and without repeats inside a round over all items.
+
+    What is left at the end of a round and too little for the next draw is dropped.
+    """
+
+    def __init__(self, count: int, generator: Generator) -> None:
+        self.count = count
+        self._generator = generator
+        self._rest = NONE
+
+    def draw(self, size: int) -> Tensor:
+        """``size`` distinct items; all of them, if there are no more."""
+        size = min(size, self.count)
+        if len(self._rest) < size:
+            self._rest = torch.randperm(self.count, generator=self._generator)
+        drawn, self._rest = self._rest[:size], self._rest[size:]
+        return drawn
+
+
+def shuffled(count: int, size: int, generator: Generator) -> Iterator[Tensor]:
+    """Every item once, in batches of nearly equal size, none larger than ``size``.
+
+    >>> [len(batch) for batch in shuffled(33, 32, Generator().manual_seed(0))]
+    [17, 16]
+    """
+    order = torch.randperm(count, generator=generator)
+    return iter(torch.tensor_split(order, -(-count // size)))
+
+
+def new_epoch(increment: Increment, size: int, generator: Generator) -> Iterator[BatchIndices]:
+    """Every new item once, and no old one."""
+    return (BatchIndices(NONE, new) for new in shuffled(increment.new_count, size, generator))
+
+
+def joint_epoch(increment: Increment, size: int, generator: Generator) -> Iterator[BatchIndices]:
+    """As many draws from X′ as there are stored items, as retraining makes them.
+
+    With all of X stored, every item comes once. When memory holds a sample of X, a share α of
+    each batch is new on average, so that X keeps its weight.
+    """
+    stored, new_count = increment.stored, increment.new_count
+    if stored == increment.seen:
+        for mixed in shuffled(stored + new_count, size, generator):
+            yield BatchIndices(mixed[mixed >= new_count] - new_count, mixed[mixed < new_count])
+        return
+    old, new = (InfiniteSampler(count, generator) for count in (stored, new_count))
+    if stored < 2:  # too few to weigh: they come along with the new ones
+        yield from (
+            BatchIndices(old.draw(1), batch) for batch in shuffled(new_count, size, generator)
+        )
+        return
+    size = min(size, stored)  # an item must not come twice in a batch
+    for _ in range(-(-(stored + new_count) // size)):
+        # Rounded up or down at random, so that the mean is exact.
+        count = int(size * increment.growth_ratio + torch.rand((), generator=generator).item())
+        yield BatchIndices(old.draw(size - count), new.draw(count))
 
 
 class Task:
@@ -64,17 +180,20 @@ class Task:
         self.engine = engine
         self.seed = seed
         self.before = before
+        self.growth_ratio = increment.growth_ratio  # α
         self.forward_passes = 0  # views that went through an encoder so far
         self.done = 0.0  # the part of the run that is done, by its epochs or its budget
-        self.draws = self.generator("draws")
-        self.old_items = InfiniteSampler(increment.stored, self.generator("old items"))
-        self._views = self.generator("views")
+        self.draws = self.generator("draws")  # the items of batches
         self._once: dict[str, Any] = {}
 
-    @property
-    def growth_ratio(self) -> float:
-        """α."""
-        return self.increment.growth_ratio
+    @cached_property
+    def old_items(self) -> InfiniteSampler:
+        """Draws old items, for a strategy that adds some to each batch."""
+        return InfiniteSampler(self.increment.stored, self.generator("old items"))
+
+    @cached_property
+    def _views(self) -> Generator:
+        return self.generator("views")
 
     def generator(self, purpose: str) -> Generator:
         """A random generator for one purpose, the same at every call with it."""
@@ -95,6 +214,7 @@ class Task:
             batches: The items of each batch.
             views: Draws the views; the task's own generator for it by default.
         """
+        old_items, new_items = self.increment.old, self.increment.new
         seeds = self._views if views is None else views
 
         def orders() -> Iterator[tuple[BatchIndices, int]]:
@@ -104,19 +224,14 @@ class Task:
                 yield indices, int(torch.randint(2**62, (), generator=seeds))
 
         def fetch(order: tuple[BatchIndices, int]) -> ViewBatch:
-            indices, seed = order
+            (old, new), seed = order
+            pairs = ((old_items, old), (new_items, new))  # old items first: losses count on it
+            sources = [(items, places) for items, places in pairs if items is not None]
             draws = Generator().manual_seed(seed)
-            pair = two_views(self.domain, self._sources(indices), draws, self.engine)
-            return ViewBatch(self.domain.join(pair), len(indices.old))
+            return ViewBatch(two_views(self.domain, sources, draws, self.engine), len(old))
 
-        collections = (self.increment.old, self.increment.new)
-        slow = any(items is not None and items.background for items in collections)
-        return read_ahead(fetch, orders(), background=slow)
-
-    def _sources(self, indices: BatchIndices) -> Sources:
-        """Old items first: losses count on it."""
-        pairs = ((self.increment.old, indices.old), (self.increment.new, indices.new))
-        return [(items, places) for items, places in pairs if items is not None and len(places)]
+        slow = new_items.background or (old_items is not None and old_items.background)
+        yield from read_ahead(fetch, orders(), background=slow)
 
     def embed(
         self,
@@ -136,16 +251,17 @@ class Task:
             (n, d) embeddings of the first views, (n, d) of the second, of the whole batch.
         """
         encoder = self.encoder if encoder is None else encoder
-        embeddings = self.engine.forward(encoder, views, parameters)
-        pair = embeddings.view(2, -1, *embeddings.shape[1:])
-        first, second = self.engine.gather(pair)
+        first, second = self.engine.embed_pair(encoder, views, parameters)
         self.forward_passes += 2 * len(first)
         return first, second
 
 
 def two_views(
-    domain: Domain, sources: Sources, generator: Generator, engine: Engine
-) -> tuple[Any, Any]:
+    domain: Domain,
+    sources: Sequence[tuple[Collection, Tensor]],
+    generator: Generator,
+    engine: Engine,
+) -> Any:
     """Two views of this process's share of a batch, as one process would draw them.
 
     A batch is a row of items, all old ones first. Processes take ranges of that row, so that what
@@ -153,10 +269,18 @@ def two_views(
 
     Args:
         domain: The kind of data.
-        sources: The items of the whole batch.
+        sources: The items of the whole batch: collections, and the places in them that it takes.
         generator: The same in all processes.
         engine: Where to compute.
+
+    Returns:
+        One batch: all first views, then all second views.
     """
+    sources = [(collection, indices) for collection, indices in sources if len(indices)]
+    if engine.processes == 1:
+        parts = [collection.take(indices) for collection, indices in sources]
+        batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts))
+        return domain.join(domain.views(batch, generator))
     share = engine.share(sum(len(indices) for _, indices in sources))
     parts, before = [], 0
     for collection, indices in sources:
@@ -168,6 +292,32 @@ def two_views(
         collection, indices = sources[0]
         parts.append(collection.take(indices[:0]))
     batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts))
-    if engine.processes == 1:
-        return domain.views(batch, generator)
-    return domain.views_of_part(Part(batch, share.start, sources, engine.place), generator)
+    part = Part(batch, share.start, sources, engine.place)
+    return domain.join(domain.views_of_part(part, generator))
+
+
+def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:
+    """``map(fetch, orders)``, with the next results in flight in a thread if it is to.
+
+    A thread only pays where there are files to decode: views of what is in memory are many small
+    operations, which contend with the encoder's for the interpreter.
+
+    >>> list(read_ahead(lambda n: n * n, [1, 2, 3], background=True))
+    [1, 4, 9]
+    """
+    return _in_thread(fetch, orders) if background else map(fetch, orders)
+
+
+def _in_thread(fetch: Callable[[T], R], orders: Iterable[T]) -> Iterator[R]:
+    with ThreadPoolExecutor(1, thread_name_prefix="incontrast-read") as thread:
+        in_flight: deque[Future[R]] = deque()
+        try:
+            for order in orders:
+                in_flight.append(thread.submit(fetch, order))
+                if len(in_flight) > DEPTH:
+                    yield in_flight.popleft().result()
+            while in_flight:
+                yield in_flight.popleft().result()
+        finally:
+            for future in in_flight:
+                future.cancel()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from incontrast.training.objective import (
+from incontrast.loss import (
     Objective,
     batch_losses,
     increment_losses,
