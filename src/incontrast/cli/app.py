@@ -1,21 +1,17 @@
-"""The commands. What they need is imported inside them, so that ``--help`` answers at once."""
+"""The commands and their options. What a command does is in the module that it names."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, BadParameter, Option
 
 from incontrast._version import __version__
-from incontrast.cli.drift import drift
-from incontrast.cli.embed import embed
-from incontrast.cli.init import init
-from incontrast.cli.processes import refuse_many
-from incontrast.cli.reporting import report
-from incontrast.cli.rollback import forget, rollback
-from incontrast.cli.status import log, status
-from incontrast.cli.training import fit, update
+from incontrast.cli import options as opt
+from incontrast.cli.command import command
 
 __all__ = ["app", "main"]
 
@@ -27,8 +23,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (init, fit, update, embed, drift, status, log, rollback, forget, report):
-    app.command()(command)
+
+def main() -> None:
+    """The entry point of the ``incontrast`` command."""
+    app()
 
 
 def _version(asked: bool) -> None:
@@ -39,96 +37,240 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def incontrast(
-    context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Keep a self-supervised encoder up to date."""
-    refuse_many(context.invoked_subcommand)
 
 
-@app.command()
+@command(app, "init")
+def init(
+    folder: Annotated[Path, Argument(help="A new or empty folder.")],
+    like: Annotated[Path, Option(help="Data of the kind to come: they decide the encoder.")],
+    size: Annotated[
+        int | None, Option(min=4, help="Images: pixels.", show_default="typical, 224 at most")
+    ] = None,
+    channels: Annotated[
+        int | None, Option(help="Images: 1 (grey) or 3 (colour).", show_default="what they have")
+    ] = None,
+    encoder: Annotated[
+        opt.EncoderName | None,
+        Option(help="Images: the encoder.", show_default="small up to 32 pixels, else resnet18"),
+    ] = None,
+    flip: Annotated[
+        float, Option(min=0.0, max=1.0, help="Images: how often a view is mirrored.")
+    ] = 0.5,
+    crop: Annotated[
+        float, Option(min=0.0, max=1.0, help="Images: the least share of one that a view shows.")
+    ] = 0.2,
+    memory: Annotated[
+        opt.PolicyName, Option(help="Which old items to keep: all, a sample, or the newest.")
+    ] = "all",
+    memory_items: Annotated[int | None, Option(min=1, help="Items to keep at most.")] = None,
+    memory_bytes: Annotated[int | None, Option(min=1, help="Bytes to keep at most.")] = None,
+    strategy: Annotated[opt.StrategyName, Option(help="How updates are done.")] = "icl",
+    epochs: Annotated[
+        int | None, Option(min=1, help="Epochs of an update.", show_default="the strategy's")
+    ] = None,
+    fit_epochs: Annotated[int, Option(min=1, help="Epochs of the initial training.")] = 200,
+    fit_patience: Annotated[
+        int, Option(min=1, help="Epochs without a lower loss that end the initial training.")
+    ] = 50,
+    seed: Annotated[int, Option(help="A seed makes training bitwise reproducible.")] = 0,
+    tolerance: Annotated[
+        float, Option(min=0.0, help="The share by which an update may raise the loss of old items.")
+    ] = 0.05,
+    keep: Annotated[int, Option(min=2, help="Versions to keep.")] = 10,
+    threads: Annotated[
+        int | None, Option(min=1, help="Threads.", show_default="1 for small encoders, else all")
+    ] = None,
+) -> None:
+    """Create a workspace for data of one kind."""
+    if memory != "all" and memory_items is None and memory_bytes is None:
+        raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
+
+
+@command(app, "training", torchrun=True)
+def fit(
+    data: opt.Data = None,
+    workspace: opt.Folder = Path(),
+    seconds: opt.Seconds = None,
+    forward_passes: opt.ForwardPasses = None,
+    strict: opt.Strict = False,
+    force: opt.Force = False,
+    discard: opt.Discard = False,
+) -> None:
+    """Train a first encoder on data, and remember them."""
+
+
+@command(app, "training", torchrun=True)
+def update(
+    data: opt.Data = None,
+    workspace: opt.Folder = Path(),
+    strategy: Annotated[
+        opt.StrategyName | None, Option(help="For this once.", show_default="the workspace's")
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        Option(min=1, help="Epochs at most, for this once.", show_default="the workspace's"),
+    ] = None,
+    seconds: opt.Seconds = None,
+    forward_passes: opt.ForwardPasses = None,
+    strict: opt.Strict = False,
+    force: opt.Force = False,
+    discard: opt.Discard = False,
+    again: Annotated[
+        bool, Option("--again", help="Ingest data once more that were ingested before.")
+    ] = False,
+) -> None:
+    """Ingest new data, train, evaluate, and promote the new version.
+
+    Interrupted at any moment, the same command resumes; the result is bitwise the same.
+    """
+
+
+@command(app, "embedding", torchrun=True)
+def embed(
+    data: Annotated[Path, Argument(help="Data of the workspace's kind.")],
+    to: Annotated[
+        Path,
+        Argument(help="The file to write: .npy (with ids) or .parquet; or a folder, for shards."),
+    ],
+    workspace: opt.Folder = Path(),
+    version: Annotated[
+        int | None, Option(help="The version.", show_default="the current one")
+    ] = None,
+    append: Annotated[bool, Option("--append", help="Add to a file of the same version.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace whatever is there.")] = False,
+    strict: opt.Strict = False,
+) -> None:
+    """Write embeddings of data to a file; interrupted, the same command resumes."""
+    if to.suffix not in (".npy", ".parquet", ""):
+        raise BadParameter(
+            f"embeddings are written to .npy, to .parquet or to a folder, got {to.name!r}"
+        )
+    if append and not to.suffix:
+        raise BadParameter("a folder holds embeddings of one source: choose another for more")
+
+
+@command(app, "embedding")
+def drift(
+    data: Annotated[Path, Argument(help="New data of the workspace's kind.")],
+    workspace: opt.Folder = Path(),
+    significance: Annotated[float, Option(help="The share of false alarms to accept.")] = 0.05,
+    fail_on_drift: Annotated[
+        bool, Option("--fail-on-drift", help="End with exit code 8 if there is drift.")
+    ] = False,
+    strict: opt.Strict = False,
+) -> None:
+    """Compare new data with old ones as the encoder sees them, and say what to do."""
+    if not 0.0 < significance < 1.0:
+        raise BadParameter(f"significance must be between 0 and 1, got {significance:g}")
+
+
+@command(app, "workspace")
+def status(
+    workspace: opt.Folder = Path(),
+    check: Annotated[bool, Option("--check", help="Read every file and look for damage.")] = False,
+) -> None:
+    """Show the current version, the memory, and what is unfinished or out of date."""
+
+
+@command(app, "workspace")
+def log(
+    workspace: opt.Folder = Path(),
+    last: Annotated[
+        int | None, Option(min=0, help="Only so many events.", show_default=False)
+    ] = None,
+) -> None:
+    """Show the journal: what was done, with which data, how long, with what result."""
+
+
+@command(app, "workspace")
+def rollback(
+    workspace: opt.Folder = Path(),
+    to: Annotated[int | None, Option(help="The version.", show_default="the one before")] = None,
+) -> None:
+    """Make an earlier version the current one, with the memory it had."""
+
+
+@command(app, "workspace")
+def forget(
+    ids: Annotated[
+        list[int] | None, Argument(help="Items, by their places in the order of arrival, from 0.")
+    ] = None,
+    workspace: opt.Folder = Path(),
+    like: Annotated[
+        Path | None, Option(help="A file or a folder: items with the same content are forgotten.")
+    ] = None,
+    hashes: Annotated[
+        list[str] | None, Option("--hash", help="A content hash; may be given again.")
+    ] = None,
+) -> None:
+    """Delete items for good: from memory, and their bytes from the file."""
+    if not (ids or like or hashes):
+        raise BadParameter("say which items: their ids, --like DATA, or --hash")
+    if any(not re.fullmatch("[0-9a-fA-F]{32}", digest) for digest in hashes or []):
+        raise BadParameter("a hash is 32 hexadecimal digits")
+    if any(not 0 <= item < 2**63 for item in ids or []):
+        raise BadParameter("an id is a place in the order of arrival, from 0")
+
+
+@command(app, "report")
+def report(
+    workspace: opt.Folder = Path(),
+    version: Annotated[int | None, Option(help="The version.", show_default="the newest")] = None,
+    to: Annotated[
+        Path | None,
+        Option(help="The file.", show_default="reports/version-N.html in the workspace"),
+    ] = None,
+) -> None:
+    """Write the HTML page of a version, and sum it up."""
+
+
+@command(app, "demo", machines=False, interrupted="nothing was changed")
 def demo(
-    seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
+    seed: Annotated[int, Option(help="The same seed gives the same losses.")] = 0,
     picture: Annotated[
-        Path, typer.Option(help="Where to draw the loss against time (.svg, .png or .pdf).")
+        Path, Option(help="Where to draw the loss against time (.svg, .png or .pdf).")
     ] = Path("demo.svg"),
 ) -> None:
     """Fit an encoder on seven kinds of digits, then update it with three new ones, six ways."""
     if picture.suffix not in (".svg", ".png", ".pdf"):
-        raise typer.BadParameter(f"a picture ends in .svg, .png or .pdf, got {picture.name!r}")
+        raise BadParameter(f"a picture ends in .svg, .png or .pdf, got {picture.name!r}")
     if not picture.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {picture.absolute().parent}")
-    from incontrast.cli.demo import run
-
-    run(seed=seed, picture=picture)
+        raise BadParameter(f"there is no folder {picture.absolute().parent}")
 
 
-@app.command()
+@command(app, "compare", machines=False, interrupted="nothing was changed")
 def compare(
-    old: Annotated[Path, typer.Argument(help="What came first: a folder or a file of items.")],
-    new: Annotated[Path, typer.Argument(help="What came later, of the same kind.")],
-    minutes: Annotated[float, typer.Option(help="Minutes of training, altogether.")] = 5.0,
-    items: Annotated[int, typer.Option(help="Items at most, old and new together.")] = 2000,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same items.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="An HTML file to write as well.")] = None,
+    old: Annotated[Path, Argument(help="What came first: a folder or a file of items.")],
+    new: Annotated[Path, Argument(help="What came later, of the same kind.")],
+    minutes: Annotated[float, Option(help="Minutes of training, altogether.")] = 5.0,
+    items: Annotated[int, Option(min=8, help="Items at most, old and new together.")] = 2000,
+    seed: Annotated[int, Option(min=0, help="The same seed draws the same items.")] = 0,
+    out: Annotated[Path | None, Option(help="An HTML file to write as well.")] = None,
     size: Annotated[
         int | None,
-        typer.Option(
-            help="Side of images in pixels; at most 32, if neither this nor an encoder is given."
+        Option(
+            min=8,
+            help="Side of images in pixels; at most 32, if neither this nor an encoder is given.",
         ),
     ] = None,
     channels: Annotated[
-        int | None, typer.Option(help="Of images: 1 or 3; as they are if not given.")
+        int | None, Option(help="Of images: 1 or 3; as they are if not given.")
     ] = None,
     encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="Of images: small (up to 32 pixels, if not given), or resnet18 and "
-            "resnet18-standard, which take many times as long."
+        opt.EncoderName | None,
+        Option(
+            help="Of images; small up to 32 pixels if not given. Others take many times as long."
         ),
     ] = None,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one."""
-    if encoder not in (None, "small", "resnet18", "resnet18-standard"):
-        raise typer.BadParameter(
-            f"encoder must be 'small', 'resnet18' or 'resnet18-standard', got {encoder!r}"
-        )
     if minutes <= 0:
-        raise typer.BadParameter(f"minutes must be positive, got {minutes:g}")
-    if items < 8:
-        raise typer.BadParameter(f"items must be at least 8, got {items}")
-    if seed < 0:
-        raise typer.BadParameter(f"a seed must not be negative, got {seed}")
-    if size is not None and size < 8:
-        raise typer.BadParameter(f"size must be at least 8 pixels, got {size}")
+        raise BadParameter(f"minutes must be positive, got {minutes:g}")
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
         problem = "is a folder" if out.is_dir() else "is in a folder that does not exist"
-        raise typer.BadParameter(f"--out {out} {problem}: name a file")
-    from incontrast.cli.compare import run
-    from incontrast.cli.failing import Exit
-
-    try:
-        run(
-            old,
-            new,
-            minutes=minutes,
-            items=items,
-            seed=seed,
-            out=out,
-            size=size,
-            channels=channels,
-            encoder=encoder,  # type: ignore[arg-type]
-        )
-    except (ValueError, FileNotFoundError) as error:
-        typer.echo(f"incontrast: {error}", err=True)
-        raise typer.Exit(Exit.DATA) from None
-    except KeyboardInterrupt:
-        typer.echo("incontrast: interrupted: nothing was changed", err=True)
-        raise typer.Exit(Exit.INTERRUPTED) from None
-
-
-def main() -> None:
-    """The entry point of the ``incontrast`` command."""
-    app()
+        raise BadParameter(f"--out {out} {problem}: name a file")

@@ -1,68 +1,36 @@
-"""Options that several commands share, and defaults from a TOML file."""
+"""Options that several commands share, and the names that options take."""
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-__all__ = ["AsJson", "Config", "Data", "Folder", "Strict"]
-
-
-def _defaults(context: typer.Context, path: Path | None) -> Path | None:
-    """Take defaults from the file's table of this command's name."""
-    if path is None:
-        return None
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error}") from error
-    name = context.info_name or ""
-    table = tables.get(name, {})
-    if not isinstance(table, dict):
-        raise typer.BadParameter(f"{path}: {name} must be a table, [{name}]")
-    commands = getattr(context.parent.command if context.parent else None, "commands", tables)
-    strangers = sorted(set(tables) - set(commands))
-    if strangers:
-        raise typer.BadParameter(
-            f"{path}: {strangers[0]!r} is no command: settings stand in a table of a command's name"
-        )
-    known = {parameter.name for parameter in context.command.params}
-    settings = {key.replace("-", "_"): value for key, value in table.items()}
-    unknown = sorted(set(settings) - known)
-    if unknown:
-        raise typer.BadParameter(f"{path}: [{name}] has no setting {unknown[0]!r}")
-    context.default_map = settings
-    return path
-
+StrategyName = Literal[
+    "icl", "warm-start", "fine-tune", "replay", "distill", "retrain", "no-update"
+]
+PolicyName = Literal["all", "reservoir", "queue"]
+EncoderName = Literal["small", "resnet18", "resnet18-standard"]
 
 Folder = Annotated[
     Path,
-    typer.Option(
-        "--workspace", "-w", envvar="INCONTRAST_WORKSPACE", help="The folder of the workspace."
-    ),
+    Option("--workspace", "-w", envvar="INCONTRAST_WORKSPACE", help="The workspace's folder."),
 ]
 Data = Annotated[
     Path | None,
-    typer.Argument(
+    Argument(
         help="A folder of images; vectors as .npy, .npz, .csv or .parquet; graphs as a TU folder "
-        "or .jsonl. None goes on with what was interrupted.",
+        "or .jsonl. Left out, what was interrupted resumes.",
         show_default=False,
     ),
 ]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        callback=_defaults,
-        is_eager=True,
-        show_default=False,
-        help="A TOML file with a table for each command; flags come before it.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Refuse files that cannot be read; they are skipped else.")
+    bool, Option("--strict", help="Refuse files that cannot be read, instead of skipping them.")
 ]
+Seconds = Annotated[
+    float | None, Option(min=0.0, help="Training time at most; the result depends on the machine.")
+]
+ForwardPasses = Annotated[int | None, Option(min=1, help="Forward passes at most.")]
+Force = Annotated[bool, Option("--force", help="Promote the new version even if checks failed.")]
+Discard = Annotated[bool, Option("--discard", help="Drop what was interrupted or refused before.")]

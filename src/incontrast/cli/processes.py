@@ -1,4 +1,4 @@
-"""Commands under ``torchrun``: one of the processes speaks, all of them end."""
+"""A workspace, opened by this process or by all processes that torchrun has started."""
 
 from __future__ import annotations
 
@@ -6,68 +6,40 @@ import logging
 import os
 import signal
 import socket
-import time
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
-import typer
+import torch
 
-if TYPE_CHECKING:
-    from incontrast.training.engine import Engine
+from incontrast.cli.output import processes
+from incontrast.training.collectives import LostProcess
+from incontrast.training.engine import Engine
+from incontrast.training.fabric import choose_engine
+from incontrast.workspace import Workspace
 
-__all__ = ["TOGETHER", "contact", "refuse_many", "speaks", "yield_the_floor"]
-
-TOGETHER = ("fit", "update", "embed")  # commands that many processes can run
-GRACE = 2.0  # seconds
-
-
-def speaks() -> bool:
-    """Whether this process is the only one, or the first, and so prints."""
-    return _count() == 1 or os.environ.get("RANK", "0") == "0"
+__all__ = ["opened"]
 
 
-def refuse_many(command: str | None) -> None:
-    """Refuse a command that would be run as many times as there are processes."""
-    if _count() > 1 and command not in TOGETHER:
-        if speaks():
-            typer.echo(
-                f"incontrast: {command} is for one process: leave torchrun away "
-                f"({', '.join(TOGETHER)} can use it)",
-                err=True,
-            )
-        else:
-            yield_the_floor()
-        raise typer.Exit(2)
-
-
-def contact() -> Engine:
-    """The engine of this process, after all processes have found each other."""
-    from incontrast.training.fabric import choose_engine
-
-    if _count() > 1:
+def opened(folder: Path) -> tuple[Workspace, Engine]:
+    """The workspace, with its number of threads set, and the engine of this process."""
+    if processes() > 1:
         with suppress(ImportError):  # choose_engine says what to install
             import lightning_fabric  # noqa: F401 (sets its logger's level)
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-        signal.signal(signal.SIGTERM, _told_to_end)
-    return choose_engine(None, "float32", None)
+        signal.signal(signal.SIGTERM, _terminated)
+    engine = choose_engine(None, "float32", None)
+    with engine.error_barrier("open the workspace"):
+        workspace = Workspace.open(folder)
+    if workspace.settings["threads"] is not None:
+        torch.set_num_threads(workspace.settings["threads"])
+    return workspace, engine
 
 
-def yield_the_floor() -> None:
-    """Before a silent end: torchrun ends all once one has ended, the one that speaks as well."""
-    time.sleep(GRACE)
-
-
-def _told_to_end(number: int, frame: FrameType | None) -> None:
-    from incontrast.training.collectives import LostProcess
-
-    rank, count = os.environ.get("RANK", "0"), _count()
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     raise LostProcess(
-        f"process {rank} of {count} ({socket.gethostname()}) was told to end, because another one "
-        "has ended. What was complete stays as it was: look for the first error, then run it again"
+        f"process {os.environ.get('RANK', '0')} of {processes()} ({socket.gethostname()}) was "
+        "ended, because another one has ended. What was complete stays as it was: look for the "
+        "first error, then run it again"
     )
-
-
-def _count() -> int:
-    """Processes that torchrun has started."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1

@@ -10,43 +10,48 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from incontrast.cli.output import plain
 from incontrast.report import Cell, Table, Verdict
 
 __all__ = ["print_table", "print_verdicts"]
 
 STYLES = {"best": "bold", "good": "green", "bad": "red", "quiet": "dim", "second": "italic"}
 STANDING = {
-    "holds": ("holds", "green"),
-    "fails": ("does not hold", "red"),
+    "holds": ("passed", "green"),
+    "fails": ("failed", "red"),
     "mixed": ("in part", "yellow"),
     "open": ("not decided", "dim"),
 }
 
 
-def print_table(console: Console, table: Table) -> None:
-    """A wide table is turned: its columns become lines, which a terminal has more room for.
+def print_table(console: Console, table: Table, *, turned: bool | None = None) -> None:
+    """Print a table; where its columns do not fit beside each other, the rest follow below.
 
-    Where the columns do not fit beside each other, the rest of them follow below.
+    Args:
+        console: Where to.
+        table: What to print.
+        turned: Whether columns become lines, which a terminal has more room for; by default where
+            there are more columns than rows.
     """
-    console.print(Text(table.title, style="bold"))
+    console.print(Text(plain(table.title), style="bold"))
     headings = [" ".join(filter(None, (c.group, c.title))) for c in table.columns]
-    if len(table.columns) > len(table.rows):
+    if len(table.columns) > len(table.rows) if turned is None else turned:
         for part in _that_fit(table.rows, console.width - max(map(len, headings)) - 4):
             grid = Grid(header_style="bold")
             grid.add_column(no_wrap=True)
             for row in part:
-                grid.add_column(row[0].text, justify="right")
+                grid.add_column(Text(plain(row[0].text)), justify="right")
             for number, heading in enumerate(headings[1:], start=1):
-                grid.add_row(heading, *(_text(row[number]) for row in part))
+                grid.add_row(Text(plain(heading)), *(_text(row[number]) for row in part))
             console.print(grid)
     else:
         grid = Grid(header_style="bold")
         for column, heading in zip(table.columns, headings, strict=True):
-            grid.add_column(heading, justify="right" if column.number else "left")
+            grid.add_column(Text(plain(heading)), justify="right" if column.number else "left")
         for row in table.rows:
             grid.add_row(*(_text(cell) for cell in row))
         console.print(grid)
-    console.print(Padding(Text(_plain(table.caption), style="dim"), (0, 0, 1, 0)))
+    console.print(Padding(Text(_unmarked(table.caption), style="dim"), (0, 0, 1, 0)))
 
 
 def _that_fit(rows: Sequence[tuple[Cell, ...]], room: int) -> Iterator[list[tuple[Cell, ...]]]:
@@ -70,19 +75,19 @@ def print_verdicts(console: Console, title: str, verdicts: Sequence[Verdict]) ->
     grid = Grid.grid(padding=(0, 2))
     for verdict in verdicts:
         word, style = STANDING[verdict.standing]
-        text = Text(_plain(verdict.claim))
-        text.append(f"\n{_plain(verdict.because)}", style="dim")
+        text = Text(_unmarked(verdict.claim))
+        text.append(f"\n{_unmarked(verdict.because)}", style="dim")
         grid.add_row(Text(word, style=style), text)
     console.print(Text(title, style="bold"))
     console.print(Padding(grid, (0, 0, 1, 0)))
 
 
 def _text(cell: Cell) -> Text:
-    text = Text(cell.text, style=STYLES.get(cell.mark, ""))
+    text = Text(plain(cell.text), style=STYLES.get(cell.mark, ""))
     for note in filter(None, cell.note.split(" · ")):
-        text.append(f"\n{note}", style="dim")
+        text.append(f"\n{plain(note)}", style="dim")
     return text
 
 
-def _plain(text: str) -> str:
-    return re.sub(r"\*\*|`", "", text)
+def _unmarked(text: str) -> str:
+    return plain(re.sub(r"\*\*|`", "", text))

@@ -2,208 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+from incontrast.cli.command import Answer
+from incontrast.cli.exit_codes import Exit
+from incontrast.cli.init import strategy_named
+from incontrast.cli.options import StrategyName
+from incontrast.cli.output import note, note_skipped, speaks, stderr
+from incontrast.cli.processes import opened
+from incontrast.cli.progress import training_bar
+from incontrast.cli.report import summary, write_report
+from incontrast.data import read_source
+from incontrast.training.progress import Budget
+from incontrast.workspace import Step, Workspace
 
-from incontrast.cli.options import AsJson, Config, Data, Folder, Strict
-from incontrast.cli.strategy_names import StrategyName
-
-if TYPE_CHECKING:
-    from incontrast.workspace import Step, Workspace
-
-__all__ = ["fit", "opened", "update"]
-
-Seconds = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0, help="Training time at most. The result then depends on the machine's speed."
-    ),
-]
-Passes = Annotated[int | None, typer.Option(min=1, help="Views through the encoder at most.")]
-Force = Annotated[
-    bool, typer.Option("--force", help="Promote the new version whatever is wrong with it.")
-]
-Discard = Annotated[
-    bool, typer.Option("--discard", help="Drop what was interrupted or refused before.")
-]
+__all__ = ["fit", "update"]
 
 
-def fit(
-    data: Data = None,
-    workspace: Folder = Path(),
-    seconds: Seconds = None,
-    forward_passes: Passes = None,
-    strict: Strict = False,
-    force: Force = False,
-    discard: Discard = False,
-    as_json: AsJson = False,
-    config: Config = None,
-) -> None:
-    """Train a first encoder on data, and remember them."""
-    _run(
-        "fit",
-        data,
-        workspace,
-        seconds,
-        forward_passes,
-        as_json,
-        strict=strict,
-        force=force,
-        discard=discard,
-    )
+def fit(**options: Any) -> Answer | None:
+    """Train a first encoder."""
+    return _train("fit", **options)
 
 
 def update(
-    data: Data = None,
-    workspace: Folder = Path(),
-    strategy: Annotated[
-        StrategyName | None,
-        typer.Option(help="For this once.", show_default="the workspace's"),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Epochs at most, for this once.", show_default="the workspace's"),
-    ] = None,
-    seconds: Seconds = None,
-    forward_passes: Passes = None,
-    strict: Strict = False,
-    force: Force = False,
-    discard: Discard = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Take data in once more that were taken in before.")
-    ] = False,
-    as_json: AsJson = False,
-    config: Config = None,
-) -> None:
-    """Take new data in, train, evaluate, and promote what came of it.
-
-    Interrupted at any moment, the same command goes on and ends with the same bits.
-    """
-    _run(
-        "update",
-        data,
-        workspace,
-        seconds,
-        forward_passes,
-        as_json,
-        strict=strict,
-        force=force,
-        discard=discard,
-        again=again,
-        strategy=strategy,
-        epochs=epochs,
-    )
+    *, workspace: Path, strategy: StrategyName | None, epochs: int | None, **options: Any
+) -> Answer | None:
+    """Ingest, train, evaluate, promote."""
+    if strategy is not None:
+        options["strategy"] = strategy_named(strategy, epochs)
+    elif epochs is not None:
+        own = Workspace.open(workspace).template().strategy
+        options["strategy"] = replace(own, max_epochs=epochs)
+    return _train("update", workspace=workspace, **options)
 
 
-def opened(folder: Path) -> Workspace:
-    """The workspace, with its number of threads set; in every process, if there are several."""
-    import torch
-
-    from incontrast.cli.processes import contact
-    from incontrast.workspace import Workspace
-
-    with contact().error_barrier("open the workspace"):
-        workspace = Workspace.open(folder)
-    if workspace.settings["threads"] is not None:
-        torch.set_num_threads(workspace.settings["threads"])
-    return workspace
-
-
-def _run(
+def _train(
     kind: str,
+    *,
     data: Path | None,
-    folder: Path,
+    workspace: Path,
     seconds: float | None,
     forward_passes: int | None,
-    as_json: bool,
-    *,
     discard: bool,
-    strategy: StrategyName | None = None,
-    epochs: int | None = None,
     **options: Any,
-) -> None:
-    from incontrast.cli.failing import Exit, failing
-    from incontrast.cli.printing import emit, narrator, warn_skipped
-    from incontrast.cli.processes import speaks
-
-    with failing(as_json):
-        from incontrast.cli.progress import training_bar
-        from incontrast.cli.update_report import write_report
-        from incontrast.data import read_source
-        from incontrast.training.progress import Budget
-
-        workspace = opened(folder)
-        narrate = narrator()
-        if discard and data is None:
-            if not speaks():
-                return
-            dropped = workspace.discard(kind)
-            if as_json:
-                emit({"discarded": dropped})
-                return
-            narrate.print(
-                "what was interrupted or refused is dropped; the current version is as it was"
-                if dropped
-                else "nothing was interrupted or refused: there is nothing to drop"
-            )
-            return
-        with workspace.crew().engine.error_barrier("read the data"):
-            # The first process takes the data in; the others read them from the workspace.
-            source = None if data is None or not speaks() else read_source(data, check=False)
-        chosen = _chosen(workspace, strategy, epochs)
-        if chosen is not None:
-            options["strategy"] = chosen
-        with training_bar(narrate, kind, lines=True) as progress:
-            run: Any = workspace.fit if kind == "fit" else workspace.update
-            step = run(
-                source,
-                budget=Budget(seconds=seconds, forward_passes=forward_passes),
-                discard=discard,
-                progress=progress,
-                notify=lambda sentence: narrate.print(sentence, markup=False),
-                **options,
-            )
-        if speaks():
-            warn_skipped(narrate, step.skipped)
-            page = None
-            try:
-                if not step.repeated or not workspace.report_file(step.version).exists():
-                    page = write_report(workspace, step.version)
-            except OSError as error:
-                narrate.print(f"the report cannot be written: {error}", markup=False)
-            if as_json:
-                emit({**vars(step), "report": page})
-            else:
-                _say(workspace, step, page)
-    if not step.promoted:
-        raise typer.Exit(Exit.REFUSED)
+) -> Answer | None:
+    space, engine = opened(workspace)
+    if discard and data is None:
+        return _discard(space, kind) if speaks() else None
+    with engine.error_barrier("read the data"):
+        # The first process ingests the data; the others read them from the workspace.
+        source = read_source(data, check=False) if data is not None and speaks() else None
+    with training_bar(stderr(), kind, lines=True) as progress:
+        step: Step = getattr(space, kind)(
+            source,
+            budget=Budget(seconds=seconds, forward_passes=forward_passes),
+            discard=discard,
+            progress=progress,
+            notify=note,
+            **options,
+        )
+    code = Exit.DONE if step.promoted else Exit.REFUSED
+    if not speaks():
+        return Answer(None, (), code)
+    note_skipped(step.skipped)
+    page = None
+    try:
+        if not step.repeated or not space.report_file(step.version).exists():
+            page = write_report(space, step.version)
+    except OSError as error:
+        note(f"the report cannot be written: {error}")
+    return Answer({**vars(step), "report": page}, _lines(space, step, page), code)
 
 
-def _chosen(workspace: Workspace, name: StrategyName | None, epochs: int | None) -> Any:
-    """The strategy for this once; None is the workspace's own."""
-    from dataclasses import replace
-
-    from incontrast.cli.strategy_names import strategy_of
-
-    if name is not None:
-        return strategy_of(name, epochs)
-    return None if epochs is None else replace(workspace.template().strategy, max_epochs=epochs)
+def _discard(space: Workspace, kind: str) -> Answer:
+    dropped = space.discard(kind)
+    line = "nothing was interrupted or refused: there is nothing to drop"
+    if dropped:
+        line = "what was interrupted or refused is dropped; the current version is as it was"
+    return Answer({"discarded": dropped}, [line])
 
 
-def _say(workspace: Workspace, step: Step, page: Path | None) -> None:
-    from incontrast.cli.printing import out
-    from incontrast.cli.summary import summary
-
-    console = out()
+def _lines(space: Workspace, step: Step, page: Path | None) -> Iterator[str]:
     if step.repeated:
-        console.print(
+        yield (
             f"Nothing to do: version {step.version} has learned from these data already "
-            "(--again takes them in once more)."
+            "(--again ingests them once more)."
         )
         return
-    for line in summary(workspace, step.version, refused=not step.promoted):
-        console.print(line, markup=False)
+    yield from summary(space, step.version, refused=not step.promoted)
     if page is not None:
-        console.print(f"Report: {page}", markup=False)
+        yield f"Report: {page}"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from incontrast.parity import TOLERANCE, EvaluationLoss, at_parity, keeps_parity
 
+if TYPE_CHECKING:
+    from incontrast.compare.trace import Trace
+
 __all__ = ["Attempt", "Recommendation", "recommend"]
 
-NEEDS_NO_OLD_ITEMS = ("inference", "fine-tuning", "distillation")
+NEEDS_NO_OLD_ITEMS = ("fine-tuning", "distillation")
+WORTHWHILE = 5 * TOLERANCE  # what is nearer than this to another loss is no reason to change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,18 +24,32 @@ class Attempt:
     Args:
         strategy: Its name.
         seconds: What it took.
-        loss: The true loss it ended with.
-        level_seconds: When it was first level with retraining; None for never.
-        failed: Why its training broke off, if it did.
+        loss: The evaluation loss it ended with.
+        parity_seconds: When it was first at parity with retraining; None for never.
+        failed: Why its training diverged, if it did.
         falling: Whether its loss was still falling when its time was over.
     """
 
     strategy: str
     seconds: float
     loss: EvaluationLoss
-    level_seconds: float | None
+    parity_seconds: float | None
     failed: str = ""
     falling: bool = False
+
+    @classmethod
+    def of(cls, name: str, trace: Trace, target: EvaluationLoss) -> Attempt:
+        """What a watched update did, by the loss that retraining ended with."""
+        reached, last = trace.reaches(target), trace.points[-1]
+        earlier = [p.loss.all for p in trace.points[1:] if p.seconds <= last.seconds * 2 / 3]
+        return cls(
+            strategy=name,
+            seconds=trace.outcome.seconds,
+            loss=last.loss,
+            parity_seconds=None if reached is None else reached.seconds,
+            # By more than the tolerance in the last third.
+            falling=not earlier or last.loss.all < earlier[-1] * (1 - TOLERANCE),
+        )
 
 
 @dataclass(frozen=True)
@@ -44,8 +63,18 @@ class Recommendation:
 def recommend(
     before: EvaluationLoss, ceiling: Attempt, attempts: Sequence[Attempt]
 ) -> Recommendation:
-    """What to use, by rule; and a word of caution where retraining was not trained out."""
-    found = _recommend(before, ceiling, attempts)
+    """The cheapest strategy that is as good as retraining; else the best that forgets nothing.
+
+    Args:
+        before: The evaluation loss of the encoder that has not seen the new items.
+        ceiling: What retraining did.
+        attempts: What the others did, no update not among them.
+    """
+    sound = [attempt for attempt in attempts if not attempt.failed]
+    if at_parity(before, ceiling.loss):
+        found = _where_retraining_gains_nothing(before, ceiling, sound)
+    else:
+        found = _fastest(before, ceiling, sound) or _best(before, ceiling, attempts, sound)
     if not ceiling.falling:
         return found
     caution = (
@@ -55,101 +84,108 @@ def recommend(
     return Recommendation(found.strategy, (caution, *found.reasons))
 
 
-def _recommend(
-    before: EvaluationLoss, ceiling: Attempt, attempts: Sequence[Attempt]
+def _where_retraining_gains_nothing(
+    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]
 ) -> Recommendation:
-    """The cheapest strategy that is as good as retraining; else the best that forgets nothing.
-
-    Args:
-        before: The true loss of the encoder that has not seen the new items.
-        ceiling: What retraining did.
-        attempts: What the others did, inference not among them.
-    """
-    target = ceiling.loss
-    sound = [attempt for attempt in attempts if not attempt.failed]
-    state = (_state(before, target),)
-    # Level at some time and lost again is no use: a user's own update does not end at that moment.
-    once = [(a.level_seconds, a) for a in sound if a.level_seconds is not None]
-    level = [pair for pair in once if keeps_parity(pair[1].loss, target)]
-    lost = [a.strategy for _, a in once if not keeps_parity(a.loss, target)]
-    passing = (
-        (f"Level for a while, and worse again in the end: {', '.join(lost)}.",) if lost else ()
-    )
-    if at_parity(before, target):
-        better = [a for _, a in level if a.loss.all < before.all * (1 - 5 * TOLERANCE)]
-        if not better:
-            return Recommendation("inference", (_nothing_to_gain(before, ceiling, sound),))
-        best = min(better, key=lambda a: a.loss.all)
+    better = [a for a in _at_parity(ceiling, sound) if a.loss.all < before.all * (1 - WORTHWHILE)]
+    best = min(better or sound, key=lambda a: a.loss.all, default=None)
+    if better and best is not None:
         gain = (
             f"Retraining has nothing to add to that in {ceiling.seconds:.1f} s; {best.strategy} "
-            f"comes to {_told(best.loss)} in {best.seconds:.1f} s."
+            f"comes to {_losses(best.loss)} in {best.seconds:.1f} s."
         )
-        return Recommendation(best.strategy, (*state, gain, *passing))
-    if level:
-        seconds, best = min(level, key=lambda pair: pair[0])
-        against = ceiling.level_seconds or ceiling.seconds
-        if seconds >= against:
-            late = (
-                f"{best.strategy} is level with retraining after {seconds:.1f} s, retraining "
-                f"itself after {against:.1f} s: no update saves time here."
-            )
-            return Recommendation("retraining", (*state, late, *passing))
-        return Recommendation(
-            best.strategy, (*state, *_level_reasons(seconds, best, against, level), *passing)
-        )
+        reasons = (_state(before, ceiling.loss), gain, *_lost(ceiling, sound))
+        return Recommendation(best.strategy, reasons)
+    update = "" if best is None else f", the best update ({best.strategy}) to {best.loss.all:.3f}"
+    reason = (
+        f"Without any update the loss over all items is {before.all:.3f}. Retraining came to "
+        f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{update}: there is little to gain."
+    )
+    return Recommendation("no update", (reason,))
+
+
+def _fastest(
+    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]
+) -> Recommendation | None:
+    """The update that comes to parity first, or retraining if it is there before."""
+    found = sorted(_at_parity(ceiling, sound), key=lambda a: a.parity_seconds or 0.0)
+    if not found:
+        return None
+    best = found[0]
+    seconds, against = best.parity_seconds or 0.0, ceiling.parity_seconds or ceiling.seconds
+    saves = seconds < against
+    speed = f"{against / max(seconds, 1e-9):.1f} times as fast"
+    reasons = [
+        _state(before, ceiling.loss),
+        f"{best.strategy} is at parity with retraining after {seconds:.1f} s, retraining itself "
+        f"after {against:.1f} s: {speed if saves else 'no update saves time here'}.",
+    ]
+    if saves and len(found) > 1:
+        others = ", ".join(f"{a.strategy} ({a.parity_seconds:.1f} s)" for a in found[1:])
+        reasons.append(f"Also at parity, but later: {others}.")
+    if saves and best.strategy in NEEDS_NO_OLD_ITEMS:
+        reasons.append("It needs no old items, so a small memory will do.")
+    name = best.strategy if saves else "retraining"
+    return Recommendation(name, (*reasons, *_lost(ceiling, sound)))
+
+
+def _best(
+    before: EvaluationLoss,
+    ceiling: Attempt,
+    attempts: Sequence[Attempt],
+    sound: Sequence[Attempt],
+) -> Recommendation:
+    """The update that comes closest to retraining and keeps old items, or retraining."""
+    target = ceiling.loss
     keeping = [a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE)]
     better = [a for a in keeping if a.loss.all < before.all]
-    forgetting = [a.strategy for a in sound if a not in keeping]
-    rose = (f"The loss of old items rose under {', '.join(forgetting)}.",) if forgetting else ()
-    best_kept = min(better, key=lambda a: a.loss.all, default=None)
-    if best_kept is not None and best_kept.loss.all <= target.all * (1 + 5 * TOLERANCE):
-        return Recommendation(
-            best_kept.strategy,
-            (
-                *state,
-                f"No update came to retraining's level and stayed there; {best_kept.strategy} came "
-                f"closest without forgetting: {_told(best_kept.loss)} in "
-                f"{best_kept.seconds:.1f} s, retraining {_told(target)} in "
-                f"{ceiling.seconds:.1f} s.",
-                *_about_as_good(best_kept, better),
-                *passing,
-                *rose,
-            ),
-        )
-    if best_kept is not None:
+    best = min(better, key=lambda a: a.loss.all, default=None)
+    name, advice = "retraining", ["Retraining is the safe choice; with more time an update may do."]
+    if best is not None and best.loss.all <= target.all * (1 + WORTHWHILE):
+        name, advice = best.strategy, []
         found = (
-            "No update came to retraining's level in the time it had; the best that does not "
-            f"forget, {best_kept.strategy}, ended at {best_kept.loss.all:.3f}."
+            f"No update came to parity with retraining and stayed there; {best.strategy} came "
+            f"closest without forgetting: {_losses(best.loss)} in {best.seconds:.1f} s, "
+            f"retraining {_losses(target)} in {ceiling.seconds:.1f} s."
+        )
+    elif best is not None:
+        found = (
+            "No update came to parity with retraining in the time it had; the best that does not "
+            f"forget, {best.strategy}, ended at {best.loss.all:.3f}."
         )
     elif sound:
         found = "No update was better than none without forgetting, in the time it had."
     else:
         found = "No update ended." if attempts else "No update was tried."
-    advice = "Retraining is the safe choice; with more time an update may do."
-    return Recommendation("retraining", (*state, found, *passing, *rose, advice))
-
-
-def _nothing_to_gain(before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]) -> str:
-    best = min(sound, key=lambda a: a.loss.all, default=None)
-    update = "" if best is None else f", the best update ({best.strategy}) to {best.loss.all:.3f}"
-    return (
-        f"Without any update the loss over all items is {before.all:.3f}. Retraining came to "
-        f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{update}: there is little to gain."
-    )
-
-
-def _about_as_good(best: Attempt, others: Sequence[Attempt]) -> tuple[str, ...]:
     near = [
         a.strategy
-        for a in others
-        if a is not best and a.loss.all <= best.loss.all * (1 + TOLERANCE / 2)
+        for a in better
+        if best is not None and a is not best and a.loss.all <= best.loss.all * (1 + TOLERANCE / 2)
     ]
-    if not near:
-        return ()
-    return (f"Within 1 % of that, which one run cannot tell apart: {', '.join(near)}.",)
+    forgetting = [a.strategy for a in sound if a not in keeping]
+    reasons = [_state(before, target), found]
+    if name != "retraining" and near:
+        reasons.append(f"Within 1 % of that, which one run cannot tell apart: {', '.join(near)}.")
+    reasons += _lost(ceiling, sound)
+    if forgetting:
+        reasons.append(f"The loss of old items rose under {', '.join(forgetting)}.")
+    return Recommendation(name, (*reasons, *advice))
 
 
-def _told(loss: EvaluationLoss) -> str:
+def _at_parity(ceiling: Attempt, sound: Sequence[Attempt]) -> list[Attempt]:
+    """At parity once, and still in the end: a user's own update does not end at that moment."""
+    once = [a for a in sound if a.parity_seconds is not None]
+    return [a for a in once if keeps_parity(a.loss, ceiling.loss)]
+
+
+def _lost(ceiling: Attempt, sound: Sequence[Attempt]) -> Iterator[str]:
+    kept = _at_parity(ceiling, sound)
+    lost = [a.strategy for a in sound if a.parity_seconds is not None and a not in kept]
+    if lost:
+        yield f"At parity for a while, and worse again in the end: {', '.join(lost)}."
+
+
+def _losses(loss: EvaluationLoss) -> str:
     return f"{loss.all:.3f} (old {loss.old:.3f}, new {loss.new:.3f})"
 
 
@@ -160,23 +196,3 @@ def _state(before: EvaluationLoss, target: EvaluationLoss) -> str:
         f"Without an update the loss over all items is {before.all:.3f}, {where} retraining's "
         f"{target.all:.3f} (new items: {before.new:.3f} and {target.new:.3f})."
     )
-
-
-def _level_reasons(
-    seconds: float,
-    best: Attempt,
-    against: float,
-    level: Sequence[tuple[float, Attempt]],
-) -> list[str]:
-    reasons = [
-        f"{best.strategy} is level with retraining after {seconds:.1f} s, retraining itself after "
-        f"{against:.1f} s: {against / max(seconds, 1e-9):.1f} times as fast.",
-    ]
-    others = [
-        f"{a.strategy} ({s:.1f} s)" for s, a in sorted(level, key=lambda p: p[0]) if a is not best
-    ]
-    if others:
-        reasons.append(f"Also level, but later: {', '.join(others)}.")
-    if best.strategy in NEEDS_NO_OLD_ITEMS:
-        reasons.append("It needs no old items, so a small memory will do.")
-    return reasons

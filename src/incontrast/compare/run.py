@@ -12,28 +12,25 @@ from incontrast.compare.recommend import Attempt, Recommendation, recommend
 from incontrast.compare.trace import Trace, trace
 from incontrast.domains.base import Domain
 from incontrast.learner import Learner
-from incontrast.parity import TOLERANCE, EvaluationLoss
+from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator
 from incontrast.strategies import ICL, Distill, FineTune, Replay, Retrain, Strategy, WarmStart
 from incontrast.streams import pick
-from incontrast.training.loop import TrainingDiverged
-from incontrast.training.progress import Budget, ProgressCallback
+from incontrast.training.progress import Budget, ProgressCallback, TrainingDiverged
 
-__all__ = ["RIVALS", "Comparison", "compare", "sampled"]
+__all__ = ["STRATEGIES", "Comparison", "compare", "sampled"]
 
-RIVALS: dict[str, Strategy] = {
+STRATEGIES: dict[str, Strategy] = {
     "fine-tuning": FineTune(),
     "replay": Replay(),
     "distillation": Distill(),
     "warm start": WarmStart(),
-    "ICL()": ICL(),
+    "ICL": ICL(),
 }
 MANY = 1_000_000  # epochs: the budget ends a run, not their number
 FIT = 0.25  # of the time; retraining and the updates share the rest equally
 SAMPLE = 512
-MEASURING = 1.0  # times the training: what measuring along the way may take
-
-Tell = Callable[[str], ProgressCallback]
+MEASURING = 1.0  # times the training: what evaluation along the way may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +40,7 @@ class Comparison:
     Args:
         counts: Old and new items that were used.
         growth_ratio: α.
-        before: The true loss without an update.
+        before: The evaluation loss without an update.
         retraining: What retraining did.
         attempts: What each other strategy did.
         recommendation: What to use, and why.
@@ -65,33 +62,32 @@ def compare(
     new: Any,
     *,
     seconds: float,
-    rivals: Mapping[str, Strategy] | None = None,
+    strategies: Mapping[str, Strategy] | None = None,
     seed: int = 0,
-    tell: Tell = lambda doing: lambda step: None,
+    progress: Callable[[str], ProgressCallback] = lambda name: lambda step: None,
 ) -> Comparison:
     """Fit on the old items, then update with the new ones in every way, within a time.
 
     A quarter of the time goes into the first fit; retraining and the updates have as much as each
-    other of the rest. Measuring comes on top.
+    other of the rest. Evaluation comes on top.
 
     Args:
         domain: The kind of data.
         old: Items that came first.
         new: Items that came later.
         seconds: Of training, altogether.
-        rivals: The strategies, by name; ``RIVALS`` if None.
+        strategies: What to compare with retraining, by name; ``STRATEGIES`` if None.
         seed: Determines everything.
-        tell: Given the name of what begins, gives a callback for its progress.
+        progress: Given the name of what begins, gives a callback for its progress.
     """
     if not seconds > 0:
         raise ValueError(f"seconds must be positive, got {seconds}")
-    rivals = RIVALS if rivals is None else rivals
+    strategies = STRATEGIES if strategies is None else strategies
     learner = Learner(domain, fit_strategy=Retrain(max_epochs=MANY, patience=None), seed=seed)
-    learner.fit(old, budget=Budget(seconds=FIT * seconds), callbacks=[tell("first fit")])
+    learner.fit(old, budget=Budget(seconds=FIT * seconds), callbacks=[progress("first fit")])
+    budget = Budget(seconds=(1 - FIT) / (1 + len(strategies)) * seconds)
 
-    budget = Budget(seconds=(1 - FIT) / (1 + len(rivals)) * seconds)
-
-    def attempt(name: str, strategy: Strategy) -> Trace:
+    def watched(name: str, strategy: Strategy) -> Trace:
         return trace(
             learner,
             old,
@@ -100,26 +96,26 @@ def compare(
             sample=SAMPLE,
             measuring=MEASURING,
             budget=budget,
-            progress=tell(name),
+            progress=progress(name),
         )
 
-    retrained = attempt("retraining", Retrain())
-    before, target = retrained.points[0].loss, retrained.points[-1].loss
-    ceiling = replace(_attempt("retraining", retrained, target), falling=_falling(retrained))
-    attempts, traces = [], {"retraining": retrained}
-    for name, strategy in rivals.items():
+    traces = {"retraining": watched("retraining", Retrain())}
+    points = traces["retraining"].points
+    before, target = points[0].loss, points[-1].loss
+    ceiling = Attempt.of("retraining", traces["retraining"], target)
+    attempts = []
+    for name, strategy in strategies.items():
         try:
-            traces[name] = attempt(name, strategy)
-            attempts.append(_attempt(name, traces[name], target))
+            traces[name] = watched(name, strategy)
+            attempts.append(Attempt.of(name, traces[name], target))
         except TrainingDiverged as error:
-            attempts.append(
-                Attempt(
-                    strategy=name, seconds=0.0, loss=before, level_seconds=None, failed=str(error)
-                )
+            failed = Attempt(
+                strategy=name, seconds=0.0, loss=before, parity_seconds=None, failed=str(error)
             )
+            attempts.append(failed)
     return Comparison(
         counts=(len(old), len(new)),
-        growth_ratio=retrained.outcome.growth_ratio,
+        growth_ratio=traces["retraining"].outcome.growth_ratio,
         before=before,
         retraining=ceiling,
         attempts=tuple(attempts),
@@ -130,8 +126,7 @@ def compare(
 
 def sampled(old: Any, new: Any, items: int, seed: int = 0) -> tuple[Any, Any]:
     """At most so many items in all, drawn at random, old and new in the proportion they have."""
-    total = len(old) + len(new)
-    share = min(1.0, items / total)
+    share = min(1.0, items / (len(old) + len(new)))
 
     def some(part: Any, name: str) -> Any:
         count = max(2, round(share * len(part)))
@@ -139,20 +134,3 @@ def sampled(old: Any, new: Any, items: int, seed: int = 0) -> tuple[Any, Any]:
         return pick(part, order[: min(count, len(part))].sort().values)
 
     return some(old, "old"), some(new, "new")
-
-
-def _falling(traced: Trace) -> bool:
-    """Whether the last third of a training still lowered its loss by more than the tolerance."""
-    last = traced.points[-1]
-    earlier = [p for p in traced.points[1:] if p.seconds <= last.seconds * 2 / 3]
-    return not earlier or last.loss.all < earlier[-1].loss.all * (1 - TOLERANCE)
-
-
-def _attempt(name: str, traced: Trace, target: EvaluationLoss) -> Attempt:
-    reached = traced.reaches(target)
-    return Attempt(
-        strategy=name,
-        seconds=traced.outcome.seconds,
-        loss=traced.points[-1].loss,
-        level_seconds=None if reached is None else reached.seconds,
-    )

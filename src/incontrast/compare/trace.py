@@ -1,4 +1,4 @@
-"""The true loss of an encoder while it is being updated, against the time it took."""
+"""The evaluation loss of an encoder while it is being updated, against the time it took."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def trace(
     progress: ProgressCallback | None = None,
     seen: Callable[[Point, nn.Module], None] | None = None,
 ) -> Trace:
-    """Update a copy of a learner and measure its true loss as it goes; measuring costs no time.
+    """Update a copy of a learner and evaluate it as it goes; evaluation costs no time.
 
     Args:
         learner: Fitted on the old items; stays as it is.
-        old: All old items, to measure on (memory may hold only some of them).
+        old: All old items, to evaluate on (memory may hold only some of them).
         new: The new items.
         strategy: How to update.
-        sample: Old and new items, each, to measure on; all of them if None.
-        spacing: Measured whenever this many times more steps have been taken, at ends of epochs.
-        measuring: Times the training so far that measuring along the way may have taken; where it
+        sample: Old and new items, each, to evaluate on; all of them if None.
+        spacing: Evaluated whenever this many times more steps have been taken, at ends of epochs.
+        measuring: Times the training so far that evaluation along the way may have taken; where it
             has taken more, it waits.
         budget: What the update may cost.
-        progress: Told about every step as well.
-        seen: Told about every point but the first, with its encoder.
+        progress: Called after every step as well.
+        seen: Called at every point but the first, with its encoder.
     """
     learner = copy.deepcopy(learner)
     first, later = learner.domain.collect(old), learner.domain.collect(new)
@@ -104,7 +104,7 @@ def trace(
         if seen is not None and len(points) > 1:
             seen(points[-1], encoder)
 
-    def told(step: Progress) -> None:
+    def after(step: Progress) -> None:
         nonlocal due, measured
         watch.stop(step.seconds)
         if progress is not None:
@@ -119,7 +119,7 @@ def trace(
         watch.go()
 
     look(learner.encoder, 0.0, 0, 0)
-    outcome = learner.update(later, strategy=strategy, budget=budget, callbacks=[told])
+    outcome = learner.update(later, strategy=strategy, budget=budget, callbacks=[after])
     watch.end(outcome.seconds)
     look(learner.encoder, outcome.seconds, outcome.forward_passes, outcome.epochs)
     return Trace(strategy, tuple(points), outcome, learner, tuple(epoch_ends))
@@ -138,10 +138,7 @@ class _ProcessorWatch:
         self._began: float | None = None
 
     def stop(self, wall: float) -> None:
-        if self._began is None:
-            self.seconds = wall
-        else:
-            self.seconds += time.process_time() - self._began
+        self.seconds += wall if self._began is None else time.process_time() - self._began
         self._wall = wall
 
     def go(self) -> None:

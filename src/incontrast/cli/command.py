@@ -1,0 +1,172 @@
+"""A command: declared with typer alone, carried out by a module that is imported when it runs.
+
+So ``--help`` and complaints about options need not wait for torch, ``status`` neither, and the
+modules that do the work have ordinary imports.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from incontrast.cli.exit_codes import Exit, exit_code
+from incontrast.cli.output import emit, plain, processes, say, speaks
+
+__all__ = ["Answer", "command"]
+
+GRACE = 2.0  # seconds
+INTERRUPTED = "the current version keeps serving; the same command resumes"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has found or done.
+
+    Args:
+        value: For machines, printed as JSON.
+        lines: For people.
+        exit: How the command ends.
+    """
+
+    value: Any
+    lines: Iterable[str]
+    exit: Exit = Exit.DONE
+
+
+def command(
+    app: typer.Typer,
+    module: str,
+    *,
+    machines: bool = True,
+    torchrun: bool = False,
+    interrupted: str = INTERRUPTED,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a declaration: a signature, a docstring, and checks of its options.
+
+    The function of the same name in ``incontrast.cli.<module>`` does the work. It takes the
+    options as keywords and returns an ``Answer``, or None if there is nothing to print.
+
+    Args:
+        app: Where the command belongs.
+        module: What to import when it runs.
+        machines: Whether it has ``--json`` and ``--config`` as well.
+        torchrun: Whether several processes can run it together.
+        interrupted: What is left after Ctrl-C.
+    """
+
+    def declare(check: Callable[..., None]) -> Callable[..., None]:
+        @wraps(check)
+        def run(as_json: bool = False, config: Path | None = None, **options: Any) -> None:
+            if processes() > 1 and not torchrun:
+                message = f"{check.__name__} is for one process: leave torchrun away"
+                _end(message, Exit.USAGE, as_json, silent=not speaks())
+            try:
+                check(**options)
+            except typer.BadParameter as error:
+                error.message = plain(error.message)
+                raise
+            try:
+                work = getattr(import_module(f"incontrast.cli.{module}"), check.__name__)
+                answer: Answer | None = work(**options)
+                if answer is None:
+                    return
+                if as_json:
+                    emit(answer.value)
+                else:
+                    for line in answer.lines:
+                        say(line)
+            except KeyboardInterrupt:
+                _end(f"interrupted: {interrupted}", Exit.INTERRUPTED, as_json)
+            except Exception as error:
+                code = exit_code(error)
+                if code is None:
+                    raise
+                _end(_message(error), code, as_json, silent=_said_by_another(error))
+            if answer.exit:
+                raise typer.Exit(answer.exit)
+
+        signature = inspect.signature(check, eval_str=True)
+        if machines:
+            extra = [
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+                )
+                for name, default, kind in (("as_json", False, AsJson), ("config", None, Config))
+            ]
+            signature = signature.replace(parameters=[*signature.parameters.values(), *extra])
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+        return app.command()(run)
+
+    return declare
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        place = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror or error}{place}: the workspace is as it was; run it again"
+    return str(error)
+
+
+def _said_by_another(error: Exception) -> bool:
+    """Whether every process has met this error, and the first one says so."""
+    return not speaks() and type(error).__name__ in ("TrainingDiverged", "ProcessFailed")
+
+
+def _end(message: str, code: Exit, as_json: bool, *, silent: bool = False) -> NoReturn:
+    if silent:
+        # torchrun ends all processes once one has ended, the one that speaks as well.
+        time.sleep(GRACE)
+    elif as_json:
+        emit({"error": message, "exit": int(code)}, indent=None)
+    else:
+        typer.echo(plain(f"incontrast: {message}"), err=True)
+    raise typer.Exit(code) from None
+
+
+def _defaults(context: typer.Context, path: Path | None) -> Path | None:
+    """Take defaults from the file's table of this command's name."""
+    if path is None:
+        return None
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise typer.BadParameter(plain(f"{path} cannot be read: {error}")) from error
+    name = context.info_name or ""
+    table = tables.get(name, {})
+    commands = getattr(context.parent.command if context.parent else None, "commands", tables)
+    known = {parameter.name for parameter in context.command.params}
+    settings = table if isinstance(table, dict) else {}
+    settings = {key.replace("-", "_"): value for key, value in settings.items()}
+    problem = None
+    if unknown := sorted(set(tables) - set(commands)):
+        problem = f"{unknown[0]!r} is not a command: settings stand in a table of a command's name"
+    elif not isinstance(table, dict):
+        problem = f"{name} must be a table, [{name}]"
+    elif unknown := sorted(set(settings) - known):
+        problem = f"[{name}] has no setting {unknown[0]!r}"
+    if problem:
+        raise typer.BadParameter(plain(f"{path}: {problem}"))
+    context.default_map = settings
+    return path
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        callback=_defaults,
+        is_eager=True,
+        show_default=False,
+        help="A TOML file with a table for each command; flags come before it.",
+    ),
+]

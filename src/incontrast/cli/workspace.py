@@ -1,0 +1,98 @@
+"""``incontrast status``, ``log``, ``rollback`` and ``forget``: commands that need no encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from incontrast.cli.command import Answer
+from incontrast.cli.exit_codes import Exit
+from incontrast.cli.output import counted, note_skipped
+from incontrast.workspace import Workspace
+from incontrast.workspace.embeddings import outputs
+from incontrast.workspace.status import sentence, status_of, unfinished
+
+__all__ = ["forget", "log", "rollback", "status"]
+
+
+def status(*, workspace: Path, check: bool) -> Answer:
+    """What is there, and what is wrong with it."""
+    space = Workspace.open(workspace)
+    damage = space.check() if check else []
+    about: dict[str, Any] = {"folder": str(space.folder)} if damage else status_of(space)
+    if check:
+        about["damage"] = damage
+    return Answer(about, _lines(about), Exit.DAMAGED if damage else Exit.DONE)
+
+
+def _lines(about: dict[str, Any]) -> Iterator[str]:
+    yield about["folder"]
+    if about.get("damage"):
+        yield from (f"  damage: {text}" for text in about["damage"])
+        return
+    if about["current"] is None:
+        yield "  no encoder yet: run incontrast fit"
+    else:
+        yield (
+            f"  version {about['current']} of {about['domain']}, created {about['created']}; "
+            f"kept: {', '.join(map(str, about['versions']))}"
+        )
+        yield (
+            f"  memory: {about['kept']:,} items stored / {about['seen']:,} seen ({about['policy']})"
+        )
+    yield f"  disk: {about['bytes'] / 2**20:.1f} MB"
+    if about["unfinished"]:
+        yield f"  unfinished: {about['unfinished']}"
+    if about["writer"]:
+        yield f"  being written by {about['writer']}"
+    for output in about["embeddings"]:
+        state = "up to date" if output["current"] else "out of date"
+        state = state if output["complete"] else f"unfinished, {state}"
+        yield f"  {output['file']}: version {output['version']}, {state}"
+    if "damage" in about:
+        yield "  every file is as it was written"
+
+
+def log(*, workspace: Path, last: int | None) -> Answer:
+    """The journal."""
+    records = Workspace.open(workspace).journal.records()
+    records = records[-last:] if last else [] if last == 0 else records
+    return Answer(
+        [record.event or {"damaged": record.problem} for record in records],
+        (sentence(record.event) if record.event else str(record.problem) for record in records),
+    )
+
+
+def rollback(*, workspace: Path, to: int | None) -> Answer:
+    """Make an earlier version the current one."""
+    space = Workspace.open(workspace)
+    dropped = unfinished(space)
+    number = space.rollback(to)
+    lines = [] if dropped is None else [f"Dropped: {dropped}."]
+    lines.append(f"Version {number} is the current one.")
+    return Answer({"current": number, "dropped": dropped}, lines)
+
+
+def forget(
+    *, ids: list[int] | None, workspace: Path, like: Path | None, hashes: list[str] | None
+) -> Answer:
+    """Delete items for good."""
+    space = Workspace.open(workspace)
+    wanted = [bytes.fromhex(digest) for digest in hashes or []]
+    if like is not None:
+        # Reading data, unlike naming items, needs the domain and so torch.
+        from incontrast.data import read_source
+        from incontrast.workspace.intake import Intake
+
+        same = Intake(read_source(like, check=False), space.learner(memory=False).domain)
+        wanted += [digest for digests in same.hashes() for digest in digests]
+        note_skipped(same.skipped)
+    count = space.forget(ids or [], hashes=wanted)
+    files = [str(file) for file in outputs(space)]
+    lines = [f"{counted(count, 'item')} forgotten."]
+    if not count:
+        lines[0] += " They were forgotten before, are no longer kept, or never came in."
+    if files:
+        lines.append(f"Embeddings of them may still be in {', '.join(files)}.")
+    return Answer({"forgotten": count, "embeddings": files}, lines)
