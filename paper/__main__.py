@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from incontrast.cli.failing import Exit
+from incontrast.cli.exit_codes import Exit
 from paper.row_file import Row, read_rows
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from incontrast import Workspace
 from incontrast.cli.app import app
-from incontrast.cli.failing import Exit
+from incontrast.cli.exit_codes import Exit
 
 
 def run(*arguments: object, code: int = 0) -> str:
@@ -119,7 +119,7 @@ def test_settings_from_a_file(tmp_path: Path, rows: list[Path]) -> None:
     assert "[init] has no setting 'fit_epoch'" in plain(shown)
     config.write_text("[intit]\nseed = 1\n")
     shown = run("init", tmp_path / "other", "--like", rows[0], "--config", config, code=2)
-    assert "'intit' is no command" in plain(shown)
+    assert "'intit' is not a command" in plain(shown)
     config.write_text("[init")
     assert "cannot be read" in plain(run("init", tmp_path / "o", "--config", config, code=2))
 
@@ -147,7 +147,7 @@ def test_a_refused_candidate(space: Path, rows: list[Path], monkeypatch) -> None
         "incontrast.workspace.evaluation.objections", lambda **about: ["it is Monday"]
     )
     shown = run("update", rows[1], code=Exit.REFUSED)
-    assert "objection: it is Monday" in shown
+    assert "failed check: it is Monday" in shown
     assert "Not promoted: version 1 keeps serving." in shown
     assert "version 2 was not promoted: it is Monday" in run("status")
     assert "it is Monday" in run("report")
@@ -167,7 +167,7 @@ def test_a_report_that_cannot_be_written(space: Path, rows: list[Path], monkeypa
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("incontrast.cli.update_report.save", full)
+    monkeypatch.setattr("incontrast.cli.report.save", full)
     shown = run("update", rows[1])
     assert "the report cannot be written" in shown
     assert "Version 2 is the current one." in shown
@@ -177,10 +177,10 @@ def test_drift_can_end_a_script(space: Path, tmp_path: Path, blobs) -> None:
     np.save(tmp_path / "far.npy", blobs(40, seed=8).numpy() * 0.1 + 4)
     assert "Update: the new items differ" in run("drift", tmp_path / "far.npy")
     run("drift", tmp_path / "far.npy", "--fail-on-drift", code=Exit.DRIFT)
-    run("drift", tmp_path / "far.npy", "--level", 3, code=Exit.USAGE)
+    run("drift", tmp_path / "far.npy", "--significance", 3, code=Exit.USAGE)
     assert run_json("drift", tmp_path / "far.npy")["known"] == 0
     run("update", tmp_path / "far.npy", "--force")
-    assert "But 100% of the items looked at have been taken in" in run(
+    assert "But 100% of the items looked at have been ingested" in run(
         "drift", tmp_path / "far.npy"
     )
 

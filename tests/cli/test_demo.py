@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from incontrast import ICL, Budget, NoUpdate, Retrain
+from incontrast import ICL, NoUpdate, Retrain
 from incontrast.cli import demo
 from incontrast.cli.app import app
 
@@ -17,15 +17,14 @@ def test_the_demonstration_prints_a_table_and_draws_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "EPOCHS", 1)
-    monkeypatch.setattr(demo, "LIMIT", Budget(forward_passes=400))
-    quick = {"inference": NoUpdate(), "ICL": ICL(), "retraining": Retrain(max_epochs=1)}
+    quick = {"no update": NoUpdate(), "ICL": ICL(max_epochs=1), "retraining": Retrain(max_epochs=1)}
     monkeypatch.setattr(demo, "STRATEGIES", quick)
     picture = tmp_path / "picture.svg"
     threads = torch.get_num_threads()
     result = CliRunner().invoke(app, ["demo", "--picture", str(picture)])
     torch.set_num_threads(threads)
     assert result.exit_code == 0, result.output
-    for word in ("1,797 handwritten digits", "level after", "kNN new", "inference", "retraining"):
+    for word in ("1,797 handwritten digits", "parity after", "kNN new", "no update", "retraining"):
         assert word in result.output
     assert picture.read_text().startswith("<?xml")
 

@@ -9,7 +9,7 @@ from incontrast.report.neighbours import neighbour_figure
 from incontrast.report.update import update_page
 
 EPOCHS = [
-    {"number": number, "loss": 1.0 / number, "rate": 1e-3, "steps": 6, "passes": 99, "seconds": 1.0}
+    {"number": number, "loss": 1.0 / number, "lr": 1e-3, "steps": 6, "passes": 99, "seconds": 1.0}
     for number in (1, 2, 3)
 ]
 RECORD = {

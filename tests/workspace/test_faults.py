@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from incontrast import ICL, Learner, Retrain, Vectors, Workspace, WorkspaceError, saving
 from incontrast.cli.app import app
-from incontrast.cli.failing import Exit
+from incontrast.cli.exit_codes import Exit
 from incontrast.memory import Store, StoreError, StoreUnwritable
 from incontrast.workspace import Busy, Damaged
 from incontrast.workspace.files import FORMAT, sealed
@@ -315,7 +315,7 @@ def test_an_interrupt_and_going_on(space: Workspace, later: Path, monkeypatch, m
         patched.setattr(Learner, "update", interrupt)
         code, shown = run(space, "update", later)
     assert code == Exit.INTERRUPTED
-    assert "interrupted: the current version keeps serving; the same command goes on" in shown
+    assert "interrupted: the current version keeps serving; the same command resumes" in shown
     assert current_is_untouched(space)
     assert "to be trained" in run(space, "status")[1]
     # Other data have to wait until this is finished or dropped.

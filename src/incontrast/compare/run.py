@@ -16,7 +16,8 @@ from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator
 from incontrast.strategies import ICL, Distill, FineTune, Replay, Retrain, Strategy, WarmStart
 from incontrast.streams import pick
-from incontrast.training.progress import Budget, ProgressCallback, TrainingDiverged
+from incontrast.training.loop import TrainingDiverged
+from incontrast.training.progress import Budget, ProgressCallback
 
 __all__ = ["STRATEGIES", "Comparison", "compare", "sampled"]
 

@@ -182,7 +182,7 @@ def _training(outcome: Mapping[str, Any]) -> tuple[Any, ...]:
         epochs = [epoch["number"] for epoch in history]
         left.plot(epochs, [epoch["loss"] for epoch in history], color=SERIES[0])
         left.set_title("training loss")
-        right.plot(epochs, [epoch["rate"] for epoch in history], color=SERIES[1])
+        right.plot(epochs, [epoch["lr"] for epoch in history], color=SERIES[1])
         right.set_title("learning rate")
         right.set_yscale("log")
         for axes in (left, right):

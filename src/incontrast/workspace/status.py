@@ -39,7 +39,7 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
         memory = remembered(store, template.domain, template.memory.policy, extent)
         about |= {
             "domain": type(template.domain).__name__,
-            "made": record["created"],
+            "created": record["created"],
             "kept": len(memory),
             "seen": memory.seen,
             "policy": _words(memory.policy),
