@@ -246,7 +246,7 @@ def test_an_update_before_fit() -> None:
         ([[1.0] * 8, [2.0] * 7], "table of numbers"),
         (torch.full((5, 8), torch.nan), "NaN or infinity in item 0"),
         (torch.tensor([[0.0] * 8, [torch.inf] * 8]), "NaN or infinity in item 1"),
-        ("nonsense", "table of numbers, got str"),
+        ("nonsense", "nonsense does not exist: give a folder of images, or a file"),
     ],
 )
 def test_bad_items_are_refused_before_training(items, message: str, blobs) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from incontrast.data.labelled import Labelled
+from incontrast.data.sources import collect
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views
 from incontrast.embedding import embed
@@ -343,9 +343,7 @@ def _checked(strategy: Any) -> Strategy:
 
 def _collected(domain: Domain, items: Any) -> Collection:
     """Labels of labelled data are never looked at; items of a store were collected before."""
-    if isinstance(items, StoredCollection):
-        return items
-    return domain.collect(items.items if isinstance(items, Labelled) else items)
+    return items if isinstance(items, StoredCollection) else collect(items, domain)
 
 
 def _outcome(

@@ -185,7 +185,7 @@ def test_images_are_made_small_unless_asked_for(tmp_path) -> None:
         ((None, 1, None), 32, "small"),
     ):
         domain = _domain(source, *asked)
-        assert (domain.size, domain.network) == (size, network)
+        assert (domain.size, domain.encoder.given) == (size, network)
 
 
 def test_names_of_files_are_printed_as_they_are(tmp_path, monkeypatch, blobs) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import TensorDataset
 
-from incontrast import Graphs, Images, Vectors
+from incontrast import Domain, Graphs, Images, Learner, Retrain, Vectors
 from incontrast.data import read_source
 
 
@@ -249,3 +252,47 @@ def test_another_kind_of_data_than_expected(photos: Path, tmp_path: Path) -> Non
         next(read_source(tmp_path / "rows.npy").chunks(Images(12)))
     with pytest.raises(ValueError, match="holds images, but graphs are expected here"):
         next(read_source(photos).chunks(Graphs()))
+
+
+# Paths and sources in a learner ------------------------------------------------------------------
+
+
+def every_kind(folder: Path) -> Iterator[tuple[Domain, Path, Any]]:
+    """A domain, a path, and a torch Dataset or a list with the same items."""
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        (folder / "images").mkdir(exist_ok=True)
+        Image.fromarray(image).save(folder / "images" / f"{number}.png")
+    yield Images(8, 1, encoder="small"), folder / "images", pixels
+    rows = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    np.save(folder / "rows.npy", rows)
+    np.savetxt(folder / "rows.csv", rows, delimiter=",", header="a,b,c", comments="")
+    pairs = TensorDataset(torch.from_numpy(rows), torch.zeros(8))
+    yield Vectors(3), folder / "rows.npy", pairs
+    yield Vectors(3), folder / "rows.csv", pairs
+    lines = [{"edges": [[0, 1], [1, 2], [n % 3, 3]]} for n in range(8)]
+    (folder / "graphs.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    edges = [torch.tensor([[0, 1, 1, 2, n % 3, 3], [1, 0, 2, 1, 3, n % 3]]) for n in range(8)]
+    yield Graphs(hidden=4), folder / "graphs.jsonl", [(edge_index, None) for edge_index in edges]
+
+
+def test_paths_and_sources_work_in_a_learner(tmp_path: Path) -> None:
+    for domain, path, items in every_kind(tmp_path):
+        embeddings = []
+        for given in (items, path, str(path), read_source(path)):
+            learner = Learner(domain, fit_strategy=Retrain(max_epochs=1))
+            learner.fit(given)
+            embeddings.append(learner.embed(given))
+        assert len(embeddings[0]) == 8
+        for other in embeddings[1:]:
+            torch.testing.assert_close(other, embeddings[0], rtol=1e-3, atol=1e-4)
+
+
+def test_another_kind_of_data_is_refused_by_a_learner(tmp_path: Path, photos: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.ones((8, 3)))
+    with pytest.raises(ValueError, match=r"rows\.npy holds vectors, but images are expected here"):
+        Learner(Images(8)).fit(tmp_path / "rows.npy")
+    with pytest.raises(ValueError, match="holds images, but vectors are expected here"):
+        Learner(Vectors(3)).fit(photos)
+    with pytest.raises(ValueError, match="holds images, but graphs are expected here"):
+        Learner(Graphs()).fit(read_source(photos))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -11,7 +12,10 @@ import pytest
 import torch
 from torch_geometric.datasets import TUDataset
 
+import incontrast as ic
+from incontrast.data import read_source
 from incontrast.data.tu import tu
+from incontrast.domains.graphs.collection import GraphCollection
 from incontrast.domains.graphs.domain import Graphs
 
 # Two graphs: a path of three nodes with a loop and a repeated edge, then an edge and a lone node.
@@ -49,20 +53,21 @@ def test_reads_graphs_and_labels(write: Write, folder: str) -> None:
     batch = data.items.take(torch.tensor([0, 1]))
     assert batch.edge_index.tolist() == [[0, 1, 1, 2, 3, 5], [1, 0, 2, 1, 5, 3]]
     assert batch.ptr.tolist() == [0, 3, 6]
-    assert (batch.x.argmax(dim=1) + 5).tolist() == [5, 7, 5, 8, 5, 5]
-    assert batch.x.shape == (6, 4)
+    assert batch.x.argmax(dim=1).tolist() == [0, 1, 0, 2, 0, 0]
+    assert data.items.node_labels == ((5, 7, 8),)
+    assert batch.x.shape == (6, 3)
     assert torch.equal(batch.x.sum(dim=1), torch.ones(6))
 
 
 def test_attributes_come_before_labels(write: Write) -> None:
     items = tu(write(), "TOY", attributes=True).items
-    assert items.x.shape == (6, 6)
-    assert items.x[3].tolist() == pytest.approx([-0.1, 4, 0, 0, 0, 1])
+    assert items.x.shape == (6, 5)
+    assert items.x[3].tolist() == pytest.approx([-0.1, 4, 0, 0, 1])
 
 
 def test_several_columns_of_labels(write: Write) -> None:
     root = write(node_labels="1,0\n2,0\n1,3\n1,0\n1,0\n1,0")
-    assert tu(root, "TOY").items.x[2].tolist() == [1, 0, 0, 0, 0, 1]
+    assert tu(root, "TOY").items.x[2].tolist() == [1, 0, 0, 1]
 
 
 def test_degree_profiles_where_there_is_nothing_else(write: Write) -> None:
@@ -174,3 +179,82 @@ def test_reddit_binary(shared_data: Path, tmp_path: Path) -> None:
     assert data.items.edge_index.shape == (2, 2 * 995508)
     assert int((data.items.x[:, 0] == 0).sum()) == 21
     assert data.items.x[:, 0].sum() == 2 * 995508
+
+
+def labelled_graphs(root: Path, labels: list[int], graphs: int = 6) -> Path:
+    """A folder of triangles whose nodes have these labels, one after the other."""
+    root.mkdir()
+    edges = [(3 * g + a, 3 * g + b) for g in range(graphs) for a, b in ((1, 2), (2, 3), (3, 1))]
+    texts = {
+        "A": "\n".join(f"{a},{b}\n{b},{a}" for a, b in edges),
+        "graph_indicator": "\n".join(str(node // 3 + 1) for node in range(3 * graphs)),
+        "graph_labels": "\n".join("1" for _ in range(graphs)),
+        "node_labels": "\n".join(str(labels[node % len(labels)]) for node in range(3 * graphs)),
+    }
+    for kind, text in texts.items():
+        (root / f"WEEK_{kind}.txt").write_text(text)
+    return root
+
+
+class TestLabelsOfLaterData:
+    """The first data decide which column a label has."""
+
+    def test_a_label_keeps_its_column(self, tmp_path: Path) -> None:
+        first = read_source(labelled_graphs(tmp_path / "1", [0, 1, 2, 5])).items
+        later = read_source(labelled_graphs(tmp_path / "2", [1, 5])).items
+        assert later.features == 2
+        domain = Graphs().fit_statistics(Graphs().collect(first))
+        assert domain.node_labels == ((0, 1, 2, 5),)
+        collected = domain.collect(later)
+        assert collected.x[:4].tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]] * 2
+        both = first.extend(later)
+        assert torch.equal(both.x[18:], collected.x)
+        assert domain.pack(collected, torch.arange(6)) == domain.pack(both, torch.arange(6, 12))
+
+    def test_a_label_never_seen_is_refused(self, tmp_path: Path) -> None:
+        first = read_source(labelled_graphs(tmp_path / "1", [0, 1])).items
+        later = read_source(labelled_graphs(tmp_path / "2", [1, 7])).items
+        domain = Graphs().fit_statistics(first)
+        message = r"the label 7 of nodes was not among the labels of the first graphs, 0, 1: leave"
+        with pytest.raises(ValueError, match=message):
+            domain.collect(later)
+        wide = Graphs(node_labels=((0, 1, 7),))
+        assert wide.collect(first).features == wide.collect(later).features == 3
+
+    def test_attributes_stay_in_front(self) -> None:
+        edges = torch.empty(2, 0, dtype=torch.int32)
+        ptr, none = torch.tensor([0, 2]), torch.tensor([0, 0])
+        x = torch.tensor([[0.5, 1.0, 0.0], [0.25, 0.0, 1.0]])
+        graphs = GraphCollection(x, edges, ptr, none, ((3, 4),))
+        wider = graphs.with_labels(((4, 9, 3),))
+        assert wider.x.tolist() == [[0.5, 0.0, 0.0, 1.0], [0.25, 1.0, 0.0, 0.0]]
+        with pytest.raises(ValueError, match=r"nodes must have 2 columns of labels .* got 1"):
+            graphs.with_labels(((3, 4), (1,)))
+
+    def test_through_a_learner_and_a_workspace(self, tmp_path: Path) -> None:
+        weeks = [labelled_graphs(tmp_path / "1", [0, 1, 2]), labelled_graphs(tmp_path / "2", [1])]
+        strange = labelled_graphs(tmp_path / "3", [4])
+
+        def learner() -> ic.Learner:
+            once: dict[str, Any] = {"max_epochs": 1}
+            return ic.Learner(
+                Graphs(hidden=4), fit_strategy=ic.Retrain(**once), strategy=ic.ICL(**once)
+            )
+
+        alone = learner()
+        alone.fit(weeks[0])
+        alone.update(weeks[1])
+        assert alone.memory.items is not None
+        ones = alone.memory.items.take(torch.arange(6, 12)).x
+        assert ones.tolist() == [[0.0, 1.0, 0.0]] * 18
+        alone.save(tmp_path / "saved")
+        with pytest.raises(ValueError, match="the label 4 of nodes was not among"):
+            ic.Learner.load(tmp_path / "saved").update(strange)
+        space = ic.Workspace.create(tmp_path / "space", learner())
+        space.fit(weeks[0], force=True)
+        space.update(read_source(weeks[1]), force=True)
+        kept = space.learner().memory.items
+        assert kept is not None
+        assert kept.take(torch.arange(6, 12)).x.tolist() == ones.tolist()
+        with pytest.raises(ValueError, match="the label 4 of nodes was not among"):
+            space.update(read_source(strange), force=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from incontrast import (
+    ICL,
     Domain,
     DomainError,
     Graphs,
@@ -233,3 +234,76 @@ def test_a_learner_finds_broken_views_before_it_trains() -> None:
     domain = broken(views=lambda self, batch, generator: batch)
     with pytest.raises(DomainError, match="must return two batches as a tuple"):
         Learner(domain).fit(ITEMS)
+
+
+class Scaled(NamedTuple):
+    """A batch of rows, each with a factor."""
+
+    rows: Tensor
+    factors: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to(self, device: Any) -> Scaled:
+        return Scaled(self.rows.to(device), self.factors.to(device))
+
+
+class ScaledRows(TensorCollection):
+    def take(self, indices: Tensor) -> Any:
+        return Scaled(self.data[indices], torch.ones(len(indices), 1))
+
+
+class ScaledDomain(Noisy):
+    """Batches are named tuples, which torch itself takes apart in places."""
+
+    def collect(self, items: Any) -> TensorCollection:
+        return ScaledRows(torch.as_tensor(items))
+
+    def views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
+        pair = super().views(batch.rows, generator)
+        return Scaled(pair[0], batch.factors), Scaled(pair[1], batch.factors)
+
+    def join(self, batches: Any) -> Scaled:
+        return Scaled(*(torch.cat(column) for column in zip(*batches, strict=True)))
+
+    def encoder(self) -> nn.Module:
+        class Encoder(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+            def forward(self, batch: Scaled) -> Any:
+                return self.layers(batch.rows * batch.factors)
+
+        return Encoder()
+
+    def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
+        return super().pack(TensorCollection(collection.data), indices)
+
+    def unpack(self, blobs: Any) -> TensorCollection:
+        return ScaledRows(super().unpack(blobs).data)  # type: ignore[attr-defined]
+
+
+def test_a_named_tuple_can_be_a_batch() -> None:
+    check_domain(ScaledDomain(), ITEMS)
+    learner = Learner(
+        ScaledDomain(), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+    )
+    learner.fit(ITEMS)
+    learner.update(ITEMS[:3] + 1.0)
+    assert learner.embed(ITEMS).shape == (6, 3)
+    norm = learner.encoder.layers[1]
+    assert norm.running_mean.abs().max() > 0.0
+
+
+def test_a_plain_tuple_is_no_batch() -> None:
+    domain = collecting(take=lambda self, indices: (self.data[indices], indices))
+    message = r"a batch must have a length.*what take\(\) gives is a tuple of 2"
+    with pytest.raises(DomainError, match=message):
+        check_domain(domain, ITEMS)
+    with pytest.raises(DomainError, match=message):
+        Learner(domain).fit(ITEMS)
+    pair = broken(views=lambda self, batch, generator: ((batch,), (batch,)))
+    with pytest.raises(DomainError, match="the first view is a tuple of 1"):
+        Learner(pair).fit(ITEMS)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from incontrast.training.share import share_of
 from torch import Generator, Tensor, nn
 
 import incontrast as ic
 from incontrast.domains.base import Part
+from incontrast.training.fabric import share_of
 
 COUNT = 11
 

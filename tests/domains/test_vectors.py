@@ -69,8 +69,8 @@ def test_packed_rows_come_back(blobs) -> None:
         domain.unpack([blobs_of_bytes[0][:-1]])
 
 
-def test_an_unbound_domain_says_what_to_do(blobs) -> None:
-    with pytest.raises(RuntimeError, match=r"bind\(\) the domain to data first"):
+def test_a_domain_without_statistics_says_what_to_do(blobs) -> None:
+    with pytest.raises(RuntimeError, match=r"fit_statistics\(\) the domain to data first"):
         Vectors(8).prepare(blobs(2))
 
 
@@ -78,8 +78,8 @@ def test_an_unbound_domain_says_what_to_do(blobs) -> None:
     ("settings", "message"),
     [
         ({"dim": 0}, "dim must be at least 1"),
-        ({"dim": 3, "drop": 1.0}, "drop must be a probability below 1"),
-        ({"dim": 3, "noise": -0.1}, "noise must not be negative"),
+        ({"dim": 3, "drop": 1.0}, "drop must be below 1"),
+        ({"dim": 3, "noise": -0.1}, "noise must be at least 0, got -0.1"),
         ({"dim": 3, "mean": (0.0,)}, "mean must have 3 numbers, got 1"),
     ],
 )

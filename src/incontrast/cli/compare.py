@@ -97,7 +97,7 @@ def _domain(
 
 def _kind(source: Source, domain: Domain) -> str:
     if isinstance(domain, Images):
-        return f"images, {domain.size}×{domain.size} px, encoder {domain.network}"
+        return f"images, {domain.size}×{domain.size} px, encoder {domain.encoder.given}"
     if isinstance(domain, Vectors):
         return f"vectors of {counted(domain.dim, 'number')}"
     return source.kind

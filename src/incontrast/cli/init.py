@@ -64,10 +64,10 @@ def init(
     if isinstance(domain, Images):
         about = (
             f"{domain.size}×{domain.size} px, {counted(domain.channels, 'channel')}, "
-            f"encoder {domain.network}"
+            f"encoder {domain.encoder.given}"
         )
         views = replace(ImageViews(), flip=flip, scale=(crop, 1.0))
-        domain = Images(domain.size, domain.channels, encoder=domain.network, views=views)
+        domain = Images(domain.size, domain.channels, encoder=domain.encoder, views=views)
     learner = Learner(
         domain,
         strategy=strategy_named(strategy, epochs),

@@ -14,6 +14,7 @@ import torch
 
 from incontrast.data.image_files import Skipped, readable_images, typical_image
 from incontrast.data.json_graphs import json_graphs
+from incontrast.data.labelled import Labelled
 from incontrast.data.tables import TABLES, read_table
 from incontrast.data.tu import tu
 from incontrast.domains.base import Collection, Domain
@@ -23,7 +24,7 @@ from incontrast.domains.images.domain import Images, Network
 from incontrast.domains.images.reading import find_images, is_image
 from incontrast.domains.vectors import Vectors
 
-__all__ = ["Chunk", "Kind", "Source", "read_source", "rows_at_once"]
+__all__ = ["Chunk", "Kind", "Source", "collect", "read_source", "resolve", "rows_at_once"]
 
 Kind = Literal["images", "vectors", "graphs"]
 
@@ -235,10 +236,28 @@ def rows_at_once(domain: Domain) -> int:
     return CHUNK
 
 
+def resolve(items: Any, domain: Domain) -> Any:
+    """A path as a ``Source`` that the domain takes, labelled items without their labels.
+
+    A domain of a user's own gets paths as they are.
+    """
+    if isinstance(items, str | Path) and _kind_of(domain) is not None:
+        items = read_source(items, check=False)
+    if isinstance(items, Source):
+        items.check(domain)
+    return items.items if isinstance(items, Labelled) else items
+
+
+def collect(items: Any, domain: Domain) -> Collection:
+    """What the domain makes of items, of labelled items, of a ``Source`` or of a path."""
+    found = resolve(items, domain)
+    return domain.collect(found.items if isinstance(found, Source) else found)
+
+
 def _kind_of(domain: Domain) -> Kind | None:
     """The kind of data that a domain of ours takes; None for one of a user's own."""
     kinds: dict[type[Domain], Kind] = {Images: "images", Vectors: "vectors", Graphs: "graphs"}
-    return kinds.get(type(domain))
+    return next((kind for ours, kind in kinds.items() if isinstance(domain, ours)), None)
 
 
 def _some(items: Any, indices: torch.Tensor) -> Any:

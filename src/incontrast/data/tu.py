@@ -19,8 +19,10 @@ __all__ = ["tu"]
 def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
     """Graphs with class labels: items are a ``GraphCollection``, labels are numbered from 0.
 
-    Node labels become one-hot features. Where a data set has none, the features of a node are the
-    local degree profile. Edges that are listed twice count once, and self-loops are left out.
+    Node labels become one-hot features, a column for each label that the data set has; a learner
+    gives later data the columns of its first ones. Where a data set has no labels, the features of
+    a node are its local degree profile. Edges that are listed twice count once, and self-loops are
+    left out.
 
     Args:
         root: Folder with ``<name>_A.txt`` and the others; they may also be in ``<name>`` or
@@ -39,17 +41,22 @@ def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
 
     graph_labels = _column(path("graph_labels"))
     node_ptr, graph = _graphs(path("graph_indicator"), len(graph_labels), path("graph_labels"))
-    columns = []
+    columns: list[NDArray[Any]] = []
+    node_labels: list[tuple[int, ...]] = []
     if attributes:
         columns.append(_rows(path("node_attributes"), np.float32, len(graph)))
     if path("node_labels").exists():
-        columns.extend(_one_hot(_rows(path("node_labels"), np.int64, len(graph))))
+        for column in _rows(path("node_labels"), np.int64, len(graph)).T:
+            known, codes = np.unique(column, return_inverse=True)
+            node_labels.append(tuple(known.tolist()))
+            columns.append(np.eye(len(known), dtype=np.float32)[codes])
     edge_index, edge_ptr = _edges(path("A"), graph, node_ptr)
     items = checked_graphs(
         torch.from_numpy(np.concatenate(columns, axis=1)) if columns else None,
         edge_index,
         torch.from_numpy(node_ptr),
         edge_ptr,
+        tuple(node_labels),
     )
     classes, labels = np.unique(graph_labels, return_inverse=True)
     return Labelled(items, labels.astype(np.int64), tuple(map(str, classes.tolist())))
@@ -111,17 +118,6 @@ def _edges(
     counts = np.bincount(graph[source], minlength=len(node_ptr) - 1)
     local = np.stack([source, target]) - node_ptr[graph[source]]
     return torch.from_numpy(local), torch.from_numpy(np.concatenate([[0], counts.cumsum()]))
-
-
-def _one_hot(labels: NDArray[np.int64]) -> list[NDArray[np.float32]]:
-    """A table of zeros and ones for each column of labels."""
-    tables = []
-    for column in labels.T:
-        numbers = column - column.min()
-        table = np.zeros((len(numbers), int(numbers.max()) + 1), np.float32)
-        table[np.arange(len(numbers)), numbers] = 1.0
-        tables.append(table)
-    return tables
 
 
 def _column(path: Path) -> NDArray[np.int64]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
-__all__ = ["Batch", "Collection", "Domain", "Part", "TensorCollection"]
+__all__ = ["Batch", "Collection", "Domain", "Part", "TensorCollection", "dataset_items"]
 
 
 class Batch(Protocol):
@@ -94,6 +95,17 @@ class TensorCollection:
                 f"got {tuple(other.data.shape[1:])}: bring them to one shape first"
             )
         return type(self)(torch.cat([self.data, other.data]))
+
+
+def dataset_items(dataset: Dataset[Any]) -> Iterator[Any]:
+    """The items of a torch Dataset, without what stands beside them in tuples."""
+    # Not every Dataset ends its own iteration with an IndexError.
+    if isinstance(dataset, IterableDataset):
+        items = iter(dataset)
+    else:
+        items = (dataset[index] for index in range(len(dataset)))  # type: ignore[arg-type]
+    for item in items:
+        yield item[0] if isinstance(item, tuple) and item else item
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,10 +197,10 @@ class Domain(ABC):
         """One batch that holds the items of all ``batches`` in order."""
         return torch.cat(list(batches))
 
-    def hold(self, collection: Any, indices: Tensor) -> Collection:
+    def materialise(self, collection: Any, indices: Tensor) -> Collection:
         """These items themselves, in memory: a workspace keeps no paths to files elsewhere."""
-        held: Collection = collection.select(indices)
-        return held
+        chosen: Collection = collection.select(indices)
+        return chosen
 
     def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
         """Each of these items as bytes, for a memory on disk. Equal items give equal bytes."""

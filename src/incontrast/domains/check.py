@@ -59,13 +59,14 @@ def check_views(
         DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings.
     """
     count = min(len(collection), 4)
-    batch = place(collection.take(torch.arange(count)))
+    taken = collection.take(torch.arange(count))
+    _check_batch(taken, "what take() gives")
+    batch = place(taken)
     views = domain.views(batch, Generator().manual_seed(0))
     if not isinstance(views, tuple) or len(views) != 2:
         raise DomainError(f"views() must return two batches as a tuple, got {_kind(views)}")
     for name, view in zip(("first", "second"), views, strict=True):
-        if not hasattr(view, "__len__"):
-            raise DomainError(f"a batch must have a length, the {name} view is {_kind(view)}")
+        _check_batch(view, f"the {name} view")
         if len(view) != count:
             raise DomainError(
                 f"views() must keep the number of items: {count} went in, "
@@ -80,10 +81,19 @@ def check_views(
     _embeddings(encoder, domain.prepare(batch), count, "of prepared items")
 
 
+def _check_batch(batch: Any, name: str) -> None:
+    if not (hasattr(batch, "__len__") and hasattr(batch, "to")):
+        raise DomainError(
+            f"a batch must have a length, its number of items, and to(device): {name} is "
+            f"{_kind(batch)}; use a tensor, or a class with both methods"
+        )
+
+
 def _check_collection(domain: Domain, collection: Collection) -> None:
     count = len(collection)
     for indices in (torch.tensor([2, 0, 2]), torch.arange(count)):
         taken = collection.take(indices)
+        _check_batch(taken, "what take() gives")
         if len(taken) != len(indices):
             raise DomainError(
                 f"take() must give one item per index: {len(indices)} asked for, {len(taken)} given"

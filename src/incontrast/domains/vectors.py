@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils.data import Dataset
 
-from incontrast.domains.base import Domain, Part, TensorCollection
+from incontrast.domains.arguments import ArgumentDomain, check_number, check_whole
+from incontrast.domains.base import Part, TensorCollection, dataset_items
 
 __all__ = ["Vectors"]
 
@@ -19,7 +22,7 @@ LIMIT = 5.0  # standard deviations from which on a feature counts by its logarit
 
 
 @dataclass(frozen=True)
-class Vectors(Domain):
+class Vectors(ArgumentDomain):
     """Rows of ``dim`` numbers.
 
     Features are standardised by the mean and deviation of the first data. A view of an item drops
@@ -32,6 +35,9 @@ class Vectors(Domain):
         out: Dimensions of an embedding.
         drop: Probability that a feature is dropped.
         noise: Size of the noise, in standard deviations of the feature.
+        encoder: A module or a function that makes one, instead of the MLP: (n, dim) in, (n, d) out.
+        views: Makes one view of (n, dim) standardised rows, instead of the above: a function of
+            rows and a ``torch.Generator``, or a ``torch.nn.Module``.
         mean: Mean of each feature; None until the first data tells.
         std: Standard deviation of each feature; None until the first data tells.
     """
@@ -42,21 +48,22 @@ class Vectors(Domain):
     out: int = 64
     drop: float = 0.4
     noise: float = 0.1
+    encoder: Any = field(default_factory=NoneType)
+    views: Any = field(default_factory=NoneType)
     mean: tuple[float, ...] | None = field(default=None, repr=False)
     std: tuple[float, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("dim", "hidden", "out"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.drop < 1.0:
-            raise ValueError(f"drop must be a probability below 1, got {self.drop}")
-        if self.noise < 0.0:
-            raise ValueError(f"noise must not be negative, got {self.noise}")
+        check_whole(1, dim=self.dim, hidden=self.hidden, out=self.out)
+        check_number(0, 1, drop=self.drop)
+        check_number(0, noise=self.noise)
+        if self.drop == 1:
+            raise ValueError("drop must be below 1, got 1: no feature would be left")
         for name in ("mean", "std"):
             numbers = getattr(self, name)
             if numbers is not None and len(numbers) != self.dim:
                 raise ValueError(f"{name} must have {self.dim} numbers, got {len(numbers)}")
+        super().__post_init__()
 
     def fit_statistics(self, collection: Any) -> Vectors:
         if self.mean is not None and self.std is not None:
@@ -70,17 +77,19 @@ class Vectors(Domain):
         )
 
     def collect(self, items: Any) -> TensorCollection:
-        """Take a (n, dim) array or tensor, or a list of rows; all numbers must be finite."""
+        """Take a (n, dim) array or tensor, a list of rows, or a torch Dataset of rows or of tuples
+        that begin with one; all numbers must be finite."""
         if isinstance(items, TensorCollection):
-            rows = items.data
-        else:
-            try:
-                rows = torch.as_tensor(np.asarray(items) if isinstance(items, list) else items)
-            except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"vectors must form a (n, {self.dim}) table of numbers, "
-                    f"got {type(items).__name__}: {error}"
-                ) from error
+            items = items.data
+        elif isinstance(items, Dataset):
+            items = [np.asarray(row) for row in dataset_items(items)]
+        try:
+            rows = torch.as_tensor(np.asarray(items) if isinstance(items, list) else items)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"vectors must form a (n, {self.dim}) table of numbers, "
+                f"got {type(items).__name__}: {error}"
+            ) from error
         if len(rows) == 0:
             raise ValueError("there are no items: give at least one vector")
         if rows.dim() != 2 or rows.shape[1] != self.dim:
@@ -112,24 +121,21 @@ class Vectors(Domain):
         beyond = (scaled.abs() - LIMIT).clamp(min=0.0)
         return scaled.clamp(-LIMIT, LIMIT) + scaled.sign() * beyond.log1p()
 
-    def views(self, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        return self._views(batch, generator, len(batch), slice(None))
+    def before_views(self, batch: Tensor) -> Tensor:
+        return self.prepare(batch)
 
-    def views_of_part(self, part: Part, generator: Generator) -> tuple[Tensor, Tensor]:
-        return self._views(part.batch, generator, part.total, part.range)
-
-    def _views(
-        self, batch: Tensor, generator: Generator, total: int, mine: slice
+    def own_views(
+        self, batch: Tensor, generator: Generator, part: Part | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Views of ``batch``, which is this slice of a whole batch of ``total`` items."""
         rows = self.prepare(batch)
+        total, mine = (len(rows), slice(None)) if part is None else (part.total, part.range)
         size, where = (2, total, self.dim), generator.device
         chance = torch.rand(size, generator=generator, device=where)[:, mine].to(rows)
         noise = torch.randn(size, generator=generator, device=where)[:, mine].to(rows)
         first, second = rows * (chance >= self.drop) + self.noise * noise
         return first, second
 
-    def encoder(self) -> nn.Module:
+    def own_encoder(self) -> nn.Module:
         """An MLP with two hidden layers and BatchNorm."""
         return nn.Sequential(
             nn.Linear(self.dim, self.hidden, bias=False),

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from incontrast.data.labelled import Labelled
-from incontrast.data.sources import Source
+from incontrast.data.sources import Source, resolve
 from incontrast.domains.base import Collection, Domain
 from incontrast.memory import content_hash
 from incontrast.workspace.errors import WorkspaceError
@@ -34,13 +33,13 @@ class Intake:
         self.skipped: list[str] = []
         self.source: Source | None = None
         self._collection: Collection | None = None
+        items = resolve(items, domain)
         if isinstance(items, Source):
-            items.check(domain)
             self.source = items
             self.fingerprint = items.fingerprint()
             self.skipped = [skip.reason for skip in items.skipped]
         else:
-            self._collection = domain.collect(items.items if isinstance(items, Labelled) else items)
+            self._collection = domain.collect(items)
             digest = hashlib.blake2b(digest_size=16)
             for part in self._held(self._collection):
                 for content in domain.pack(part, torch.arange(len(part))):
@@ -83,4 +82,4 @@ class Intake:
 
     def _held(self, collection: Collection) -> Iterator[Collection]:
         for indices in torch.split(torch.arange(len(collection)), ROWS):
-            yield self.domain.hold(collection, indices)
+            yield self.domain.materialise(collection, indices)

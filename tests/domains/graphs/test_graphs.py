@@ -289,7 +289,7 @@ class TestBytes:
         assert again.x.numpy().tobytes() == graphs.select(indices).x.numpy().tobytes()
         assert_same(again.take(torch.arange(4)), graphs.take(indices))
         assert Graphs().pack(again, torch.arange(4)) == blobs
-        assert [len(blob) for blob in blobs] == (graphs.sizes()[indices] + 4).tolist()
+        assert [len(blob) for blob in blobs] == (graphs.sizes()[indices] + 8).tolist()
 
     def test_equal_graphs_give_equal_bytes(self) -> None:
         edge_index, x = random_graphs(20)[-1]
@@ -328,7 +328,7 @@ class TestBytes:
 
     def test_header(self) -> None:
         (blob,) = Graphs().pack(Graphs().collect([(TRIANGLE, torch.ones(3, 2))]), torch.tensor([0]))
-        assert struct.unpack("<4s3I", blob[:16]) == (b"ICG1", 3, 6, 2)
+        assert struct.unpack("<4s4I", blob[:20]) == (b"ICG2", 3, 6, 2, 0)
 
 
 class TestDomain:
@@ -336,10 +336,10 @@ class TestDomain:
         check_domain(Graphs(), random_graphs(8))
         check_domain(Graphs(), [(edge_index, None) for edge_index in [TRIANGLE] * 4])
 
-    def test_binds_to_the_first_graphs(self) -> None:
+    def test_fits_the_statistics_of_the_first_graphs(self) -> None:
         domain = Graphs(hidden=4)
         graphs = domain.collect(random_graphs(2))
-        assert domain.fit_statistics(graphs) == Graphs(hidden=4, features=3)
+        assert domain.fit_statistics(graphs) == Graphs(hidden=4, features=3, node_labels=())
         assert domain.features is None
         with pytest.raises(ValueError, match="graphs must be collected first, got list"):
             domain.fit_statistics([])  # type: ignore[arg-type]
@@ -351,10 +351,10 @@ class TestDomain:
             ({"hidden": 0}, "hidden must be at least 1, got 0"),
             ({"layers": 0}, "layers must be at least 1, got 0"),
             ({"steps": 0}, "steps must be at least 1, got 0"),
-            ({"drop": 1.5}, "drop must be a probability, got 1.5"),
-            ({"mask": -0.1}, "mask must be a probability, got -0.1"),
-            ({"mask": float("nan")}, "mask must be a probability, got nan"),
-            ({"walkers": 0.0}, "walkers must be a positive number, got 0.0"),
+            ({"drop": 1.5}, r"drop must be in \[0, 1\], got 1.5"),
+            ({"mask": -0.1}, r"mask must be in \[0, 1\], got -0.1"),
+            ({"mask": float("nan")}, r"mask must be in \[0, 1\], got nan"),
+            ({"walkers": 0.0}, "walkers must be at least 1e-06, got 0.0"),
             ({"per": "node"}, 'per must be "graph" or "batch", got \'node\''),
         ],
     )

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator, Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from incontrast.domains.graphs.collection import GraphBatch
 from incontrast.domains.graphs.domain import Graphs
@@ -260,3 +261,27 @@ class TestWalks:
     def test_a_batch_of_nodes_without_edges(self) -> None:
         none = torch.empty(2, 0, dtype=torch.int64)
         assert set(map(tuple, self.views(numbered(none, 3), 50))) == {(0,), (1,), (2,)}
+
+
+class Dtypes(TorchDispatchMode):
+    """Writes down the types of all tensors that come out of an operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        results = result if isinstance(result, tuple | list) else (result,)
+        self.seen |= {tensor.dtype for tensor in results if isinstance(tensor, Tensor)}
+        return result
+
+
+def test_views_need_no_double_precision() -> None:
+    lonely = (torch.empty(2, 0, dtype=torch.int64), torch.ones(1, 2))
+    batch = batch_of(numbered(both_ways((0, 1), (1, 2), (2, 0)), 4), lonely)
+    with Dtypes() as dtypes:
+        for seed in range(8):
+            Graphs().views(batch, Generator().manual_seed(seed))
+    assert torch.float32 in dtypes.seen
+    assert torch.float64 not in dtypes.seen  # which an Apple GPU has not

@@ -235,11 +235,11 @@ def test_an_encoder_of_ones_own_keeps_its_weights() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": 3}, "size must be at least 4 pixels, got 3"),
+        ({"size": 3}, "size must be at least 4, got 3"),
         ({"size": 8, "channels": 4}, r"channels must be 1 \(grey\) or 3 \(colour\), got 4"),
-        ({"size": 8, "encoder": "resnet50"}, "'small' or a module of your own, got 'resnet50'"),
-        ({"size": 8, "mean": (0.5,)}, "mean and std must have 3 numbers"),
-        ({"size": 8, "channels": 1, "std": (0.0,)}, r"std must be above 0, got \(0.0,\)"),
+        ({"size": 8, "encoder": "resnet50"}, "'small', or a module of your own, got 'resnet50'"),
+        ({"size": 8, "mean": (0.5,)}, "mean must have 3 numbers"),
+        ({"size": 8, "channels": 1, "std": (0.0,)}, "std must be at least 1e-06, got 0.0"),
     ],
 )
 def test_wrong_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -250,7 +250,7 @@ def test_wrong_settings_are_refused(arguments: dict[str, Any], message: str) -> 
 def test_domains_are_values() -> None:
     assert Images(8) == Images(8, 3, views=ImageViews())
     assert Images(8) != Images(8, 1)
-    assert repr(Images(8, 1)).startswith("Images(8, channels=1, encoder='resnet18', views=ImageV")
+    assert repr(Images(8, 1)).startswith("Images(size=8, channels=1, encoder='resnet18', views=Im")
     with pytest.raises(AttributeError, match="cannot assign"):
         Images(8).size = 9  # type: ignore[misc]
 

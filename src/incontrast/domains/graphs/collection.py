@@ -9,7 +9,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-__all__ = ["GraphBatch", "GraphCollection"]
+__all__ = ["GraphBatch", "GraphCollection", "NodeLabels"]
+
+NodeLabels = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +57,22 @@ class GraphBatch:
             object.__setattr__(half, "_whole", self)
         return pair
 
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+    def __getitem__(self, part: slice) -> GraphBatch:
+        """The graphs of a range."""
+        ptr = self.ptr[part.start : part.stop + 1]
+        first, last = int(ptr[0]), int(ptr[-1])
+        inside = (self.edge_index[0] >= first) & (self.edge_index[0] < last)
+        return GraphBatch(
+            self.x[first:last],
+            self.edge_index[:, inside] - first,
+            self.graph[first:last] - part.start,
+            ptr - first,
+        )
+
     @staticmethod
     def join(batches: Sequence[GraphBatch]) -> GraphBatch:
         """One batch with the graphs of all ``batches`` in order."""
@@ -90,12 +108,22 @@ class GraphCollection:
             are sorted by source.
         node_ptr: (graphs + 1,) int64, where the nodes of each graph begin and end in ``x``.
         edge_ptr: (graphs + 1,) int64, likewise for the edges.
+        node_labels: The labels that the last features stand for, where these are zeros and ones:
+            a group for each column of labels.
     """
 
     background: ClassVar[bool] = False
 
-    def __init__(self, x: Tensor, edge_index: Tensor, node_ptr: Tensor, edge_ptr: Tensor) -> None:
+    def __init__(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        node_ptr: Tensor,
+        edge_ptr: Tensor,
+        node_labels: NodeLabels = (),
+    ) -> None:
         self.x = x
+        self.node_labels = node_labels
         self.edge_index = edge_index
         self._ptr = torch.stack([node_ptr, edge_ptr])
         self.node_ptr, self.edge_ptr = self._ptr.unbind()
@@ -129,9 +157,40 @@ class GraphCollection:
 
     def select(self, indices: Tensor) -> Self:
         node_ptr, _, x, _, edge_index, edge_ptr = self._gather(indices)
-        return type(self)(x, edge_index, node_ptr, edge_ptr)
+        return type(self)(x, edge_index, node_ptr, edge_ptr, self.node_labels)
+
+    def with_labels(self, node_labels: NodeLabels) -> Self:
+        """These graphs with a feature for each of these labels, whichever they have themselves.
+
+        Raises:
+            ValueError: A node has a label that is not among them.
+        """
+        if self.node_labels == node_labels:
+            return self
+        groups = [len(group) for group in self.node_labels]
+        if len(groups) != len(node_labels):
+            raise ValueError(
+                f"nodes must have {len(node_labels)} columns of labels like those of the first "
+                f"graphs, got {len(groups)}"
+            )
+        attributes, *own = torch.split(self.x, [self.features - sum(groups), *groups], dim=1)
+        tables = [attributes]
+        for table, found, known in zip(own, self.node_labels, node_labels, strict=True):
+            tables.append(table.new_zeros(len(table), len(known)))
+            for column, label in zip(table.unbind(1), found, strict=True):
+                if label in known:
+                    tables[-1][:, known.index(label)] = column
+                elif bool(column.any()):
+                    raise ValueError(
+                        f"the label {label} of nodes was not among the labels of the first graphs, "
+                        f"{_listed(known)}: leave such graphs out, or fit again with "
+                        "Graphs(node_labels=...) that lists every label there may be"
+                    )
+        x = torch.cat(tables, dim=1)
+        return type(self)(x, self.edge_index, self.node_ptr, self.edge_ptr, node_labels)
 
     def extend(self, other: Self) -> Self:
+        other = other.with_labels(self.node_labels)
         if other.features != self.features:
             raise ValueError(
                 f"nodes must have {self.features} features like those of the first graphs, "
@@ -142,6 +201,7 @@ class GraphCollection:
             torch.cat([self.edge_index, other.edge_index], dim=1),
             torch.cat([self.node_ptr, other.node_ptr[1:] + self.x.shape[0]]),
             torch.cat([self.edge_ptr, other.edge_ptr[1:] + self.edge_index.shape[1]]),
+            self.node_labels,
         )
 
     def _gather(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -167,3 +227,8 @@ def _rows(sizes: Tensor, shift: Tensor, total: int) -> tuple[Tensor, Tensor]:
     rows = shift.index_select(0, group)
     rows += torch.arange(total)
     return group, rows
+
+
+def _listed(labels: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, labels[:8]))
+    return shown if len(labels) <= 8 else f"{shown}, … {labels[-1]}"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import NoneType
 from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Collection, Domain, Part
+from incontrast.domains.arguments import (
+    ArgumentDomain,
+    check_number,
+    check_whole,
+)
+from incontrast.domains.base import Collection, Part
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection
 from incontrast.domains.graphs.encoder import GCN
 from incontrast.domains.graphs.packing import pack_graphs, unpack_graphs
@@ -21,7 +26,7 @@ __all__ = ["Graphs"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graphs(Domain):
+class Graphs(ArgumentDomain):
     """Graphs with features at their nodes; those without any get degree profiles.
 
     A view of a graph is one of three changes, each as likely (You et al. 2020): nodes are dropped,
@@ -38,6 +43,12 @@ class Graphs(Domain):
         steps: Steps of each walker.
         per: Whether the change is drawn for each ``"graph"`` or once for a whole ``"batch"``;
             always anew for each of the two views.
+        encoder: A module or a function that makes one, instead of the GCN: a ``GraphBatch`` of n
+            graphs in, (n, d) out.
+        views: Makes one view of a ``GraphBatch``, instead of the above: a function of the batch and
+            a ``torch.Generator``, or a ``torch.nn.Module``.
+        node_labels: For graphs of ``tu``: the labels that the last features of a node stand for, a
+            group for each column of labels; None until the first data tells.
 
     >>> import torch
     >>> triangle = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
@@ -57,18 +68,22 @@ class Graphs(Domain):
     walkers: float = 0.2
     steps: int = 20
     per: Literal["graph", "batch"] = "graph"
+    encoder: Any = field(default_factory=NoneType)
+    views: Any = field(default_factory=NoneType)
+    node_labels: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("features", "hidden", "layers", "steps"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("drop", "mask"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must be a probability, got {getattr(self, name)}")
-        if not 0.0 < self.walkers < math.inf:
-            raise ValueError(f"walkers must be a positive number, got {self.walkers}")
+        check_whole(1, hidden=self.hidden, layers=self.layers, steps=self.steps)
+        if self.features is not None:
+            check_whole(1, features=self.features)
+        check_number(0, 1, drop=self.drop, mask=self.mask)
+        check_number(1e-6, walkers=self.walkers)
         if self.per not in ("graph", "batch"):
             raise ValueError(f'per must be "graph" or "batch", got {self.per!r}')
+        if self.node_labels is not None:
+            labels = tuple(tuple(int(label) for label in group) for group in self.node_labels)
+            object.__setattr__(self, "node_labels", labels)
+        super().__post_init__()
 
     def collect(self, items: Any) -> GraphCollection:
         """Take a list of ``torch_geometric`` ``Data`` or one of its data sets, a list of pairs
@@ -76,8 +91,7 @@ class Graphs(Domain):
 
         An undirected edge is two edges, one in each direction.
         """
-        graphs = items if isinstance(items, GraphCollection) else read_graphs(items)
-        return self._fitting(graphs)
+        return self._fitting(items if isinstance(items, GraphCollection) else read_graphs(items))
 
     def fit_statistics(self, collection: Collection) -> Graphs:
         if not isinstance(collection, GraphCollection):
@@ -85,18 +99,13 @@ class Graphs(Domain):
                 f"graphs must be collected first, got {type(collection).__name__}: "
                 "give what collect() returns"
             )
-        return replace(self, features=self._fitting(collection).features)
+        graphs = self._fitting(collection)
+        return replace(self, features=graphs.features, node_labels=graphs.node_labels)
 
-    def views(self, batch: GraphBatch, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
-        return self._views(batch, generator)
-
-    def views_of_part(self, part: Part, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
-        sizes = [_nodes(collection, indices) for collection, indices in part.sources]
-        return self._views(part.batch, generator, torch.cat(sizes), part.start)
-
-    def _views(
-        self, batch: GraphBatch, generator: Generator, whole: Tensor | None = None, start: int = 0
+    def own_views(
+        self, batch: GraphBatch, generator: Generator, part: Part | None = None
     ) -> tuple[GraphBatch, GraphBatch]:
+        sources = [] if part is None else part.sources
         return two_views(
             batch,
             generator,
@@ -105,14 +114,14 @@ class Graphs(Domain):
             walkers=self.walkers,
             steps=self.steps,
             per=self.per,
-            whole=whole,
-            start=start,
+            whole=torch.cat([_nodes(*source) for source in sources]) if sources else None,
+            start=0 if part is None else part.start,
         )
 
     def join(self, batches: Sequence[GraphBatch]) -> GraphBatch:
         return GraphBatch.join(batches)
 
-    def encoder(self) -> nn.Module:
+    def own_encoder(self) -> nn.Module:
         """The paper's GCN."""
         if self.features is None:
             raise ValueError(
@@ -128,6 +137,9 @@ class Graphs(Domain):
         return self._fitting(unpack_graphs(blobs))
 
     def _fitting(self, graphs: GraphCollection) -> GraphCollection:
+        """These graphs with the features of the first ones, in their order."""
+        if self.node_labels is not None:
+            graphs = graphs.with_labels(self.node_labels)
         if self.features not in (None, graphs.features):
             raise ValueError(
                 f"nodes must have {self.features} features, got {graphs.features}: "

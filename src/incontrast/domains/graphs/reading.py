@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from incontrast.domains.graphs.collection import GraphCollection
+from incontrast.domains.base import dataset_items
+from incontrast.domains.graphs.collection import GraphCollection, NodeLabels
 
 __all__ = ["checked_graphs", "local_degree_profile", "read_graphs"]
 
@@ -18,7 +20,9 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 def read_graphs(items: Any) -> GraphCollection:
     """A collection of what PyG calls ``Data``, or of pairs (edge_index, x) where x may be None."""
-    if not isinstance(items, Iterable):
+    if isinstance(items, Dataset) and not isinstance(items, Iterable):
+        items = dataset_items(items)
+    if not isinstance(items, Iterable) or isinstance(items, str):
         raise ValueError(
             f"graphs must come as a list or a data set, got {type(items).__name__}: "
             "give [graph] for a single one"
@@ -48,7 +52,11 @@ def read_graphs(items: Any) -> GraphCollection:
 
 
 def checked_graphs(
-    x: Tensor | None, edge_index: Tensor, node_ptr: Tensor, edge_ptr: Tensor
+    x: Tensor | None,
+    edge_index: Tensor,
+    node_ptr: Tensor,
+    edge_ptr: Tensor,
+    node_labels: NodeLabels = (),
 ) -> GraphCollection:
     """A collection of these columns, with sorted edges; degree profiles where ``x`` is None."""
     nodes, sizes = int(node_ptr[-1]), node_ptr.diff()
@@ -76,7 +84,8 @@ def checked_graphs(
         edge_index = edge_index[:, order.argsort()]
     if x is None:
         x = local_degree_profile(edge_index + offset, nodes)
-    return GraphCollection(x.contiguous(), edge_index.int().contiguous(), node_ptr, edge_ptr)
+    edge_index = edge_index.int().contiguous()
+    return GraphCollection(x.contiguous(), edge_index, node_ptr, edge_ptr, node_labels)
 
 
 def local_degree_profile(edge_index: Tensor, nodes: int) -> Tensor:

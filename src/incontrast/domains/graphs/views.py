@@ -74,24 +74,25 @@ def _visited(
     nodes = batch.x.shape[0]
     root, sizes = _random_nodes(ptr, graphs, draw.roots(graphs))
     walker = torch.repeat_interleave(_walkers(sizes, walkers))
-    luck = draw.luck(steps, walker.shape[0], walkers).double()
+    luck = draw.luck(steps, walker.shape[0], walkers)
     root = root.index_select(0, walker)
     here = root.remainder(max(nodes, 1))  # both copies have the edges of the batch
     copy = root - here
     source, neighbour = batch.edge_index.unbind()
-    degree = torch.zeros(nodes, dtype=torch.float64, device=root.device)
-    degree.scatter_add_(0, source, degree.new_ones(()).expand(source.shape[0]))
+    degree = torch.bincount(source, minlength=nodes)
     first = degree.cumsum(0).sub_(degree)  # where the edges of each node begin
-    if nodes and degree.min().item() == 0.0:
+    if nodes and int(degree.min()) == 0:
         # A walker that has nowhere to go stays: an edge to itself, behind all others.
         itself = torch.arange(nodes, device=root.device)
-        first = torch.where(degree == 0.0, itself + source.shape[0], first)
+        first = torch.where(degree == 0, itself + source.shape[0], first)
         neighbour = torch.cat([neighbour, itself])
     trail = [here]
-    # Single-precision draws stay so far below 1 that no sum is rounded up to the next node.
+    degree = degree.float()
+    # A draw is at least half a unit in the last place below 1, and so is its product with a degree
+    # below that degree: rounding never leads to the edges of the next node.
     for share in luck.unbind():
-        edge = torch.addcmul(first.index_select(0, here), degree.index_select(0, here), share)
-        here = neighbour.index_select(0, edge.long())
+        edge = degree.index_select(0, here).mul_(share).long().add_(first.index_select(0, here))
+        here = neighbour.index_select(0, edge)
         trail.append(here)
     return torch.stack(trail).add_(copy).view(-1)
 

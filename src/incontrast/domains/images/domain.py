@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Domain, Part
+from incontrast.domains.arguments import (
+    ArgumentDomain,
+    check_number,
+    check_whole,
+)
+from incontrast.domains.base import Part
 from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
 from incontrast.domains.images.reading import read_images
@@ -21,7 +25,6 @@ from incontrast.domains.images.views import ImageViews
 __all__ = ["Images"]
 
 Network = Literal["resnet18", "resnet18-standard", "small"]
-Encoder = Network | nn.Module | Callable[[], nn.Module]
 
 _IMAGENET = {  # channels: mean and std
     1: ((0.449,), (0.226,)),
@@ -30,8 +33,8 @@ _IMAGENET = {  # channels: mean and std
 _PIXELS, _FILE = b"p", b"f"  # the first byte of a packed item
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class Images(Domain):
+@dataclass(frozen=True)
+class Images(ArgumentDomain):
     """Images, seen as squares of one size.
 
     ``Images(224)`` is the setting of the paper. Up to 64 px, ResNet-18 begins with a 3×3
@@ -45,9 +48,11 @@ class Images(Domain):
             accelerator; a module of your own, whose weights are the start (of every encoder: it
             is copied), so that pretrained ones are kept; or a function without arguments that
             makes a new module. Takes (n, channels, size, size) and gives (n, d).
-        views: What a random view is.
-        mean: Mean of the pixels in [0, 1] for each channel, ImageNet's unless given.
-        std: Their standard deviation, ImageNet's unless given.
+        views: What a random view is: ``ImageViews``, or whatever makes one view of (n, channels,
+            size, size) pixels in [0, 1]: a function of pixels and a ``torch.Generator``, or a
+            ``torch.nn.Module`` (torchvision's v2 transforms, kornia).
+        mean: Mean of the pixels in [0, 1] for each channel; None for ImageNet's.
+        std: Their standard deviation; None for ImageNet's.
 
     >>> domain = Images(8, channels=1, encoder="small")
     >>> batch = torch.zeros(5, 1, 8, 8, dtype=torch.uint8)
@@ -57,63 +62,36 @@ class Images(Domain):
     """
 
     size: int
-    channels: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    # The arguments ``encoder`` and ``views``, whose names a Domain has for its methods.
-    network: Encoder
-    augmentation: ImageViews
+    channels: int = 3
+    _: KW_ONLY
+    encoder: Any = field(default_factory=lambda: "resnet18")
+    views: Any = field(default_factory=ImageViews)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
-    def __init__(
-        self,
-        size: int,
-        channels: int = 3,
-        *,
-        encoder: Encoder = "resnet18",
-        views: ImageViews | None = None,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-    ) -> None:
-        if size < 4:
-            raise ValueError(f"size must be at least 4 pixels, got {size}")
-        if channels not in _IMAGENET:
-            raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {channels}")
-        if isinstance(encoder, str) and encoder not in get_args(Network):
-            names = ", ".join(repr(name) for name in get_args(Network))
-            raise ValueError(f"encoder must be {names} or a module of your own, got {encoder!r}")
-        fields = {
-            "size": size,
-            "channels": channels,
-            "mean": tuple(_IMAGENET[channels][0] if mean is None else mean),
-            "std": tuple(_IMAGENET[channels][1] if std is None else std),
-            "network": encoder,
-            "augmentation": ImageViews() if views is None else views,
-        }
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-        if not (len(self.mean) == len(self.std) == channels):
-            raise ValueError(
-                f"mean and std must have {channels} numbers, one for each channel, "
-                f"got {self.mean} and {self.std}"
-            )
-        if not all(math.isfinite(value) and value > 0 for value in self.std):
-            raise ValueError(f"std must be above 0, got {self.std}")
+    networks: ClassVar[tuple[str, ...]] = get_args(Network)
+    recipes: ClassVar[tuple[type, ...]] = (ImageViews,)
 
-    def __repr__(self) -> str:
-        return (
-            f"Images({self.size}, channels={self.channels}, encoder={self.network!r}, "
-            f"views={self.augmentation!r}, mean={self.mean}, std={self.std})"
-        )
+    def __post_init__(self) -> None:
+        check_whole(4, size=self.size)
+        if self.channels not in _IMAGENET:
+            raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {self.channels!r}")
+        for name, usual in zip(("mean", "std"), _IMAGENET[self.channels], strict=True):
+            if getattr(self, name) is None:
+                continue
+            numbers = tuple(getattr(self, name))
+            if len(numbers) != self.channels:
+                raise ValueError(
+                    f"{name} must have {self.channels} numbers, one for each channel, got {numbers}"
+                )
+            for number in numbers:
+                check_number(-math.inf if name == "mean" else 1e-6, **{name: number})
+            object.__setattr__(self, name, None if numbers == usual else numbers)
+        super().__post_init__()
 
     def arguments(self) -> dict[str, Any]:
-        return {
-            "size": self.size,
-            "channels": self.channels,
-            "encoder": self.network,
-            "views": self.augmentation,
-            "mean": self.mean,
-            "std": self.std,
-        }
+        mean, std = self._statistics()
+        return super().arguments() | {"mean": mean, "std": std}
 
     def collect(self, items: Any) -> ImageCollection:
         """Check images and bring them into columns.
@@ -133,39 +111,27 @@ class Images(Domain):
         """(n, C, S, S) uint8 pixels as normalised floats."""
         return self._normalised(batch / 255)
 
-    def views(self, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        return self._views(batch, generator, len(batch), 0)
+    def before_views(self, batch: Tensor) -> Tensor:
+        return batch / 255
 
-    def views_of_part(self, part: Part, generator: Generator) -> tuple[Tensor, Tensor]:
-        return self._views(part.batch, generator, part.total, part.start)
+    def after_views(self, view: Tensor) -> Tensor:
+        return self._normalised(view)
 
-    def _views(
-        self, batch: Tensor, generator: Generator, total: int, start: int
+    def own_views(
+        self, batch: Tensor, generator: Generator, part: Part | None = None
     ) -> tuple[Tensor, Tensor]:
-        pixels = batch / 255
-        first, second = (
-            self.augmentation(pixels, generator, total=total, start=start) for _ in range(2)
-        )
+        total, start = (len(batch), 0) if part is None else (part.total, part.start)
+        first, second = self.views.given.pair(batch / 255, generator, total=total, start=start)
         return self._normalised(first), self._normalised(second)
 
-    def encoder(self) -> nn.Module:
-        if self.network == "resnet18":
-            return ResNet18(self.channels, "small" if self.size <= 64 else "standard")
-        if self.network == "resnet18-standard":
-            return ResNet18(self.channels, "standard")
-        if self.network == "small":
+    def own_encoder(self) -> nn.Module:
+        name = self.encoder.given
+        if name == "small":
             return SmallEncoder(self.channels, self.size)
-        if isinstance(self.network, nn.Module):
-            return copy.deepcopy(self.network)
-        module = self.network()
-        if not isinstance(module, nn.Module):
-            raise TypeError(
-                f"the function given as encoder must return a torch.nn.Module, "
-                f"got {type(module).__name__}"
-            )
-        return module
+        small = name in (None, "resnet18") and self.size <= 64
+        return ResNet18(self.channels, "small" if small else "standard")
 
-    def hold(self, collection: ImageCollection, indices: Tensor) -> ImageCollection:
+    def materialise(self, collection: ImageCollection, indices: Tensor) -> ImageCollection:
         return ImageCollection(collection.take(indices))
 
     def pack(self, collection: ImageCollection, indices: Tensor) -> list[bytes]:
@@ -203,5 +169,9 @@ class Images(Domain):
         )
 
     def _normalised(self, pixels: Tensor) -> Tensor:
-        mean, std = pixels.new_tensor(self.mean), pixels.new_tensor(self.std)
+        mean, std = map(pixels.new_tensor, self._statistics())
         return pixels.sub_(mean[:, None, None]).div_(std[:, None, None])
+
+    def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        mean, std = _IMAGENET[self.channels]
+        return self.mean or mean, self.std or std

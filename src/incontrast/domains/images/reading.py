@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
+from incontrast.domains.base import dataset_items
 from incontrast.domains.images.arrays import CHUNK, as_tensor, fit_arrays
 from incontrast.domains.images.collection import ImageCollection, check_files, fit
 
@@ -37,7 +38,7 @@ def read_images(items: Any, size: int, channels: int) -> ImageCollection:
     elif isinstance(items, np.ndarray | Tensor):
         collection = ImageCollection(fit_arrays(as_tensor(items), size, channels))
     elif isinstance(items, Dataset):
-        collection = _from_stream(_each(items), size, channels)
+        collection = _from_stream(dataset_items(items), size, channels)
     elif isinstance(items, list | tuple):
         collection = _from_stream(items, size, channels)
     else:
@@ -129,15 +130,6 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
     convert_waiting()
     check_files(files)
     return ImageCollection(torch.cat(pixels), files, torch.tensor(source, dtype=torch.int64))
-
-
-def _each(dataset: Dataset[Any]) -> Iterator[Any]:
-    # Not every Dataset ends its own iteration with an IndexError.
-    if isinstance(dataset, IterableDataset):
-        yield from dataset
-    else:
-        for index in range(len(dataset)):  # type: ignore[arg-type]
-            yield dataset[index]
 
 
 def _check_array(array: Tensor, first: Tensor, number: int) -> None:

@@ -67,6 +67,13 @@ class ImageViews:
                 f"got {self.jitter}"
             )
 
+    def pair(
+        self, pixels: Tensor, generator: Generator, *, total: int, start: int
+    ) -> tuple[Tensor, Tensor]:
+        """Two random views of every image; arguments as in a call."""
+        first, second = (self(pixels, generator, total=total, start=start) for _ in range(2))
+        return first, second
+
     def __call__(
         self, pixels: Tensor, generator: Generator, *, total: int | None = None, start: int = 0
     ) -> Tensor:

@@ -1,0 +1,170 @@
+"""Arguments that the domains of the library share: an encoder and views of one's own, numbers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, nn
+
+from incontrast.domains.base import Domain, Part
+from incontrast.randomness import seeded
+
+__all__ = ["Argument", "ArgumentDomain", "check_number", "check_whole"]
+
+
+class Argument(partial[Any]):
+    """``encoder`` or ``views`` of a domain: an argument, and the method of the same name.
+
+    Called, it is the method. Compared, shown, saved, or passed on by ``dataclasses.replace``, it is
+    what was given.
+    """
+
+    given: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Argument) and bool(self.given == other.given)
+
+    def __hash__(self) -> int:
+        return hash(self.given)
+
+    def __repr__(self) -> str:
+        return repr(self.given)
+
+
+class ArgumentDomain(Domain):
+    """A domain, as a dataclass, with the fields ``encoder`` and ``views``.
+
+    Their defaults are factories, which leave the methods of the same names on the class.
+
+    ``encoder`` is None for the domain's own, one of its ``networks``, a module, whose weights are
+    the start of every encoder (it is copied), or a function without arguments that makes a module.
+
+    ``views`` is None for the domain's own, or whatever makes one random view of a batch: a function
+    of the batch and a ``torch.Generator`` to draw from, or a ``torch.nn.Module`` (torchvision's v2
+    transforms, kornia) that is called with the batch while torch's own generators are seeded.
+    """
+
+    networks: ClassVar[tuple[str, ...]] = ()
+    """Encoders that have a name."""
+    recipes: ClassVar[tuple[type, ...]] = (type(None),)
+    """Values of ``views`` that the domain's own views understand."""
+
+    def __post_init__(self) -> None:
+        given = {name: self._given(name) for name in ("encoder", "views")}
+        self._check_arguments(**given)
+        for name, value in given.items():
+            inherited = getattr(type(self), name)
+            usual = inherited is getattr(ArgumentDomain, name)
+            # A method that a subclass overrides stays what it is.
+            argument = Argument(self._method(name, value) if usual else inherited.__get__(self))
+            argument.given = value
+            object.__setattr__(self, name, argument)
+
+    def _method(self, name: str, given: Any) -> Callable[..., Any]:
+        if name == "encoder":
+            named = given is None or isinstance(given, str)
+            return self.own_encoder if named else self._given_encoder
+        return self.own_views if isinstance(given, self.recipes) else self._given_views
+
+    def encoder(self) -> nn.Module:
+        module: nn.Module = self._method("encoder", self._given("encoder"))()
+        return module
+
+    def views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
+        first, second = self._method("views", self._given("views"))(batch, generator)
+        return first, second
+
+    def arguments(self) -> dict[str, Any]:
+        return {name: self._given(name) for name in vars(self)}
+
+    @abstractmethod
+    def own_encoder(self) -> nn.Module:
+        """A new encoder: the usual one, or the network that was named."""
+
+    @abstractmethod
+    def own_views(
+        self, batch: Any, generator: Generator, part: Part | None = None
+    ) -> tuple[Any, Any]:
+        """Two views of a batch, which may be part of a larger one."""
+
+    def before_views(self, batch: Any) -> Any:
+        """A batch as views of a user's own take it."""
+        return batch
+
+    def after_views(self, view: Any) -> Any:
+        """What such a view becomes for the encoder."""
+        return view
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[Any, Any]:
+        argument: Argument = vars(self)["views"]
+        if argument.func == self.own_views:
+            return self.own_views(part.batch, generator, part)
+        return super().views_of_part(part, generator)
+
+    def _given_encoder(self) -> nn.Module:
+        given = self._given("encoder")
+        module = copy.deepcopy(given) if isinstance(given, nn.Module) else given()
+        if not isinstance(module, nn.Module):
+            raise TypeError(
+                "the function given as encoder must return a torch.nn.Module, "
+                f"got {type(module).__name__}"
+            )
+        return module
+
+    def _given_views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
+        given, batch = self._given("views"), self.before_views(batch)
+
+        def view() -> Any:
+            if not isinstance(given, nn.Module):
+                return self.after_views(given(batch, generator))
+            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+            with seeded(seed, device=batch.device):
+                return self.after_views(given(batch))
+
+        return view(), view()
+
+    def _given(self, name: str) -> Any:
+        value = getattr(self, name)
+        return value.given if isinstance(value, Argument) else value
+
+    def _check_arguments(self, encoder: Any, views: Any) -> None:
+        if isinstance(encoder, str) and encoder not in self.networks:
+            names = "".join(f"{name!r}, " for name in self.networks)
+            raise ValueError(f"encoder must be {names}or a module of your own, got {encoder!r}")
+        if encoder is not None and not isinstance(encoder, str) and not callable(encoder):
+            raise TypeError(
+                "encoder must be a torch.nn.Module or a function without arguments that makes one, "
+                f"got {encoder!r}"
+            )
+        if isinstance(views, type) or not (views is None or callable(views)):
+            hint = " (without its parentheses?)" if isinstance(views, type) else ""
+            raise TypeError(
+                "views must be a function of a batch and a torch.Generator, or a torch.nn.Module, "
+                f"that gives one view, got {views!r}{hint}"
+            )
+
+
+def check_whole(least: int, /, **numbers: Any) -> None:
+    """Refuse what is no whole number, or too small a one."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise TypeError(f"{name} must be a whole number, got {value!r}")
+        if int(value) < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_number(low: float, high: float = math.inf, /, **numbers: Any) -> None:
+    """Refuse what is no finite number, or not in [low, high]."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+        if not (low <= float(value) <= high and math.isfinite(value)):
+            bounds = f"in [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
+            raise ValueError(f"{name} must be {bounds}, got {value}")
