@@ -75,7 +75,7 @@ def init(
         memory=POLICIES[memory](items=memory_items, bytes=memory_bytes),
         seed=seed,
     )
-    if threads is None and not (isinstance(domain, Images) and domain.network != "small"):
+    if threads is None and not (isinstance(domain, Images) and domain.encoder.given != "small"):
         threads = 1  # such encoders are too small to share
     workspace = Workspace.create(folder, learner, tolerance=tolerance, keep=keep, threads=threads)
     return Answer(
