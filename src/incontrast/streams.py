@@ -39,7 +39,7 @@ def by_growth(items: Any, alpha: float, seed: int = 0) -> tuple[Any, Any]:
 
 
 def by_class(items: Any, new: Sequence[int], labels: Any = None) -> tuple[Any, Any]:
-    """Split items so that some classes are new: the noise distribution really changes.
+    """Split items so that some classes are new: the distribution of negatives really changes.
 
     Args:
         items: As in ``by_growth``.

@@ -1,6 +1,6 @@
 """Deep deterministic policy gradient (Lillicrap et al. 2016) for learning rates, top to bottom.
 
-An agent sees the recent past (the state), proposes a learning rate (the action) and is rewarded by
+An agent sees the recent past (the state), chooses a learning rate (the action) and is rewarded by
 the fall of the loss. The actor μ is a 2-layer LSTM of 20 units over the state, the critic Q a
 3-layer network of 10 units; both have target twins that follow with momentum m = 10⁻³. This is the
 paper's LRL (Eq. 13–15); ``schedules/learned.py`` builds the agent that users get on it.

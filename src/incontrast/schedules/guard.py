@@ -15,7 +15,7 @@ SHAKY = 0.08  # of the first mean loss: the change between windows as long as it
 class Guard:
     """Watches the mean loss of windows of steps; harm is a rise beyond what chance explains.
 
-    After a rollback the rate that did it is remembered as a ceiling, which rises again slowly.
+    After a rollback the learning rate that did it becomes a ceiling, which rises again slowly.
 
     Args:
         tolerance: A rise above the best mean so far, relative to it, that is never harm.
@@ -28,24 +28,24 @@ class Guard:
         self._tolerance, self._relief = tolerance, relief
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._best = float("inf")
-        self._noise = 0.0
+        self._spread = 0.0
         self._spared = False
 
-    def judge(self, mean: float, rate: float) -> Verdict | None:
-        """What to do after a window of this mean loss, made with this rate."""
+    def judge(self, mean: float, lr: float) -> Verdict | None:
+        """What to do after a window of this mean loss, made with this learning rate."""
         self.ceiling *= self._relief
         if not self._recent:
-            self._best, self._noise = mean, SHAKY * abs(mean)
+            self._best, self._spread = mean, SHAKY * abs(mean)
         hopeless = mean > self._best + 4.0 * self._slack()
         if hopeless or (self.harmful(mean) and not self._spared):
             # The window after a rollback is spared, or noise could hold a run at its checkpoint.
             self._spared = True
             self.rollbacks += 1
-            self.ceiling = rate / 2.0
+            self.ceiling = lr / 2.0
             return "rollback"
         self._spared = False
         if self._recent:
-            self._noise += 0.2 * (abs(mean - self._recent[-1]) - self._noise)
+            self._spread += 0.2 * (abs(mean - self._recent[-1]) - self._spread)
         self._recent.append(mean)
         now = sum(self._recent) / len(self._recent)
         # The lowest of many means is low by luck: it is given up, slowly.
@@ -56,4 +56,4 @@ class Guard:
         return mean > self._best + self._slack()
 
     def _slack(self) -> float:
-        return max(self._tolerance * abs(self._best), 5.0 * self._noise)
+        return max(self._tolerance * abs(self._best), 5.0 * self._spread)

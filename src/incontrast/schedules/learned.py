@@ -1,6 +1,6 @@
-"""Learning rates that need no tuning: a DDPG agent that comes with knowledge from elsewhere.
+"""Learning rates that need no tuning: a DDPG agent that was trained on other data before.
 
-A few hundred noisy decisions in one update cannot teach a policy (docs/learning-rates.md). So the
+A few hundred noisy decisions in one update cannot teach a policy (docs/schedules.md). So the
 policy comes with the package, trained by ``tools/policy/train.py`` on many short updates of small
 tasks, and what an agent learns here is added to that, slowly. Where the paper's agent sets the
 learning rate of each step anew within two decades, this one multiplies it, every few steps, by a
@@ -35,16 +35,14 @@ DISCOUNT = 0.97
 FACTOR = 4.0  # by which the first decision changes the learning rate at most
 SETTLING, LEAST = 12, 0.1  # decisions that halve the exponent of that, and where it ends
 LOWEST, HIGHEST = 1e-8, 10.0  # learning rates
-SETTLED, FALLING = (
-    24,
-    25,
-)  # decisions until the learning rate has settled, and that its bound falls with
+SETTLED = 24  # decisions until the learning rate has settled
+FALLING = 25  # decisions after that in which its bound falls by √2
 LARGE = 1e6  # stands for a loss that is not finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(Schedule):
-    """LearningRate by an agent that has seen many updates before, and goes on learning.
+    """Learning rates by an agent that has seen many updates before, and keeps learning.
 
     Args:
         start: The first learning rate; it hardly matters.
@@ -141,9 +139,9 @@ class LearnedRate(LearningRate):
             self.replay.add(before, self._action, -10.0 * relative(mean, self._last), state)
         self._decisions += 1
         self._learn()
-        self._verdict = self._judge(mean)
+        self._verdict = None if self.guard is None else self.guard.judge(mean, self.lr)
         if self._verdict == "rollback":
-            # As far as the next decision is concerned, what is rollbacks has never happened.
+            # As far as the next decision is concerned, a rollback undoes has never happened.
             self._entries.pop()
             self._action, self._fresh = -1.0, True
         else:
@@ -157,11 +155,6 @@ class LearnedRate(LearningRate):
             self._settled.clear()
         if SETTLED // 2 < self._calm <= SETTLED:
             self._settled.append(self.lr)
-
-    def _judge(self, mean: float) -> Verdict | None:
-        if self.guard is None:
-            return None
-        return self.guard.judge(mean, self.lr)
 
     def _reach(self) -> float:
         """The largest factor of a decision: the longer a run, the smaller.
@@ -184,12 +177,11 @@ class LearnedRate(LearningRate):
         return max(self._settled) / fall
 
     def _entry(self, mean: float) -> Tensor:
-        spread = pstdev(self._losses) / (abs(mean) + 1e-12)
         return entry(
             self.lr,
             change=relative(mean, self._last),
-            level=relative(mean, self._first),
-            spread=spread,
+            rise=relative(mean, self._first),
+            spread=pstdev(self._losses) / (abs(mean) + 1e-12),
             decisions=self._decisions,
         )
 
@@ -231,13 +223,13 @@ def relative(value: float, reference: float) -> float:
     return 2.0 * (value - reference) / (abs(value) + abs(reference) + 1e-12)
 
 
-def entry(lr: float, *, change: float, level: float, spread: float, decisions: int) -> Tensor:
+def entry(lr: float, *, change: float, rise: float, spread: float, decisions: int) -> Tensor:
     """(features,) of one window of steps, each of about unit size.
 
     Args:
         lr: The learning rate it was made with.
         change: Of the mean loss, relative to the window before.
-        level: Of the mean loss, relative to the first.
+        rise: Of the mean loss, relative to the first.
         spread: Of its losses, relative to their mean.
         decisions: Decisions before this one.
     """
@@ -245,7 +237,7 @@ def entry(lr: float, *, change: float, level: float, spread: float, decisions: i
         [
             math.log(lr / 1e-3) / math.log(100.0),
             math.tanh(5.0 * change),
-            2.0 * level,
+            2.0 * rise,
             math.tanh(5.0 * spread),
             math.log1p(decisions) / 4.0,
         ]

@@ -1,4 +1,4 @@
-"""The paper's LRL to the letter: an agent that proposes the rate of every step."""
+"""The paper's LRL to the letter: an agent that chooses the learning rate of every step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["DDPG", "Agent"]
 
 @dataclass(frozen=True, kw_only=True)
 class DDPG(Schedule):
-    """LearningRate proposed by a DDPG agent that learns as training goes on, as the paper has it.
+    """Learning rates of a DDPG agent that learns while training runs, as the paper has it.
 
     It explores two decades of learning rate in a run of a few hundred steps. What comes of that
-    differs from seed to seed (docs/rates.md); ``Learned()`` is the one to use.
+    differs from seed to seed (docs/schedules.md); ``Learned()`` is the one to use.
 
     Args:
-        low: The smallest rate, action −1.
-        high: The largest rate, action 1; in between the action is linear in the rate's logarithm.
+        low: The smallest learning rate, action −1.
+        high: The largest, action 1; in between the action is linear in the logarithm.
         window: Losses in a state.
         discount: γ.
         momentum: m, by which target networks follow.
@@ -50,7 +50,9 @@ class DDPG(Schedule):
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high:
-            raise ValueError(f"rates must satisfy 0 < low < high, got {self.low} and {self.high}")
+            raise ValueError(
+                f"learning rates must satisfy 0 < low < high, got {self.low} and {self.high}"
+            )
         if self.window < 1 or self.batch_size < 1 or self.replay < self.batch_size:
             raise ValueError(
                 "window and batch_size must be at least 1 and replay at least batch_size, "
@@ -63,7 +65,7 @@ class DDPG(Schedule):
 
 
 class Agent(LearningRate):
-    """One agent: proposes rates, observes losses, learns from both."""
+    """One agent: chooses learning rates, observes losses, learns from both."""
 
     def __init__(self, schedule: DDPG, generator: Generator) -> None:
         self.schedule = schedule
@@ -98,7 +100,7 @@ class Agent(LearningRate):
         return None
 
     def next_lr(self, progress: float) -> float:
-        """a_t = μ(s_t) + N_t (Eq. 14), as a rate."""
+        """a_t = μ(s_t) + N_t (Eq. 14), as a learning rate."""
         action = self.networks.act(self._state) + self.noise.sample()
         self._action = min(max(action, -1.0), 1.0)
         low, high = math.log(self.schedule.low), math.log(self.schedule.high)

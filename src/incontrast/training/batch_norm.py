@@ -8,7 +8,7 @@ block, so that encoders stay as they are, whoever wrote them, also under ``funct
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -116,22 +116,24 @@ class _Normalise(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, variance = ctx.saved_tensors
         # Grad mode tells whether this derivative is to be differentiated again.
         rule = _differentiable_backward if torch.is_grad_enabled() else _fused_backward
-        return *rule(gradient, x, weight, mean, variance, ctx.count, ctx.eps), *(None,) * 4
+        inputs = _Inputs(*ctx.saved_tensors, ctx.count, ctx.eps)
+        return *rule(gradient, inputs), *(None,) * 4
 
 
-def _fused_backward(
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    count: int,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+class _Inputs(NamedTuple):
+    x: Tensor
+    weight: Tensor
+    mean: Tensor
+    variance: Tensor
+    count: int
+    eps: float
+
+
+def _fused_backward(gradient: Tensor, inputs: _Inputs) -> tuple[Tensor, Tensor, Tensor]:
     """torch's backward for fixed moments, then what the moments add, with few passes over x."""
+    x, weight, mean, variance, count, eps = inputs
     if x.numel() == 0:
         result, of_weight, of_bias = (torch.zeros_like(of) for of in (x, weight, weight))
     else:
@@ -146,17 +148,10 @@ def _fused_backward(
     return result.sub_(_per_channel(shift, x)), of_weight, of_bias
 
 
-def _differentiable_backward(
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    count: int,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _differentiable_backward(gradient: Tensor, inputs: _Inputs) -> tuple[Tensor, Tensor, Tensor]:
     """The same as a function of x, weight and gradient that has derivatives itself."""
-    others = _all_but_channels(x)
+    x, weight, _, _, count, eps = inputs
+    others = [dimension for dimension in range(x.dim()) if dimension != 1]
     centred = x - _per_channel(all_reduce(x.sum(others)) / count, x)
     inverse = (all_reduce(centred.square().sum(others)) / count + eps).rsqrt()
     unit = centred * _per_channel(inverse, x)
@@ -164,10 +159,6 @@ def _differentiable_backward(
     bias_mean, weight_mean = all_reduce(torch.stack([of_bias, of_weight])) / count
     inner = gradient - _per_channel(bias_mean, x) - unit * _per_channel(weight_mean, x)
     return inner * _per_channel(weight * inverse, x), of_weight, of_bias
-
-
-def _all_but_channels(x: Tensor) -> list[int]:
-    return [dimension for dimension in range(x.dim()) if dimension != 1]
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
