@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from incontrast.data.sources import collect
+from incontrast.data.labelled import Labelled
+from incontrast.data.sources import Source, collect
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views
 from incontrast.embedding import embed
@@ -200,7 +201,6 @@ class Learner:
             else:
                 encoder = copy.deepcopy(current)
             encoder = self.engine.place(encoder)
-            check_views(domain, increment.new, encoder, place=self.engine.place)
             remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
         self.engine.check_equal(lambda: facts(self.seed, version, domain, increment, strategy))
         self.engine.broadcast_weights(encoder)
@@ -213,11 +213,16 @@ class Learner:
             seed=generator(self.seed, "task", version).initial_seed(),
             before=current,
         )
-        if current is None:
-            # BatchNorm that has seen no data would make the start look better or worse than it is.
-            with seeded(task.seed, "calibration", device=self.engine.device):
-                calibrate(task, encoder)
-        before, seconds_before = self._measure(current or encoder, domain, increment)
+        try:
+            if current is None:
+                # BatchNorm that has seen no data would make the start look better or worse.
+                with seeded(task.seed, "calibration", device=self.engine.device):
+                    calibrate(task, encoder)
+            before, seconds_before = self._measure(current or encoder, domain, increment)
+        except Exception:
+            # If a domain or an encoder of the user's own is to blame, this says what is wrong.
+            check_views(domain, increment.new, encoder, place=self.engine.place)
+            raise
         run = train(
             task, strategy, budget=budget, callbacks=callbacks, schedule_state=schedule_state
         )
@@ -343,7 +348,9 @@ def _checked(strategy: Any) -> Strategy:
 
 def _collected(domain: Domain, items: Any) -> Collection:
     """Labels of labelled data are never looked at; items of a store were collected before."""
-    return items if isinstance(items, StoredCollection) else collect(items, domain)
+    if isinstance(items, str | Path | Source | Labelled):
+        return collect(items, domain)
+    return items if isinstance(items, StoredCollection) else domain.collect(items)
 
 
 def _outcome(

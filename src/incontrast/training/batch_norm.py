@@ -8,7 +8,7 @@ block, so that encoders stay as they are, whoever wrote them, also under ``funct
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,20 +118,13 @@ class _Normalise(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # Grad mode tells whether this derivative is to be differentiated again.
         rule = _differentiable_backward if torch.is_grad_enabled() else _fused_backward
-        inputs = _Inputs(*ctx.saved_tensors, ctx.count, ctx.eps)
-        return *rule(gradient, inputs), *(None,) * 4
+        return *rule(gradient, (*ctx.saved_tensors, ctx.count, ctx.eps)), *(None,) * 4
 
 
-class _Inputs(NamedTuple):
-    x: Tensor
-    weight: Tensor
-    mean: Tensor
-    variance: Tensor
-    count: int
-    eps: float
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, int, float]  # x, weight, moments, count, ε
 
 
-def _fused_backward(gradient: Tensor, inputs: _Inputs) -> tuple[Tensor, Tensor, Tensor]:
+def _fused_backward(gradient: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     """torch's backward for fixed moments, then what the moments add, with few passes over x."""
     x, weight, mean, variance, count, eps = inputs
     if x.numel() == 0:
@@ -148,7 +141,7 @@ def _fused_backward(gradient: Tensor, inputs: _Inputs) -> tuple[Tensor, Tensor, 
     return result.sub_(_per_channel(shift, x)), of_weight, of_bias
 
 
-def _differentiable_backward(gradient: Tensor, inputs: _Inputs) -> tuple[Tensor, Tensor, Tensor]:
+def _differentiable_backward(gradient: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     """The same as a function of x, weight and gradient that has derivatives itself."""
     x, weight, _, _, count, eps = inputs
     others = [dimension for dimension in range(x.dim()) if dimension != 1]

@@ -280,7 +280,7 @@ def two_views(
     if engine.processes == 1:
         parts = [collection.take(indices) for collection, indices in sources]
         batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts))
-        return domain.join(domain.views(batch, generator))
+        return _joined(domain, domain.views(batch, generator), len(batch))
     share = engine.share(sum(len(indices) for _, indices in sources))
     parts, before = [], 0
     for collection, indices in sources:
@@ -293,7 +293,17 @@ def two_views(
         parts.append(collection.take(indices[:0]))
     batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts))
     part = Part(batch, share.start, sources, engine.place)
-    return domain.join(domain.views_of_part(part, generator))
+    return _joined(domain, domain.views_of_part(part, generator), len(batch))
+
+
+def _joined(domain: Domain, views: tuple[Any, Any], count: int) -> Any:
+    joined = domain.join(views)
+    if len(joined) != 2 * count:
+        raise ValueError(
+            f"views() must keep the number of items: {count} went in, {len(joined)} came out of "
+            "both views together"
+        )
+    return joined
 
 
 def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:
