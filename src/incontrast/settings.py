@@ -17,6 +17,7 @@ from incontrast.schedules import DDPG, Cosine, Fixed, Learned
 from incontrast.strategies import (
     ICL,
     Distill,
+    Emphasis,
     FineTune,
     Meta,
     NoUpdate,
@@ -35,7 +36,7 @@ KNOWN: dict[str, type[Any]] = {
         *(KeepAll, Reservoir, Queue),
         *(Fixed, Cosine, Learned, DDPG),
         *(Adam, Prodigy),
-        *(NoUpdate, FineTune, Retrain, WarmStart, Replay, Distill, ICL, Meta),
+        *(NoUpdate, FineTune, Retrain, WarmStart, Replay, Distill, ICL, Meta, Emphasis),
         Objective,
     )
 }

@@ -25,12 +25,13 @@ def test_a_cosine_falls_over_the_run() -> None:
         assert cosine.next_lr(done) == pytest.approx(expected)
 
 
-def test_a_warm_up_rises_first() -> None:
-    cosine = Cosine(0.1, warmup=0.2).begin(Generator())
-    assert 0 < cosine.next_lr(0.0) < 0.001
-    assert cosine.next_lr(0.1) == pytest.approx(0.05)
-    assert cosine.next_lr(0.2) == pytest.approx(0.1)
-    assert cosine.next_lr(0.6) == pytest.approx(0.05)
+@pytest.mark.parametrize(("schedule", "later"), [(Cosine, 0.05), (Fixed, 0.1)])
+def test_a_warm_up_rises_first(schedule, later) -> None:
+    begun = schedule(0.1, warmup=0.2).begin(Generator())
+    assert 0 < begun.next_lr(0.0) < 0.001
+    assert begun.next_lr(0.1) == pytest.approx(0.05)
+    assert begun.next_lr(0.2) == pytest.approx(0.1)
+    assert begun.next_lr(0.6) == pytest.approx(later)
 
 
 @pytest.mark.parametrize("budget", [None, Budget(forward_passes=640)])
@@ -56,9 +57,10 @@ def test_learning_rates_are_checked(lr: float) -> None:
             make(lr)
 
 
-def test_a_warm_up_is_a_part_of_the_run() -> None:
+@pytest.mark.parametrize("schedule", [Cosine, Fixed])
+def test_a_warm_up_is_a_part_of_the_run(schedule) -> None:
     with pytest.raises(ValueError, match=r"warmup must be in \[0, 1\)"):
-        Cosine(1e-3, warmup=1.0)
+        schedule(1e-3, warmup=1.0)
 
 
 @dataclass(frozen=True)

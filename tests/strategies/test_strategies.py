@@ -19,6 +19,7 @@ from incontrast import (
     BatchIndices,
     Cosine,
     Distill,
+    Emphasis,
     FineTune,
     Fixed,
     Meta,
@@ -53,6 +54,7 @@ TRAINED = [
     ICL(meta=Meta(order=1)),
     ICL(meta=Meta(order=2, query="both", steps=2)),
     ICL(lr=Cosine(1e-3)),
+    ICL(emphasis=Emphasis(), epoch_steps=3),
     ICL.paper(),
     ICL.paper(order=1),
     ICL.paper(learned_lr=False),
@@ -120,8 +122,9 @@ def test_every_strategy_keeps_its_contract(strategy: Strategy) -> None:
         (Retrain(), 2 * 60),
         (Replay(share=0.5), 2 * (20 + 20)),
         (Distill(), 2 * 2 * 20),  # student and teacher
-        (ICL(old_batch_size=32), 2 * (20 + 32)),
-        (ICL(old_batch_size=8), 2 * (20 + 8)),
+        (ICL(old_batch_size=32, epoch_steps=1), 2 * (20 + 32)),
+        (ICL(old_batch_size=8, epoch_steps=1), 2 * (20 + 8)),
+        (ICL(batch_size=8, old_batch_size=32, epoch_steps=4), 2 * 2 * (20 + 2 * 27)),  # twice
         (ICL.paper(learned_lr=False), 2 * 3 * (20 + 32)),  # S = 2,
     ],
     ids=name,
@@ -129,6 +132,17 @@ def test_every_strategy_keeps_its_contract(strategy: Strategy) -> None:
 def test_encoder_passes_of_an_epoch(strategy: Strategy, forward_passes: int, blobs) -> None:
     run = train(make_task(blobs), dataclasses.replace(strategy, max_epochs=1))
     assert run.forward_passes == forward_passes
+
+
+@pytest.mark.parametrize("new", [1, 5, 20])
+def test_a_small_increment_has_as_many_steps_as_an_epoch_needs(new: int, blobs) -> None:
+    task = make_task(blobs, new=new)
+    strategy = ICL(batch_size=8, epoch_steps=10)
+    batches = list(strategy.sample(task))
+    assert len(batches) >= 10
+    assert 2 * strategy.epoch_items(task.increment) == 2 * sum(map(len, map(torch.cat, batches)))
+    times = torch.cat([batch.new for batch in batches]).bincount()
+    assert (times == times[0]).all(), "every new item comes equally often"
 
 
 def test_an_update_costs_what_the_new_items_cost(blobs) -> None:
@@ -287,6 +301,7 @@ def test_paper_is_the_paper() -> None:
     assert paper.meta == Meta(order=2, query="new", steps=None, lr=DDPG())
     assert paper.lr == DDPG()
     assert paper.optimizer == Adam()
+    assert (paper.emphasis, paper.epoch_steps) == (None, 1)
     assert ICL.paper(meta=False).meta is None
     assert ICL.paper(learned_lr=False, lr=1e-4).lr == 1e-4
 
@@ -299,6 +314,7 @@ def test_paper_is_the_paper() -> None:
     [
         (lambda: ICL(retention=-1.0), "retention must not be negative"),
         (lambda: ICL(old_batch_size=1), "old_batch_size must be at least 2"),
+        (lambda: ICL(epoch_steps=0), "epoch_steps must be at least 1"),
         (lambda: Replay(share=0.0), r"share must be in \(0, 1\]"),
         (lambda: Distill(weight=-1.0), "weight must not be negative"),
         (lambda: Meta(order=3), "order must be 1 or 2, got 3"),

@@ -87,25 +87,42 @@ def as_schedule(lr: Schedule | float) -> Schedule:
     return lr if isinstance(lr, Schedule) else Fixed(lr)
 
 
+def _check_warmup(warmup: float) -> None:
+    if not 0.0 <= warmup < 1.0:
+        raise ValueError(f"warmup must be in [0, 1), got {warmup}: it is a part of the run")
+
+
+def _risen(progress: float, warmup: float) -> float:
+    """The share of the highest learning rate that a linear warm-up has come to."""
+    return max(progress / warmup, FLOOR) if progress < warmup else 1.0
+
+
 @dataclass(frozen=True)
 class Fixed(Schedule):
-    """The same learning rate at every step; ``lr=1e-3`` in a strategy means ``Fixed(1e-3)``."""
+    """The same learning rate at every step; ``lr=1e-3`` in a strategy means ``Fixed(1e-3)``.
+
+    Args:
+        lr: The learning rate.
+        warmup: The part of the run in which it rises to ``lr``, linearly.
+    """
 
     lr: float
+    warmup: float = 0.0
 
     def __post_init__(self) -> None:
         check_lr(self.lr)
+        _check_warmup(self.warmup)
 
     def begin(self, generator: Generator, state: ScheduleState | None = None) -> LearningRate:
-        return _Constant(self.lr)
+        return _Constant(self)
 
 
 class _Constant(LearningRate):
-    def __init__(self, lr: float) -> None:
-        self._lr = lr
+    def __init__(self, schedule: Fixed) -> None:
+        self._schedule = schedule
 
     def next_lr(self, progress: float) -> float:
-        return self._lr
+        return self._schedule.lr * _risen(progress, self._schedule.warmup)
 
 
 @dataclass(frozen=True)
@@ -125,10 +142,7 @@ class Cosine(Schedule):
 
     def __post_init__(self) -> None:
         check_lr(self.lr)
-        if not 0.0 <= self.warmup < 1.0:
-            raise ValueError(
-                f"warmup must be in [0, 1), got {self.warmup}: it is a part of the run"
-            )
+        _check_warmup(self.warmup)
 
     def begin(self, generator: Generator, state: ScheduleState | None = None) -> LearningRate:
         return _Falling(self)
@@ -141,6 +155,6 @@ class _Falling(LearningRate):
     def next_lr(self, progress: float) -> float:
         peak, warmup = self._schedule.lr, self._schedule.warmup
         if progress < warmup:
-            return peak * max(progress / warmup, FLOOR)
+            return peak * _risen(progress, warmup)
         fallen = min((progress - warmup) / (1.0 - warmup), 1.0)
         return peak * (1.0 + math.cos(math.pi * fallen)) / 2.0

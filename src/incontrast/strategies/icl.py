@@ -10,6 +10,7 @@ from torch import Tensor
 
 from incontrast.loss import increment_losses
 from incontrast.schedules import DDPG, Schedule
+from incontrast.strategies.emphasis import Emphasis
 from incontrast.strategies.meta import Meta, support_steps
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.optimizers import Adam, OptimizerFactory
@@ -48,6 +49,8 @@ class ICL(Strategy):
     old_batch_size: int = 64
     retention: float = 1.0
     meta: Meta | None = None
+    emphasis: Emphasis | None = None
+    epoch_steps: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,6 +64,8 @@ class ICL(Strategy):
                 f"retention must not be negative, got {self.retention}: "
                 "1 is retraining's loss on old items, 0 the paper's"
             )
+        if self.epoch_steps < 1:
+            raise ValueError(f"epoch_steps must be at least 1, got {self.epoch_steps}")
 
     @classmethod
     def paper(
@@ -92,6 +97,8 @@ class ICL(Strategy):
             optimizer=Adam(),
             batch_size=32,
             old_batch_size=32,
+            epoch_steps=1,
+            emphasis=None,
             max_epochs=max_epochs,
             patience=patience,
         )
@@ -109,16 +116,20 @@ class ICL(Strategy):
         new = min(max(self.batch_size, round(growth_ratio * items)), most)
         return new, items - new
 
+    def rounds(self, increment: Increment) -> int:
+        """Passes over the new items that an epoch makes: one, or as many as its steps need."""
+        new, _ = self.per_step(increment.growth_ratio)
+        return -(-self.epoch_steps // -(-increment.new_count // new))
+
     def epoch_items(self, increment: Increment) -> int:
         new, old = self.per_step(increment.growth_ratio)
         steps = -(-increment.new_count // new)
         items = increment.new_count + steps * min(old, increment.stored)
-        if self.meta is None:
-            return items
-        return items * (1 + self.meta.support_steps(increment.growth_ratio))
+        supports = 0 if self.meta is None else self.meta.support_steps(increment.growth_ratio)
+        return items * self.rounds(increment) * (1 + supports)
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
-        """Every new item once, each batch with old ones; with ``meta``, a query, then supports."""
+        """Every new item, each batch with old ones; with ``meta``, a query, then supports."""
         if task.increment.stored < 2:
             raise ValueError(
                 f"ICL needs at least 2 old items in memory, got {task.increment.stored}: "
@@ -126,10 +137,11 @@ class ICL(Strategy):
             )
         new, old = self.per_step(task.growth_ratio)
         supports = 0 if self.meta is None else self.meta.support_steps(task.growth_ratio)
-        for batch in new_epoch(task.increment, new, task.draws):
-            # Every support step has old items of its own; the new ones serve all steps.
-            for _ in range(1 + supports):
-                yield BatchIndices(task.old_items.draw(old), batch.new)
+        for _ in range(self.rounds(task.increment)):
+            for batch in new_epoch(task.increment, new, task.draws):
+                # Every support step has old items of its own; the new ones serve all steps.
+                for _ in range(1 + supports):
+                    yield BatchIndices(task.old_items.draw(old), batch.new)
 
     def adapt(self, task: Task, batches: Iterator[ViewBatch]) -> dict[str, Tensor] | None:
         return (
@@ -149,4 +161,5 @@ class ICL(Strategy):
         )
         if self.meta is not None and self.meta.query == "new":
             return of_new.mean()
-        return (1.0 - alpha) * of_old.mean() + alpha * of_new.mean()
+        weight = alpha if self.emphasis is None else self.emphasis.weight(alpha, task.done)
+        return (1.0 - weight) * of_old.mean() + weight * of_new.mean()

@@ -1,0 +1,516 @@
+"""Quality of updates at a share of retraining's forward passes, on items that no encoder has seen.
+
+    python benchmarks/parity.py grid --set "MNIST by class" --alpha 0.05 --seed 0
+    python benchmarks/parity.py run --set "MNIST by class" --alpha 0.05 --seed 0 1 2
+    python benchmarks/parity.py show
+
+For each data set, growth ratio α and seed an encoder is fitted on the old items. Then the update
+has 1 to 50 % of the forward passes of retraining, whose schedule was the best of a small grid
+(``grid`` runs every entry of GRID; the best one is named in SETS). Each row has the
+evaluation loss of old and new items (negatives in the proportion α), kNN accuracy and retrieval
+precision@10 with X′ as the corpus, for queries that no encoder saw and for X′ itself. ``show``
+prints the share of the gap between no update and retraining that is closed.
+
+Choices were made on TUNING sets alone; JUDGING sets say whether they hold. Forward passes do not
+depend on what else the machine does, so runs may share it. A rerun skips rows that are there. The
+first fits are kept in ``--cache``, outside the repository. Imagenette-64 is read from
+INCONTRAST_IMAGENETTE, a folder with ``train`` and ``val``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import incontrast as ic
+import real_data
+from incontrast.data import Labelled
+from incontrast.evaluate.population import embed_views, population
+from incontrast.randomness import generator
+
+ROWS = Path(__file__).parent / "results" / "parity.jsonl"
+ALPHAS = (0.01, 0.05, 0.1, 0.3, 0.5, 0.7)
+SHARES = (0.01, 0.03, 0.06, 0.12, 0.25, 0.5)
+MEASURED = 1000  # items of each kind on which losses are measured
+NEIGHBOURS = 10
+
+
+class Problem(NamedTuple):
+    """Old and new items, and items like them that no encoder sees."""
+
+    domain: ic.Domain
+    old: Labelled
+    new: Labelled
+    unseen_old: Labelled
+    unseen_new: Labelled
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set, and how it is retrained: the best of GRID by the loss of unseen items."""
+
+    problem: Callable[[float, int], Problem]
+    retraining: ic.Retrain
+
+
+def drawn(data: Labelled, count: int, seed: int, purpose: str) -> Labelled:
+    """Some of the items, at random."""
+    return data.select(torch.randperm(len(data), generator=generator(seed, purpose))[:count])
+
+
+def sized(old: Labelled, new: Labelled, alpha: float, seed: int, largest: int) -> list[Labelled]:
+    """At most ``largest`` items of each, as many as α allows."""
+    n_old = min(largest, len(old), round(len(new) * (1 - alpha) / alpha))
+    n_new = min(largest, len(new), round(n_old * alpha / (1 - alpha)))
+    n_old = min(n_old, round(n_new * (1 - alpha) / alpha))
+    return [drawn(old, n_old, seed, "old"), drawn(new, n_new, seed, "new")]
+
+
+def of_classes(data: Labelled, classes: Iterable[int], *, others: bool = False) -> Labelled:
+    return data.select(np.isin(data.labels, list(classes), invert=others))
+
+
+def by_class(
+    domain: ic.Domain,
+    seen: Labelled,
+    unseen: Labelled,
+    classes: tuple[int, ...],
+    alpha: float,
+    seed: int,
+    largest: int = 7000,
+) -> Problem:
+    """These classes are new."""
+    parts = [of_classes(data, classes, others=old) for data in (seen, unseen) for old in (1, 0)]
+    return Problem(domain, *sized(*parts[:2], alpha, seed, largest), *parts[2:])
+
+
+def at_random(
+    domain: ic.Domain,
+    seen: Labelled,
+    unseen: Labelled,
+    alpha: float,
+    seed: int,
+    change: Callable[[Labelled], Labelled] = lambda data: data,
+) -> Problem:
+    """New items are of the same classes, and changed."""
+    seen, unseen = (drawn(data, len(data), seed, "split") for data in (seen, unseen))
+    odd, even = np.arange(len(unseen)) % 2 == 1, np.arange(len(unseen)) % 2 == 0
+    count = round(alpha * len(seen))
+    return Problem(
+        domain,
+        seen.select(np.arange(count, len(seen))),
+        change(seen.select(np.arange(count))),
+        unseen.select(odd),
+        change(unseen.select(even)),
+    )
+
+
+def held_out(data: Labelled, seed: int, share: float = 0.3) -> tuple[Labelled, Labelled]:
+    """Items to train on, and items that no encoder sees."""
+    mixed = drawn(data, len(data), seed, "held out")
+    count = round(share * len(data))
+    return mixed.select(np.arange(count, len(data))), mixed.select(np.arange(count))
+
+
+@cache
+def mnist_parts() -> tuple[Labelled, Labelled]:
+    folder = real_data.folder() / "MNIST"
+    return ic.data.mnist(folder), ic.data.mnist(folder, train=False)
+
+
+DIGITS = ic.Images(8, 1, encoder="small", views=ic.ImageViews(flip=0.0, scale=(0.4, 1.0)))
+MNIST = ic.Images(28, 1, encoder="small", views=ic.ImageViews(flip=0.0))
+
+
+def digits_by_class(alpha: float, seed: int) -> Problem:
+    return by_class(DIGITS, *held_out(ic.data.digits(), seed), (7, 8, 9), alpha, seed)
+
+
+def mnist_by_class(alpha: float, seed: int) -> Problem:
+    seen, unseen = mnist_parts()
+    return by_class(MNIST, seen, drawn(unseen, 1500, seed, "unseen"), (7, 8, 9), alpha, seed)
+
+
+def mnist_at_random(alpha: float, seed: int) -> Problem:
+    seen, unseen = mnist_parts()
+    return at_random(
+        MNIST, drawn(seen, 7000, seed, "seen"), drawn(unseen, 1500, seed, "unseen"), alpha, seed
+    )
+
+
+def turned(data: Labelled) -> Labelled:
+    """By a quarter."""
+    return Labelled(np.rot90(data.items, axes=(1, 2)).copy(), data.labels, data.classes)
+
+
+def mnist_turned(alpha: float, seed: int) -> Problem:
+    seen, unseen = mnist_parts()
+    parts = drawn(seen, 7000, seed, "seen"), drawn(unseen, 1500, seed, "unseen")
+    return at_random(MNIST, *parts, alpha, seed, turned)
+
+
+def digits_as_vectors(alpha: float, seed: int) -> Problem:
+    data = ic.data.digits()
+    rows = Labelled(data.items.reshape(len(data), -1).astype(np.float32), data.labels)
+    return by_class(ic.Vectors(64), *held_out(rows, seed), (0, 3, 5), alpha, seed)
+
+
+@cache
+def proteins_graphs() -> Labelled:
+    return real_data.graphs("PROTEINS")
+
+
+def proteins(alpha: float, seed: int) -> Problem:
+    return at_random(ic.Graphs(), *held_out(proteins_graphs(), seed), alpha, seed)
+
+
+@cache
+def imagenette(part: str, size: int) -> Labelled:
+    from PIL import Image
+
+    root = Path(os.environ["INCONTRAST_IMAGENETTE"]) / part
+    folders = sorted(path for path in root.iterdir() if path.is_dir())
+    files = [(file, label) for label, at in enumerate(folders) for file in sorted(at.iterdir())]
+    pixels = [
+        np.asarray(Image.open(file).convert("RGB").resize((size, size), Image.Resampling.BOX))
+        for file, _ in files
+    ]
+    return Labelled(np.stack(pixels), np.array([label for _, label in files]))
+
+
+def imagenette_by_class(alpha: float, seed: int) -> Problem:
+    unseen = drawn(imagenette("val", 32), 1500, seed, "unseen")
+    domain = ic.Images(32, encoder="small")
+    return by_class(domain, imagenette("train", 32), unseen, (2, 5, 8), alpha, seed)
+
+
+def retraining(size: int, lr: ic.Schedule, epochs: int) -> ic.Retrain:
+    return ic.Retrain(batch_size=size, lr=lr, max_epochs=epochs, patience=None)
+
+
+GRID = [
+    (size, schedule(lr))
+    for size, rates in ((32, (1e-3, 2e-3, 4e-3)), (128, (2e-3, 4e-3)))
+    for lr in rates
+    for schedule in (ic.Fixed, ic.Cosine)
+]
+
+
+TUNING = {
+    "digits by class": DataSet(digits_by_class, retraining(128, ic.Fixed(4e-3), 100)),
+    "MNIST by class": DataSet(mnist_by_class, retraining(128, ic.Fixed(4e-3), 15)),
+}
+JUDGING = {
+    "MNIST at random": DataSet(mnist_at_random, retraining(128, ic.Fixed(4e-3), 15)),
+    "MNIST turned": DataSet(mnist_turned, retraining(128, ic.Fixed(4e-3), 15)),
+    "digits as vectors": DataSet(digits_as_vectors, retraining(128, ic.Fixed(4e-3), 100)),
+    "PROTEINS": DataSet(proteins, retraining(128, ic.Fixed(4e-3), 100)),
+    "Imagenette by class": DataSet(imagenette_by_class, retraining(128, ic.Fixed(4e-3), 30)),
+}
+SETS = TUNING | JUDGING
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmphasisedRetrain(ic.ICL):
+    """Retraining with the emphasis of an update: plain retraining is no ceiling for rare items."""
+
+    from_scratch: ClassVar[bool] = True
+
+
+LONG: dict[str, Any] = {"max_epochs": 1_000_000, "patience": None}  # the budget ends every run
+
+STRATEGIES: dict[str, ic.Strategy] = {
+    "ICL": ic.ICL(**LONG),
+    "ICL before": ic.ICL(lr=2e-3, batch_size=32, old_batch_size=64, **LONG),
+    "warm start": ic.WarmStart(lr=2e-3, batch_size=96, **LONG),
+}
+
+
+class Measures(NamedTuple):
+    """What an encoder makes of old and of new items."""
+
+    loss_old: float
+    loss_new: float
+    loss: float
+    knn_old: float
+    knn_new: float
+    knn: float
+    precision_old: float
+    precision_new: float
+    precision: float
+
+
+def measure(learner: ic.Learner, problem: Problem, alpha: float) -> dict[str, dict[str, float]]:
+    """Measures of unseen items and of X′."""
+    domain, encoder = learner.domain, learner.encoder
+    corpus = [learner.embed(part.items) for part in (problem.old, problem.new)]
+    queries = [learner.embed(part.items) for part in (problem.unseen_old, problem.unseen_new)]
+
+    def losses(old: Labelled, new: Labelled, name: str) -> tuple[float, float, float]:
+        pairs = [
+            embed_views(
+                encoder,
+                domain,
+                domain.collect(drawn(part, MEASURED, 0, "measured").items),
+                generator(0, name, kind),
+                engine=learner.engine,
+            )
+            for part, kind in ((old, "old"), (new, "new"))
+        ]
+        settings = {"growth_ratio": alpha, "objective": learner.objective}
+        return population(*pairs, **settings).evaluation_loss()
+
+    def probes(old: Tensor, new: Tensor, labels: list[Any], own: bool) -> Iterator[float]:
+        known = np.concatenate([problem.old.labels, problem.new.labels])
+        found = [
+            neighbours(torch.cat(corpus), known, part, truth, first if own else None)
+            for part, truth, first in ((old, labels[0], 0), (new, labels[1], len(old)))
+        ]
+        for column in zip(*found, strict=True):  # votes, precisions
+            yield from (part.mean() for part in (*column, np.concatenate(column)))
+
+    unseen = [problem.unseen_old.labels, problem.unseen_new.labels]
+    stored = [problem.old.labels, problem.new.labels]
+    found = {
+        "unseen": Measures(
+            *losses(problem.unseen_old, problem.unseen_new, "unseen"),
+            *probes(*queries, unseen, own=False),
+        ),
+        "stored": Measures(
+            *losses(problem.old, problem.new, "stored"), *probes(*corpus, stored, own=True)
+        ),
+    }
+    return {
+        where: {name: round(float(value), 4) for name, value in measures._asdict().items()}
+        for where, measures in found.items()
+    }
+
+
+def neighbours(
+    corpus: Tensor, known: NDArray[Any], queries: Tensor, truth: NDArray[Any], own: int | None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """For each query, whether the majority of its nearest items has its label, and which share.
+
+    Args:
+        corpus: (n, d).
+        known: (n,) labels.
+        queries: (m, d).
+        truth: (m,) labels.
+        own: Where the queries begin in the corpus, if they are items of it.
+    """
+    unit = torch.nn.functional.normalize
+    corpus, right, shares = unit(corpus), [], []
+    classes, codes = np.unique(known, return_inverse=True)
+    for start in range(0, len(queries), 1024):
+        similar = unit(queries[start : start + 1024]) @ corpus.T
+        if own is not None:
+            rows = torch.arange(len(similar))
+            similar[rows, rows + own + start] = -2.0
+        nearest = codes[similar.topk(NEIGHBOURS, dim=1).indices.numpy()]
+        votes = (nearest[:, :, None] == np.arange(len(classes))).sum(axis=1)
+        label = truth[start : start + 1024]
+        right.append(classes[votes.argmax(axis=1)] == label)
+        shares.append((classes[nearest] == label[:, None]).mean(axis=1))
+    return np.concatenate(right), np.concatenate(shares)
+
+
+class Bench:
+    """The runs of one data set, growth ratio and seed; rows that are there are not run again."""
+
+    def __init__(self, name: str, alpha: float, seed: int, file: Path, cache_folder: Path) -> None:
+        self.name, self.alpha, self.seed, self.file = name, alpha, seed, file
+        self.cache_folder = cache_folder
+        self.problem = SETS[name].problem(alpha, seed)
+        self.done = {key(row): row for row in rows(file)}
+
+    def run(self, strategies: dict[str, ic.Strategy], shares: list[float]) -> None:
+        """No update, retraining, and these strategies at these shares of its forward passes."""
+        learner = fitted(self.name, self.alpha, self.seed, self.problem, self.cache_folder)
+        self.row("no update", 0.0, learner, ic.NoUpdate())
+        ceiling = self.row("retraining", 1.0, learner, SETS[self.name].retraining)
+        for name, strategy in strategies.items():
+            for share in [1.0] if strategy.from_scratch else shares:
+                budget = ic.Budget(forward_passes=max(round(share * ceiling["forward_passes"]), 1))
+                self.row(name, share, learner, strategy, budget)
+
+    def run_grid(self) -> None:
+        """Retraining with every schedule of GRID."""
+        chosen = SETS[self.name].retraining
+        learner = ic.Learner(self.problem.domain, fit_strategy=chosen, seed=self.seed)
+        learner.fit(self.problem.old.items, budget=ic.Budget(forward_passes=1))  # for its memory
+        for size, lr in GRID:
+            strategy = retraining(size, lr, chosen.max_epochs)
+            self.row(f"retraining, {size} at {lr}", 1.0, learner, strategy)
+
+    def row(
+        self,
+        strategy_name: str,
+        share: float,
+        learner: ic.Learner,
+        strategy: ic.Strategy,
+        budget: ic.Budget | None = None,
+    ) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "set": self.name,
+            "alpha": self.alpha,
+            "seed": self.seed,
+            "strategy": strategy_name,
+            "share": share,
+        }
+        if key(row) in self.done:
+            return self.done[key(row)]
+        twin = copy.deepcopy(learner)
+        outcome = twin.update(self.problem.new.items, strategy=strategy, budget=budget)
+        row |= {
+            "old": len(self.problem.old),
+            "new": len(self.problem.new),
+            "forward_passes": outcome.forward_passes,
+            "steps": outcome.steps,
+            **measure(twin, self.problem, self.alpha),
+            "settings": repr(strategy),
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        told = ", ".join(f"{name} {value:.3f}" for name, value in row["unseen"].items())
+        print(f"{time.strftime('%H:%M:%S')}  {' '.join(map(str, key(row)))}: {told}", flush=True)
+        return row
+
+
+def fitted(name: str, alpha: float, seed: int, problem: Problem, folder: Path) -> ic.Learner:
+    """The learner fitted on the old items, shared by all strategies and kept in a folder."""
+    strategy = SETS[name].retraining
+    settings = f"{name} {alpha} {seed} {strategy.batch_size} {strategy.lr} {strategy.max_epochs}"
+    place = folder / re.sub("[^a-zA-Z0-9.]+", "_", settings)
+    if not place.exists():
+        learner = ic.Learner(problem.domain, fit_strategy=strategy, seed=seed)
+        learner.fit(problem.old.items)
+        learner.save(place)
+    return ic.Learner.load(place)
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[part] for part in ("set", "alpha", "seed", "strategy", "share"))
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+class Column(NamedTuple):
+    """A column of the table: what is said of a row, given no update and retraining."""
+
+    title: str
+    value: Callable[[dict[str, float], dict[str, float], dict[str, float]], float]
+    form: str
+
+
+def gap(measured: str) -> Callable[[dict[str, float], dict[str, float], dict[str, float]], float]:
+    """The share of the gap between no update and retraining that is closed."""
+
+    def closed(
+        found: dict[str, float], floor: dict[str, float], ceiling: dict[str, float]
+    ) -> float:
+        whole = ceiling[measured] - floor[measured]
+        return (found[measured] - floor[measured]) / whole if whole else float("nan")
+
+    return closed
+
+
+COLUMNS = (
+    Column("gap closed on new items: loss", gap("loss_new"), "{:.0%}"),
+    Column("kNN", gap("knn_new"), "{:.0%}"),
+    Column("precision@10", gap("precision_new"), "{:.0%}"),
+    Column(
+        "loss of old items against retraining's",
+        lambda found, _, ceiling: found["loss_old"] / ceiling["loss_old"] - 1,
+        "{:+.1%}",
+    ),
+    Column(
+        "loss of all",
+        lambda found, _, ceiling: found["loss"] / ceiling["loss"] - 1,
+        "{:+.1%}",
+    ),
+    Column(
+        "precision@10 of all",
+        lambda found, _, ceiling: found["precision"] - ceiling["precision"],
+        "{:+.3f}",
+    ),
+)
+
+
+def show(file: Path, where: str) -> None:
+    """Lowest, median and highest over seeds, as a table in Markdown."""
+    groups: dict[tuple[Any, ...], dict[int, dict[str, float]]] = {}
+    for row in rows(file):
+        place = (row["set"], row["alpha"], row["share"], row["strategy"])
+        groups.setdefault(place, {})[row["seed"]] = row[where]
+    print("| data | α | share | strategy | seeds |", " | ".join(c.title for c in COLUMNS), "|")
+    print("|---" * (5 + len(COLUMNS)) + "|")
+    for (name, alpha, share, strategy), found in sorted(groups.items()):
+        if strategy == "no update" or strategy.startswith("retraining"):
+            continue
+        floors = groups[name, alpha, 0.0, "no update"]
+        ceilings = groups[name, alpha, 1.0, "retraining"]
+        cells = [
+            spread([c.value(found[s], floors[s], ceilings[s]) for s in found], c.form)
+            for c in COLUMNS
+        ]
+        place = [name, f"{alpha:g}", f"{share:.1%}", strategy, str(len(found))]
+        print("|", " | ".join([*place, *cells]), "|")
+
+
+def spread(values: list[float], form: str) -> str:
+    ends = dict.fromkeys([min(values), statistics.median(values), max(values)])
+    return " ".join(form.format(value) for value in ends)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("what", choices=["grid", "run", "show"])
+    parser.add_argument("--set", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument("--alpha", nargs="+", type=float, default=list(ALPHAS))
+    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--share", nargs="+", type=float, default=list(SHARES))
+    parser.add_argument("--strategy", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument(
+        "--cache", type=Path, default=Path(tempfile.gettempdir()) / "incontrast-parity"
+    )
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--where", choices=["unseen", "stored"], default="unseen")
+    arguments = parser.parse_args()
+    if arguments.what == "show":
+        show(arguments.rows, arguments.where)
+        return
+    torch.set_num_threads(1)
+    for seed, name, alpha in product(arguments.seed, arguments.set, arguments.alpha):
+        bench = Bench(name, alpha, seed, arguments.rows, arguments.cache)
+        if arguments.what == "grid":
+            bench.run_grid()
+        else:
+            wanted = {strategy: STRATEGIES[strategy] for strategy in arguments.strategy}
+            bench.run(wanted, arguments.share)
+
+
+if __name__ == "__main__":
+    main()
