@@ -24,8 +24,8 @@ STEPS = 20
 class WideImages(ic.Images):
     """Images whose views are of double precision."""
 
-    def _views(self, batch: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-        return super()._views(batch.double(), *arguments)
+    def own_views(self, batch: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+        return super().own_views(batch.double(), *arguments)
 
 
 def vectors(wide: bool) -> tuple[ic.Domain, Any]:
