@@ -16,7 +16,12 @@ from paper.strategies import LINE_UP, RETRAINING, Entry
 
 __all__ = ["Grid", "Group", "describe", "key_of", "settings_of"]
 
-UNMENTIONED = {"optimizer": {"type": "Adam"}}  # all strategies had it before there was a choice
+UNMENTIONED = {  # what all strategies had before there was a choice
+    "optimizer": {"type": "Adam"},
+    "warmup": 0.0,
+    "epoch_steps": 1,
+    "ema_leaning": 1.0,
+}
 SEARCH_SEED = 0  # learning rates are searched on the increment of this seed, for all seeds
 
 

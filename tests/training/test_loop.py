@@ -171,15 +171,16 @@ def test_a_snapshot_is_what_training_would_give_and_disturbs_nothing(blobs) -> N
         assert torch.equal(snapshots[0].state_dict()[name], value), name
 
 
-def test_weights_end_as_the_average_of_the_iterates() -> None:
+@pytest.mark.parametrize("leaning", [1.0, 2.5])
+def test_weights_end_as_the_average_of_the_iterates(leaning: float) -> None:
     weight = torch.zeros(2)
-    average = ExponentialMovingAverage([weight], decay=0.5)
+    average = ExponentialMovingAverage([weight], 0.5, leaning)
     iterates = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), torch.tensor([5.0, 0.0])]
     mean = weight.clone()
     for step, iterate in enumerate(iterates, start=1):
         weight.copy_(iterate)
         average.update()
-        mean = mean + max(0.5, 1 / (step + 1)) * (iterate - mean)
+        mean = mean + max(0.5, leaning / (step + leaning)) * (iterate - mean)
     result = torch.empty(2)
     average.apply([result])
     torch.testing.assert_close(result, mean)

@@ -38,6 +38,8 @@ class Strategy(ABC):
         patience: Epochs without a new lowest loss after which training ends; None waits for ever.
         ema_decay: Weight of the past in the averaged weights that training ends with; 0 keeps the
             weights of the best epoch.
+        ema_leaning: By how much that average leans to the last steps of a short run; 1 is the plain
+            mean of all steps.
         optimizer: What takes the steps: given parameters, a ``torch.optim.Optimizer``.
     """
 
@@ -46,6 +48,7 @@ class Strategy(ABC):
     max_epochs: int = 200
     patience: int | None = 50
     ema_decay: float = 0.99
+    ema_leaning: float = 1.0
     optimizer: OptimizerFactory = Adam()
 
     from_scratch: ClassVar[bool] = False
@@ -67,6 +70,10 @@ class Strategy(ABC):
         if not 0.0 <= self.ema_decay < 1.0:
             raise ValueError(
                 f"ema_decay must be in [0, 1), got {self.ema_decay}: 0 averages nothing"
+            )
+        if self.ema_leaning < 1.0:
+            raise ValueError(
+                f"ema_leaning must be at least 1, got {self.ema_leaning}: 1 is the plain mean"
             )
         if not callable(self.optimizer):
             raise TypeError(

@@ -98,7 +98,9 @@ class _Training:
         share = getattr(strategy.optimizer, "max_relative_update", None)
         if share is not None:
             cap_learning_rates(self.optimizer, share, task.engine.broadcast)
-        self.ema = ExponentialMovingAverage(self.parameters, strategy.ema_decay)
+        self.ema = ExponentialMovingAverage(
+            self.parameters, strategy.ema_decay, strategy.ema_leaning
+        )
         schedule = as_schedule(strategy.lr)
         self.schedule = schedule.begin(task.generator("schedule"), schedule_state)
         self.losses = _Losses(task.engine)

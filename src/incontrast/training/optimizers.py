@@ -125,25 +125,29 @@ def _spectral_norm(matrix: Tensor) -> float:
 class ExponentialMovingAverage:
     """An exponential moving average of parameters.
 
-    It begins as the plain mean of the first iterates and becomes exponential once enough have gone
-    by, so that it is not held back by where the weights began.
+    It begins as a mean of all iterates and becomes exponential once enough have gone by, so that it
+    is not held back by where the weights began.
 
     Args:
         parameters: The parameters whose iterates are averaged.
         decay: Weight of the past, in [0, 1); 0 keeps the last iterate.
+        leaning: By how much the mean of a short run leans to its last iterates: 1 is the plain
+            mean, with 4 half of the weight is on the last sixth (polynomial-decay averaging,
+            Shamir & Zhang 2013).
     """
 
-    def __init__(self, parameters: Sequence[Tensor], decay: float) -> None:
+    def __init__(self, parameters: Sequence[Tensor], decay: float, leaning: float = 1.0) -> None:
         self._parameters = list(parameters)
         self.mean = [p.detach().clone() for p in parameters]
         self._decay = decay
+        self._leaning = leaning
         self.steps = 0
 
     @torch.no_grad()
     def update(self) -> None:
         """Include the current iterate in the mean."""
         self.steps += 1
-        weight = max(1.0 - self._decay, 1.0 / (self.steps + 1))
+        weight = max(1.0 - self._decay, self._leaning / (self.steps + self._leaning))
         torch._foreach_lerp_(self.mean, self._parameters, weight)
 
     @torch.no_grad()
