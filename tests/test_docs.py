@@ -1,4 +1,4 @@
-"""Every Python block of the documentation runs, and says what the page says it says."""
+"""The documentation: its programs run, what it names exists, its words are the field's."""
 
 from __future__ import annotations
 
@@ -7,108 +7,118 @@ import io
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+import typer
 
 import incontrast
+from incontrast.cli.app import app
+from tests.documents import ROOT, blocks, pages, shape, text
 
-ROOT = Path(__file__).parents[1]
-REFERENCE = ROOT / "docs" / "reference.md"
-PAGES = (
-    "docs/tutorial.md",
-    "docs/updates.md",
-    "docs/rates.md",
-    "docs/own-data.md",
-    "docs/many-processes.md",
-    "docs/scale.md",
-    "docs/comparing.md",
-    "docs/theory.md",
-    "README.md",
-)
-BLOCK = re.compile(
-    r"^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE
-)
-NUMBER = re.compile(r"\d[\d,]*(\.\d+)?(e[-+]?\d+)?")
+PROGRAMS = [page for page in pages() if blocks(page, "python")]
 
-
-class Block(NamedTuple):
-    """A block of code, where it stands, and the output that is shown right below it."""
-
-    code: str
-    line: int
-    output: str | None
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Block(found["code"], text.count("\n", 0, found.start("code")), found["output"])
-        for found in BLOCK.finditer(text)
-    ]
+# Private words, and the field's words for the same things.
+PRIVATE = {
+    r"\b(?:un)?level(?:s|led)?\b": "parity",
+    r"\btrue loss": "evaluation loss",
+    r"\bnoise\b": "negatives, chance, exploration",
+    r"\bnoisy\b": "variable",
+    r"(?<!forward )\bpasses\b": "forward passes, epochs",
+    r"\bpasses through the encoder": "forward passes",
+    r"(?<!learning )\brates?\b": "learning rate",
+    r"\brooms?\b": "package, folder",
+    r"\bgo(?:es|ing)? on\b": "resumes",
+    r"\btaken? (?:\w+ )?in\b": "ingested",
+    r"\btaken back\b": "reverted, rolled back",
+    r"\bat hand\b": "stored",
+    r"\bobjections?\b": "failed check",
+    r"\bsame bits\b": "bitwise reproducible",
+    r"\banew\b": "again, from the start",
+    r"\bis no workspace\b": "is not a workspace",
+    r"\bfitting\b": "initial training",
+    r"\bcells?\b": "run",
+    r"\bline-up\b": "strategies",
+    r"\bcrew\b": "process group",
+    r"\bmend(?:s|ed)?\b": "fix",
+    r"\bmade\b": "created",
+    r"\bhold(?:s)? back\b": "cap",
+    r"`rates`|`batch`|`average`|`Inference": "lr, batch_size, ema_decay, NoUpdate",
+}
 
 
-def shape(output: str) -> str:
-    """The words of an output; its numbers depend on the machine."""
-    return NUMBER.sub("#", output).strip()
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_the_blocks_of_a_page_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_the_programs_of_a_page_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(ROOT / name):
+    for block in blocks(page, "python"):
         # Empty lines before it, so that a traceback names the line of the page.
-        code = compile("\n" * block.line + block.code, name, "exec")
+        code = compile("\n" * block.line + block.code, page, "exec")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(code, namespace)
-        if block.output is not None and name.startswith("docs/"):
-            assert shape(printed.getvalue()) == shape(block.output), f"{name}, line {block.line}"
+        if block.output is not None:
+            assert shape(printed.getvalue()) == shape(block.output), f"{page}, line {block.line}"
 
 
-def test_blocks_are_found() -> None:
-    assert all(blocks(ROOT / name) for name in PAGES if name.startswith("docs/"))
-
-
-def all_pages() -> list[Path]:
-    return [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-
-
-@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text)
-    for link in links:
-        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+@pytest.mark.parametrize("page", pages())
+def test_files_that_a_page_names_exist(page: str) -> None:
+    found, folder = text(page), (ROOT / page).parent
+    for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", found):
+        assert (folder / link).exists(), f"{page} links to {link}"
     # In running text, files are named from the root of the project or of the package.
-    for named in re.findall(r"`(?:python )?([\w/.-]+\.(?:py|md|toml|txt))\b[^`]*`", text):
+    code = [*re.findall(r"`([^`\n]+)`", found), *(block.code for block in blocks(page, "sh"))]
+    for named in re.findall(r"(?<![\w/.])(\w[\w/-]*\.(?:py|md|toml|txt))\b", "\n".join(code)):
         homes = (ROOT / named, ROOT / "src" / "incontrast" / named)
-        assert any(home.exists() for home in homes), f"{page.name} names {named}"
+        made_here = re.search(rf"> ?{re.escape(named)}|program\.py", found)
+        assert made_here or any(home.exists() for home in homes), f"{page} names {named}"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_commands_that_a_page_names_exist(page: str) -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    code = [*re.findall(r"`([^`\n]+)`", text(page)), *_shell_lines(page)]
+    for line in code:
+        for name, options in re.findall(r"(?:^|-m )incontrast (\w+)([^|;&#]*)", line):
+            assert name in commands, f"{page}: incontrast {name}"
+            known = {flag for option in commands[name].params for flag in option.opts}
+            named = set(re.findall(r"(?<=\s)(--?[a-z][\w-]*)", options)) - {"--help"}
+            assert named <= known, f"{page}: incontrast {name} has no {named - known}"
+        for target in re.findall(r"^make ([\w-]+)", line):
+            assert target in targets, f"{page}: make {target}"
+
+
+def _shell_lines(page: str) -> list[str]:
+    code = "".join(block.code for block in blocks(page, "sh"))
+    return code.replace("\\\n", " ").splitlines()
+
+
+@pytest.mark.parametrize("page", pages())
+def test_a_page_speaks_the_fields_words(page: str) -> None:
+    """A private word for a common thing costs every reader."""
+    if page == "CHANGELOG.md":  # it says what things were called before
+        pytest.skip("old names are its subject")
+    for number, line in enumerate(text(page).splitlines(), 1):
+        for private, word in PRIVATE.items():
+            found = re.search(private, line, re.IGNORECASE)
+            assert not found, f"{page}, line {number}: say {word} instead of {found[0]!r}"
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    """A page that leaves a name out is a page that nobody told about it."""
-    shown = set(re.findall(r"^::: incontrast\.([\w.]+)$", REFERENCE.read_text(), re.MULTILINE))
-    home = {name: module for module, names in incontrast._HOME.items() for name in names}
-    for name, module in home.items():
-        found = [path for path in shown if path.rpartition(".")[2] == name]
-        assert found, f"{name} is not in {REFERENCE.name}"
-        assert found[0].startswith(module), f"{name} is at home in {module}, not in {found[0]}"
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^::: incontrast\.(\w+)$", page, re.MULTILINE))
+    modules = {"data", "evaluate", "loss", "streams", "__version__"}
+    assert shown == set(incontrast.__all__) - modules
 
 
 def test_the_order_of_imports_is_the_one_that_is_checked() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     shown = re.search(r"## Who may import whom\n+```text\n(.*?)```", page, re.DOTALL)
     assert shown is not None
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = contracts["contracts"][0]["layers"]
     names = [layer.replace("incontrast.", "").replace(" |", ",") for layer in layers]
     assert [part.strip() for part in shown[1].split("→")] == names
-
-
-@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
-def test_no_figure_is_left_to_be_filled_in(page: Path) -> None:
-    assert not re.search(r"@[A-Z]+@", page.read_text())

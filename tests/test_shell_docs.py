@@ -1,7 +1,7 @@
-"""Every shell block of the pages about commands runs, and prints what the page says it prints.
+"""The pages about the command line: every shell block runs, and prints what the page says.
 
 Lines that begin with ``incontrast`` run in this process, which spares the import of torch for each;
-everything else is bash's. What installs the project runs with a pip that only takes notes.
+everything else is bash's. What installs the project runs with a pip that only writes notes.
 """
 
 from __future__ import annotations
@@ -14,37 +14,14 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from typer.testing import CliRunner
 
 from incontrast.cli.app import app
+from tests.documents import ROOT, blocks, shape
 
-ROOT = Path(__file__).parents[1]
-PAGES = ("docs/weekly-images.md", "docs/weekly-graphs.md", "docs/commands.md")
-BLOCK = re.compile(
-    r"^```sh\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE
-)
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
-DURATION = re.compile(r"(\d[\d.]*) (s|min|h)\b")
-NUMBER = re.compile(r"\d[\d,]*(\.\d+)?(e[-+]?\d+)?")
-
-
-class Block(NamedTuple):
-    """Commands, where they stand, and the output shown right below them."""
-
-    code: str
-    line: int
-    output: str | None
-
-
-def blocks(page: str) -> list[Block]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return [
-        Block(found["code"], text.count("\n", 0, found.start("code")), found["output"])
-        for found in BLOCK.finditer(text)
-    ]
+PAGES = ("docs/tutorials/weekly-images.md", "docs/how-to/graphs.md")
 
 
 def statements(code: str) -> Iterator[str]:
@@ -52,22 +29,12 @@ def statements(code: str) -> Iterator[str]:
     lines = iter(code.splitlines())
     for line in lines:
         here = re.search(r"<<'(\w+)'", line)
-        if here is not None:
-            whole = [line]
-            for following in lines:
-                whole.append(following)
-                if following == here[1]:
-                    break
-            yield "\n".join(whole)
-        elif line.startswith("if "):
-            whole = [line]
-            for following in lines:
-                whole.append(following)
-                if following == "fi":
-                    break
-            yield "\n".join(whole)
-        elif line.strip():
-            yield line
+        end = here[1] if here is not None else "fi" if line.startswith("if ") else None
+        statement = [line]
+        while end is not None and statement[-1] != end:
+            statement.append(next(lines))
+        if line.strip():
+            yield "\n".join(statement)
 
 
 class Shell:
@@ -76,21 +43,20 @@ class Shell:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch
         self.notes = folder / "pip.txt"
+        self.work = folder / "checkout"
         tools = folder / "tools"
         tools.mkdir()
-        self.work = folder / "checkout"
         self.work.mkdir()
         monkeypatch.chdir(self.work)
         run = f'exec "{sys.executable}" -W ignore'
         script(tools / "incontrast", f'{run} -m incontrast "$@"')
         script(tools / "python", f'{run} "$@"')
-        pip = f'echo "$@" >> "{self.notes}"'
+        script(tools / "pip", f'echo "$@" >> "{self.notes}"')
         script(
             tools / "python3",
             f'[ "$1 $2" = "-m venv" ] || exit 9; mkdir -p $3/bin; cp "{tools}/pip" $3/bin; '
             ": > $3/bin/activate",
         )
-        script(tools / "pip", pip)
         monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
         monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -118,32 +84,19 @@ def script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def shape(output: str, folder: Path) -> list[str]:
-    """The words of an output; figures, times and folders depend on the machine."""
-    output = output.replace(f"{folder}/", "")
-    output = DURATION.sub("# #", TIME.sub("#", output))
-    return [" ".join(NUMBER.sub("#", line).split()) for line in output.strip().splitlines()]
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_the_shell_blocks_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = Shell(tmp_path, monkeypatch)
-    for block in blocks(page):
+    for block in blocks(page, "sh"):
         printed = "".join(shell(statement) for statement in statements(block.code))
         if block.output is not None:
-            where = f"{page}, line {block.line}"
-            assert shape(printed, shell.work) == shape(block.output, shell.work), where
+            printed = printed.replace(f"{shell.work}/", "")
+            assert shape(printed) == shape(block.output), f"{page}, line {block.line}"
     if shell.notes.exists():
         install, constraints, file, what = shell.notes.read_text().split()
         assert (install, constraints) == ("install", "-c")
         assert (ROOT / file).is_file()
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-            "optional-dependencies"
-        ]
-        assert set(re.findall(r"\w+", what)) <= set(extras)
-
-
-def test_blocks_are_found() -> None:
-    assert all(blocks(page) for page in PAGES)
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert set(re.findall(r"\w+", what)) <= set(project["optional-dependencies"])

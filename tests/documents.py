@@ -1,0 +1,49 @@
+"""Code and output blocks of the documentation, for the tests that run them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+GENERATED = re.compile(r"<!-- (?:made|generated).*?<!-- end[^\n]*-->", re.DOTALL)
+NUMBER = re.compile(
+    r"\d{4}-\d\d-\d\dT\S+"  # a time
+    r"|\d[\d.]* (?:s|min|h)\b"  # a duration, whose unit depends on the machine
+    r"|\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
+)
+
+
+class Block(NamedTuple):
+    """A block of code, the line it begins on, and the output shown right below it."""
+
+    code: str
+    line: int
+    output: str | None
+
+
+def pages() -> list[str]:
+    """Every page that is written by hand, as a path from the root of the project."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return sorted(str(page.relative_to(ROOT)) for page in found if "results" not in page.name)
+
+
+def text(page: str) -> str:
+    """What a page says, without the parts that a program writes."""
+    return GENERATED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+
+
+def blocks(page: str, language: str) -> list[Block]:
+    """The blocks of a page in one language."""
+    whole = (ROOT / page).read_text(encoding="utf-8")
+    pattern = rf"^```{language}\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?"
+    return [
+        Block(found["code"], whole.count("\n", 0, found.start("code")), found["output"])
+        for found in re.finditer(pattern, whole, re.DOTALL | re.MULTILINE)
+    ]
+
+
+def shape(output: str) -> list[str]:
+    """The words of an output, line by line; its figures depend on the machine."""
+    return [" ".join(NUMBER.sub("#", line).split()) for line in output.strip().splitlines()]
