@@ -1,4 +1,4 @@
-"""What retention does to old and new items: the figure and the numbers of docs/theory.md.
+"""What retention does to old and new items: figure and numbers of docs/explanation/theory.md.
 
     python docs/figures/retention.py
 
@@ -20,39 +20,57 @@ import torch
 from incontrast.strategies.joint import weigh
 from torch import Tensor
 
-from incontrast import ICL, Collection, FineTune, Fixed, Learner, Retrain, Strategy, Vectors
+from incontrast import (
+    ICL,
+    Adam,
+    Collection,
+    FineTune,
+    Increment,
+    Learner,
+    Progress,
+    Retrain,
+    Strategy,
+    Vectors,
+    batch_losses,
+    increment_losses,
+)
 from incontrast.data import Labelled, digits
-from incontrast.embedding import embed_views
 from incontrast.evaluate import Population, bias, measure, risk_bound
+<<<<<<< HEAD
 from incontrast.evaluate.population import population
 from incontrast.loss import batch_losses, increment_losses
 from incontrast.randomness import generator
 from incontrast.streams import by_class, by_growth
 from incontrast.training.progress import Progress
 from incontrast.training.task import Increment
+=======
+from incontrast.evaluate.population import embed_views, population
+from incontrast.randomness import generator
+from incontrast.streams import by_class, by_growth
+>>>>>>> 7bf986f (Rewrite README, contributing and architecture; draw the architecture and the result)
 
 SEEDS = (0, 1, 2)
-PASSES = 20  # over ΔX
+EPOCHS = 20  # over ΔX
 BATCH = 32
 DRAWS = 2000  # batches on which the bias of batches is measured
 
-# The paper's batch and rate for all, so that neither tells the updates apart.
-SMALL: dict[str, Any] = {"rates": Fixed(1e-3), "batch": BATCH}
-FITTING = Retrain(ema_decay=0.99, max_epochs=100, patience=None, **SMALL)
-JOINT = ICL(old_batch_size=BATCH, ema_decay=0.99, max_epochs=PASSES, **SMALL)
+# The paper's batch size and learning rate for all, so that neither separates the updates.
+SMALL: dict[str, Any] = {"lr": 1e-3, "batch_size": BATCH}
+INITIAL = Retrain(ema_decay=0.99, max_epochs=100, patience=None, **SMALL)
+JOINT = ICL(old_batch_size=BATCH, ema_decay=0.99, max_epochs=EPOCHS, optimizer=Adam(), **SMALL)
 
 STRATEGIES: dict[str, Strategy] = {
     "ρ = 0": replace(JOINT, retention=0.0),
     "ρ = 0.1": replace(JOINT, retention=0.1),
     "ρ = 0.5": replace(JOINT, retention=0.5),
     "ρ = 1": replace(JOINT, retention=1.0),
-    "ρ = 1, longer": replace(JOINT, retention=1.0, max_epochs=5 * PASSES),
-    "ICL.paper()": ICL.paper(max_epochs=PASSES),
-    "ICL.paper(learned_lr=False)": ICL.paper(learned_lr=False, max_epochs=PASSES),
+    "ρ = 1, longer": replace(JOINT, retention=1.0, max_epochs=5 * EPOCHS),
+    "ICL.paper()": ICL.paper(max_epochs=EPOCHS),
+    "ICL.paper(learned_lr=False)": ICL.paper(learned_lr=False, max_epochs=EPOCHS),
     "ICL.paper(meta=False, learned_lr=False)": ICL.paper(
-        meta=False, learned_lr=False, max_epochs=PASSES
+        meta=False, learned_lr=False, max_epochs=EPOCHS
     ),
-    "FineTune()": FineTune(ema_decay=0.99, max_epochs=PASSES, **SMALL),
+    "FineTune()": FineTune(ema_decay=0.99, max_epochs=EPOCHS, **SMALL),
 }
 DRAWN = {  # Okabe & Ito's colours, which colour-blind readers tell apart
     "ρ = 0": {"color": "#D55E00", "linestyle": "-", "marker": "o"},
@@ -71,11 +89,11 @@ Pair = tuple[Tensor, Tensor]  # (n, d) embeddings of first and of second views
 
 
 class Case:
-    """An encoder fitted on old items, and the new items that have come."""
+    """An encoder trained on old items, and the new items that have come."""
 
     def __init__(self, old: Labelled, new: Labelled, seed: int) -> None:
         old_rows, new_rows = (part.items.reshape(len(part), -1) for part in (old, new))
-        self.learner = Learner(Vectors(64), fit_strategy=FITTING, seed=seed)
+        self.learner = Learner(Vectors(64), fit_strategy=INITIAL, seed=seed)
         self.learner.fit(old_rows)
         domain = self.learner.domain
         self.increment = Increment(domain.collect(old_rows), domain.collect(new_rows), len(old))
@@ -85,7 +103,7 @@ class Case:
         return measure(learner.encoder, learner.domain, self.increment, seed=learner.seed)
 
     def update(self, strategy: Strategy) -> dict[str, Any]:
-        """What happens to the encoder, pass by pass, and Theorem 2 at the end."""
+        """What happens to the encoder, epoch by epoch, and Theorem 2 at the end."""
         learner = copy.deepcopy(self.learner)
         seen = [self.before]
 
@@ -95,7 +113,7 @@ class Case:
                     measure(progress.snapshot(), learner.domain, self.increment, seed=learner.seed)
                 )
 
-        learner.update(self.increment.new, strategy=strategy, progress=watch)
+        learner.update(self.increment.new, strategy=strategy, callbacks=[watch])
         return {
             "old": [point.evaluation_loss().old for point in seen],
             "new": [point.evaluation_loss().new for point in seen],
@@ -107,11 +125,11 @@ class Case:
 
     def retrained(self) -> dict[str, float]:
         learner = copy.deepcopy(self.learner)
-        learner.update(self.increment.new, strategy=FITTING)
+        learner.update(self.increment.new, strategy=INITIAL)
         return self.measure(learner).evaluation_loss()._asdict()
 
     def batches(self) -> dict[str, float]:
-        """The true loss over X′, and what batches say it is: retraining's and the joint step's."""
+        """The evaluation loss over X′, and what batches of both kinds estimate it to be."""
         alpha, objective = self.increment.growth_ratio, self.learner.objective
         assert self.increment.old is not None
         old, new = self._embed(self.increment.old, "old"), self._embed(self.increment.new, "new")
@@ -122,29 +140,29 @@ class Case:
             return torch.randperm(count, generator=draws)[:BATCH]
 
         def joint() -> float:
-            picked = torch.cat([some(len(old[0])), some(len(new[0])) + len(old[0])])
+            chosen = torch.cat([some(len(old[0])), some(len(new[0])) + len(old[0])])
             of_old, of_new = increment_losses(
-                first[picked],
-                second[picked],
+                first[chosen],
+                second[chosen],
                 objective,
                 old=BATCH,
                 growth_ratio=alpha,
                 retention=1.0,
             )
-            return weigh(of_old, of_new, alpha).item()
+            return ((1.0 - alpha) * of_old.mean() + alpha * of_new.mean()).item()
 
         def retraining() -> float:
-            picked = some(len(first))
-            return batch_losses(first[picked], second[picked], objective).mean().item()
+            chosen = some(len(first))
+            return batch_losses(first[chosen], second[chosen], objective).mean().item()
 
-        def true(old: Pair, new: Pair) -> float:
+        def exact(old: Pair, new: Pair) -> float:
             return (
                 population(old, new, growth_ratio=alpha, objective=objective).evaluation_loss().all
             )
 
         return {
             # Batches count both directions, first view to second and back.
-            "true": (true(old, new) + true(old[::-1], new[::-1])) / 2,
+            "evaluation": (exact(old, new) + exact(old[::-1], new[::-1])) / 2,
             "retraining": mean(retraining() for _ in range(DRAWS)),
             "joint": mean(joint() for _ in range(DRAWS)),
         }
@@ -168,10 +186,10 @@ def _logits(after: Population) -> dict[str, float]:
     """Means over old items of log f⁺, log E_X and log E_ΔX."""
     old = after.old
     assert old is not None
-    assert old.old_noise is not None
-    assert old.new_noise is not None
-    means = (part.mean().item() for part in (old.positive, old.old_noise, old.new_noise))
-    return dict(zip(("positive", "old_noise", "new_noise"), means, strict=True))
+    assert old.old_negatives is not None
+    assert old.new_negatives is not None
+    means = (part.mean().item() for part in (old.positive, old.old_negatives, old.new_negatives))
+    return dict(zip(("positive", "old_negatives", "new_negatives"), means, strict=True))
 
 
 def _table_2(before: Population) -> dict[str, dict[str, tuple[float, float]]]:
@@ -206,7 +224,7 @@ def measure_all() -> dict[str, Any]:
         )
     return {
         "seeds": SEEDS,
-        "passes": PASSES,
+        "epochs": EPOCHS,
         "growth_ratio": alpha,
         "by_class": classes,
         "at_random": random,
@@ -222,16 +240,16 @@ def draw(numbers: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 3, figsize=(11, 4.1), layout="constrained")
-    passes = range(numbers["passes"] + 1)
+    epochs = range(numbers["epochs"] + 1)
     for axis, (key, title) in zip(axes, PANELS.items(), strict=True):
         for name, style in DRAWN.items():
             curves = [seed["updates"][name][key] for seed in numbers["by_class"]]
             points = list(zip(*curves, strict=True))
             axis.plot(
-                passes, [mean(p) for p in points], label=name, markevery=4, markersize=5, **style
+                epochs, [mean(p) for p in points], label=name, markevery=4, markersize=5, **style
             )
             axis.fill_between(
-                passes,
+                epochs,
                 [min(p) for p in points],
                 [max(p) for p in points],
                 color=style["color"],
@@ -241,7 +259,7 @@ def draw(numbers: dict[str, Any], path: Path) -> None:
         if key != "change_ratio":
             ceiling = mean(seed["retraining"][key] for seed in numbers["by_class"])
             axis.axhline(ceiling, color="#666666", linestyle=":", label="retraining")
-        axis.set(title=title, xlabel="passes over ΔX", xticks=range(0, numbers["passes"] + 1, 5))
+        axis.set(title=title, xlabel="epochs over ΔX", xticks=range(0, numbers["epochs"] + 1, 5))
         axis.set_ylim(bottom=0, top=1 if key == "change_ratio" else None)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", color="#dddddd", linewidth=0.8)

@@ -1,6 +1,6 @@
-"""Draws docs/figures/rates.svg: rate and loss against steps, learned from four starting rates.
+"""Draws schedules.svg: learning rate and loss against steps, from four initial learning rates.
 
-python docs/figures/rates.py
+python docs/figures/schedules.py
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import incontrast as ic
-from incontrast.training.progress import Progress
 
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7")  # Okabe & Ito
 STARTS = (1e-2, 1e-3, 1e-4, 1e-5)
 
 
-def watched(learner: ic.Learner, new: torch.Tensor, start: float) -> list[Progress]:
-    told: list[Progress] = []
+def watched(learner: ic.Learner, new: torch.Tensor, start: float) -> list[ic.Progress]:
+    seen: list[ic.Progress] = []
     strategy = ic.ICL(lr=ic.Learned(start=start))
-    copy.deepcopy(learner).update(new, strategy=strategy, progress=told.append)
-    return [progress for progress in told if progress.finished is None]
+    copy.deepcopy(learner).update(new, strategy=strategy, callbacks=[seen.append])
+    return [progress for progress in seen if progress.finished is None]
 
 
 def main() -> None:
@@ -35,20 +34,20 @@ def main() -> None:
     learner.fit(old)
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    rates, losses = figure.subplots(1, 2)
+    lrs, losses = figure.subplots(1, 2)
     for start, colour in zip(STARTS, COLOURS, strict=True):
-        told = watched(learner, new, start)
-        steps = [progress.steps for progress in told]
-        rates.plot(steps, [p.rate for p in told], color=colour, label=f"from {start:g}")
-        smooth, level = [], told[0].loss
-        for progress in told:
-            level += 0.05 * (progress.loss - level)
-            smooth.append(level)
+        run = watched(learner, new, start)
+        steps = [progress.steps for progress in run]
+        lrs.plot(steps, [p.lr for p in run], color=colour, label=f"from {start:g}")
+        smooth, mean = [], run[0].loss
+        for progress in run:
+            mean += 0.05 * (progress.loss - mean)
+            smooth.append(mean)
         losses.plot(steps, smooth, color=colour, label=f"from {start:g}")
-    for axis, title in ((rates, "learning rate"), (losses, "training loss (smoothed)")):
+    for axis, title in ((lrs, "learning rate"), (losses, "training loss (smoothed)")):
         axis.set(xscale="symlog", yscale="log", xlabel="step", title=title)
         axis.grid(alpha=0.25, which="both")
-    rates.legend(frameon=False, fontsize="small")
+    lrs.legend(frameon=False, fontsize="small")
     figure.savefig(Path(__file__).with_suffix(".svg"))
 
 
