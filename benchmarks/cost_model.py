@@ -1,6 +1,6 @@
 """What a training step costs on many processes: a model small enough to be done by hand.
 
-docs/scale.md uses it; ``benchmarks/processes.py`` compares it with what is measured.
+docs/explanation/scale.md uses it; ``benchmarks/processes.py`` compares it with what is measured.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from statistics import mean
 from typing import Any
 
 import torch
-from incontrast.strategies.joint import weigh
 from torch import Tensor
 
 from incontrast import (
@@ -36,18 +35,9 @@ from incontrast import (
 )
 from incontrast.data import Labelled, digits
 from incontrast.evaluate import Population, bias, measure, risk_bound
-<<<<<<< HEAD
-from incontrast.evaluate.population import population
-from incontrast.loss import batch_losses, increment_losses
-from incontrast.randomness import generator
-from incontrast.streams import by_class, by_growth
-from incontrast.training.progress import Progress
-from incontrast.training.task import Increment
-=======
 from incontrast.evaluate.population import embed_views, population
 from incontrast.randomness import generator
 from incontrast.streams import by_class, by_growth
->>>>>>> 7bf986f (Rewrite README, contributing and architecture; draw the architecture and the result)
 
 SEEDS = (0, 1, 2)
 EPOCHS = 20  # over ΔX

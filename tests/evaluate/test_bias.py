@@ -157,7 +157,7 @@ def test_risks_under_two_objectives_do_not_compare() -> None:
 def test_old_items_repel_each_other_from_a_certain_retention(
     new_logit: float, margin: float
 ) -> None:
-    """The force on E_X turns at ρ = α·r / (1 − α + α·r), as docs/theory.md derives it."""
+    """The force on E_X turns at ρ = α·r / (1 − α + α·r), as docs/explanation/theory.md derives it."""
     positive, old, new = (
         torch.tensor(logit, dtype=torch.float64) for logit in ([4.0], [[1.0]], [[new_logit]])
     )

@@ -10,7 +10,7 @@
    With --rounds, also from the states that the actor itself comes to (Ross et al. 2011).
 3. DDPG on all that was recorded: the critic learns by temporal differences, the actor by its
    gradient, held near imitation. The policy by imitation, with its critic, is what is written;
-   docs/rates.md says why.
+   docs/explanation/learning-rates.md says why.
 
 The reward of a decision is the fall of the logarithm of the true loss of the *averaged* weights,
 relative to what could be gained on the task.

@@ -1,7 +1,7 @@
 """How far a strategy's losses are from retraining's at the same weights: Table 2 and Theorem 2.
 
 A strategy has minimised some loss of every item, over its whole training process. Its bias is
-retraining's loss L^{I,X′} of that item less this one. docs/theory.md says what follows.
+retraining's loss L^{I,X′} of that item less this one. docs/explanation/theory.md says what follows.
 """
 
 from __future__ import annotations
