@@ -22,7 +22,7 @@ class DDPG(Schedule):
     """Learning rates of a DDPG agent that learns while training runs, as the paper has it.
 
     It explores two decades of learning rate in a run of a few hundred steps. What comes of that
-    differs from seed to seed (docs/schedules.md); ``Learned()`` is the one to use.
+    differs from seed to seed (docs/explanation/learning-rates.md); ``Learned()`` is the one to use.
 
     Args:
         low: The smallest learning rate, action −1.

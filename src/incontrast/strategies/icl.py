@@ -30,7 +30,8 @@ class ICL(Strategy):
     ΔN, not N.
 
     The defaults are a compromise: larger steps at a higher learning rate are faster where new
-    classes have to be learned, smaller ones where the data hardly changes (docs/explanation/updates.md).
+    classes have to be learned, smaller ones where the data hardly changes
+    (docs/explanation/updates.md).
 
     Args:
         old_batch_size: Old items per step; ``batch_size`` is the number of new ones. Where α is
