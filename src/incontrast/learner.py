@@ -32,6 +32,7 @@ from incontrast.training.engine import Precision
 from incontrast.training.fabric import choose_engine, facts
 from incontrast.training.loop import check_budget, train
 from incontrast.training.progress import Budget, ProgressCallback, Run
+from incontrast.training.resume import TrainingFile, identity
 from incontrast.training.task import Increment, Task
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Learner:
         *,
         budget: Budget | None = None,
         callbacks: Sequence[ProgressCallback] = (),
+        checkpoint: str | Path | None = None,
     ) -> Outcome:
         """Train a first encoder on these items, and remember them.
 
@@ -143,6 +145,9 @@ class Learner:
             items: X: what the domain collects, or a path to it.
             budget: What it may cost.
             callbacks: Called after every step and every epoch; see ``Callback``.
+            checkpoint: A file that the state of training is written to every minute. The same call
+                after an interruption resumes from it, and ends with the weights that it would
+                have had. It stays where it is; the next run replaces what it holds.
         """
         check_budget(budget)
         if self.fitted:
@@ -152,7 +157,7 @@ class Learner:
             held = items.in_memory() if isinstance(items, StoredCollection) else items
             domain = self.initial_domain.fit_statistics(held)
         begin = _Start(None, domain, Increment(None, items, 0), Memory(self.memory.policy), {}, 1)
-        return self._train(begin, self.fit_strategy, budget, callbacks)
+        return self._train(begin, self.fit_strategy, budget, callbacks, checkpoint)
 
     def update(
         self,
@@ -161,6 +166,7 @@ class Learner:
         strategy: Strategy | None = None,
         budget: Budget | None = None,
         callbacks: Sequence[ProgressCallback] = (),
+        checkpoint: str | Path | None = None,
     ) -> Outcome:
         """Bring the encoder up to date with new items, and remember them.
 
@@ -169,6 +175,9 @@ class Learner:
             strategy: How to do it, for this once; the learner's own by default.
             budget: What it may cost. An update that a budget ends is still a good one.
             callbacks: Called after every step and every epoch; see ``Callback``.
+            checkpoint: A file that the state of training is written to every minute. The same call
+                after an interruption resumes from it, and ends with the weights that it would
+                have had. It stays where it is; the next run replaces what it holds.
         """
         check_budget(budget)
         if not self.fitted:
@@ -178,7 +187,7 @@ class Learner:
             increment = self._increment(items)
         memory, state, version = self.memory, self.schedule_state, self.version + 1
         begin = _Start(self.encoder, self.domain, increment, memory, state, version)
-        return self._train(begin, strategy, budget, callbacks)
+        return self._train(begin, strategy, budget, callbacks, checkpoint)
 
     def _increment(self, new: Any) -> Increment:
         return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
@@ -189,6 +198,7 @@ class Learner:
         strategy: Strategy,
         budget: Budget | None,
         callbacks: Sequence[ProgressCallback],
+        checkpoint: str | Path | None,
     ) -> Outcome:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
         current, domain, increment, memory, schedule_state, version = begin
@@ -223,8 +233,18 @@ class Learner:
             # If a domain or an encoder of the user's own is to blame, this says what is wrong.
             check_views(domain, increment.new, encoder, place=self.engine.place)
             raise
+        file = None
+        if checkpoint is not None:
+            about = facts(self.seed, version, domain, increment, strategy)
+            same = identity(encoder, about, self.objective, self.engine.precision, budget)
+            file = TrainingFile(Path(checkpoint), same)
         run = train(
-            task, strategy, budget=budget, callbacks=callbacks, schedule_state=schedule_state
+            task,
+            strategy,
+            budget=budget,
+            callbacks=callbacks,
+            schedule_state=schedule_state,
+            file=file,
         )
         after, seconds_after = self._measure(encoder, domain, increment)
         self.engine.broadcast_weights(encoder)

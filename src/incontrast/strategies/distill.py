@@ -38,14 +38,17 @@ class Distill(Strategy):
         return 2 * increment.new_count  # by the student and by the teacher
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
+        self._teacher(task)  # the encoder as it is before the first step
         return new_epoch(task.increment, self.batch_size, task.draws)
 
     def loss(self, task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> Tensor:
-        teacher = task.once("teacher", lambda: _frozen(task.before or task.encoder))
         with torch.no_grad():
-            taught = task.embed(batch.views, encoder=teacher)
+            taught = task.embed(batch.views, encoder=self._teacher(task))
         relation = relation_loss((first, second), taught, task.objective)
         return (batch_losses(first, second, task.objective) + self.weight * relation).mean()
+
+    def _teacher(self, task: Task) -> nn.Module:
+        return task.once("teacher", lambda: _frozen(task.before or task.encoder))
 
 
 def _frozen(encoder: nn.Module) -> nn.Module:

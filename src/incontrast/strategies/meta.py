@@ -58,7 +58,7 @@ def support_steps(
     task: Task, meta: Meta, batches: Iterator[ViewBatch], retention: float
 ) -> dict[str, Tensor]:
     """θ′: weights and buffers after the support steps, on S batches (Eq. 11)."""
-    lr = task.once("support lr", lambda: as_schedule(meta.lr).begin(task.generator("support lr")))
+    lr = task.once("support lr", lambda: task.learning_rate(meta.lr, "support lr"))
     # Buffers are cloned, or BatchNorm would write the statistics of θ′ into the encoder.
     buffers = {name: buffer.clone() for name, buffer in task.encoder.named_buffers()}
     weights: dict[str, Tensor] = {

@@ -51,6 +51,20 @@ class Checkpoint:
             value.copy_(copy)
         self._ema.steps = self._steps
 
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers, for a file."""
+        return {"copies": self._copies, "steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember what a file holds; encoder, optimiser and averages are restored already."""
+        live = self._tensors()
+        if len(live) != len(state["copies"]):  # taken before the optimiser had any state
+            weights = [*self._encoder.parameters(), *self._encoder.buffers()]
+            live = [*weights, *self._ema.mean] if state["copies"] else []
+        pairs = zip(live, state["copies"], strict=True)
+        self._live, self._copies = live, [copy.to(value.device) for value, copy in pairs]
+        self._steps = state["steps"]
+
     def _tensors(self) -> list[Tensor]:
         weights = [*self._encoder.parameters(), *self._encoder.buffers()]
         return [*weights, *_nested(self._optimizer.state), *self._ema.mean]

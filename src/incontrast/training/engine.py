@@ -131,6 +131,10 @@ class Engine:
         """The first process's value, for all."""
         return value
 
+    def gather_objects(self, value: T) -> list[T]:
+        """The values of all processes, in order."""
+        return [value]
+
     def broadcast_weights(self, encoder: nn.Module) -> None:
         """Give all processes the first one's weights."""
 

@@ -155,6 +155,9 @@ class FabricEngine(Engine):
     def broadcast(self, value: T) -> T:
         return broadcast_object(value)
 
+    def gather_objects(self, value: T) -> list[T]:
+        return all_gather_objects(value)
+
     def broadcast_weights(self, encoder: nn.Module) -> None:
         with in_contact():
             for values in encoder.state_dict().values():

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from incontrast.randomness import seeded
-from incontrast.schedules import ScheduleState, as_schedule
+from incontrast.schedules import ScheduleState
 from incontrast.training.calibration import calibrate, train_mode
 from incontrast.training.checkpoint import Checkpoint
 from incontrast.training.engine import Engine
@@ -27,12 +28,15 @@ from incontrast.training.progress import (
     Run,
     Stop,
 )
-from incontrast.training.task import Task
+from incontrast.training.resume import TrainingFile, restore, training_state
+from incontrast.training.task import Task, ViewBatch
 
 if TYPE_CHECKING:
     from incontrast.strategies.strategy import Strategy
 
 __all__ = ["TrainingDiverged", "check_budget", "train"]
+
+log = logging.getLogger(__name__)
 
 UNREAD = 50  # losses that may wait on the device: one that is not finite is noticed by then
 UNLIMITED = Budget()
@@ -61,27 +65,29 @@ def train(
     budget: Budget | None = None,
     callbacks: Sequence[ProgressCallback] = (),
     schedule_state: ScheduleState | None = None,
+    file: TrainingFile | None = None,
 ) -> Run:
     """Train ``task.encoder`` in place.
 
     The encoder ends in evaluation mode, with averaged weights (with those of the epoch of lowest
     loss, if there is no averaging) and BatchNorm statistics that fit them. Time spent in
     ``callbacks`` does not count. ``schedule_state`` is what the schedule of an earlier run has
-    learned.
+    learned. The state of the run is kept in ``file``; where that has one of this very run, training
+    resumes from it, and ends as if it had not been interrupted.
 
     Raises:
         TrainingDiverged: The loss was not finite or rose out of bounds. The encoder is then in no
             useful state.
     """
     with seeded(task.seed, "modules", *task.engine.own, device=task.engine.device):
-        run = _Training(task, strategy, check_budget(budget), callbacks, schedule_state).run()
+        run = Training(task, strategy, check_budget(budget), callbacks, schedule_state, file).run()
     for callback in callbacks:
         if isinstance(callback, Callback):
             callback.on_end(run)
     return run
 
 
-class _Training:
+class Training:
     """One run: its optimiser, averaged weights, learning rate, losses and clock."""
 
     def __init__(
@@ -91,8 +97,13 @@ class _Training:
         budget: Budget,
         callbacks: Sequence[ProgressCallback],
         schedule_state: ScheduleState | None,
+        file: TrainingFile | None,
     ) -> None:
         self.task, self.strategy, self.budget, self.callbacks = task, strategy, budget, callbacks
+        self.file = file
+        self.saved = None if file is None else file.read(task.engine)
+        if file is not None:
+            task.record({} if self.saved is None else self.saved["schedules"])
         self.parameters = [p for p in task.encoder.parameters() if p.requires_grad]
         self.optimizer = strategy.optimizer(self.parameters)
         share = getattr(strategy.optimizer, "max_relative_update", None)
@@ -101,11 +112,11 @@ class _Training:
         self.ema = ExponentialMovingAverage(
             self.parameters, strategy.ema_decay, strategy.ema_leaning
         )
-        schedule = as_schedule(strategy.lr)
-        self.schedule = schedule.begin(task.generator("schedule"), schedule_state)
+        self.schedule = task.learning_rate(strategy.lr, "schedule", schedule_state)
         self.losses = _Losses(task.engine)
         self.passes_per_epoch = 2 * strategy.epoch_items(task.increment)
         self.steps, self.rollbacks, self.lr = 0, 0, math.nan
+        self.batches = 0  # of the epoch under way that were taken
         self.history: list[Epoch] = []
         self.best: list[Tensor] = []  # the weights of the best epoch, where none are averaged
         self.start = time.perf_counter()  # moved on by what callbacks take
@@ -114,8 +125,10 @@ class _Training:
         task = self.task
         stopped: Stop | None = None if self.passes_per_epoch else "nothing to do"
         train_mode(task.encoder)
+        batches = None if self.saved is None else self.resumed(self.saved)
         while stopped is None:
-            stopped = self.end_epoch(self.epoch())
+            stopped = self.end_epoch(self.epoch(batches))
+            batches = None
         if self.steps:
             self.ema.apply(self.parameters)
             if self.best:
@@ -135,10 +148,11 @@ class _Training:
             )
         )
 
-    def epoch(self) -> Stop | None:
+    def epoch(self, resumed: Iterator[ViewBatch] | None = None) -> Stop | None:
         """One epoch, step by step; returns why training ends in the middle of it, if it does."""
         task, strategy, engine = self.task, self.strategy, self.task.engine
-        batches = task.view_batches(strategy.sample(task))  # sample, two views of every item
+        # Sample; two views of every item.
+        batches = self.counted(resumed or task.view_batches(strategy.sample(task)))
         for batch in batches:
             weights = strategy.adapt(task, batches)  # θ′ where there are inner steps, else None
             first, second = task.embed(batch.views, parameters=weights)  # forward
@@ -163,7 +177,24 @@ class _Training:
                 return "budget"
             if stopped:
                 return "callback"
+            if self.file is not None and self.file.due(engine, self.steps):
+                self.file.write(training_state(self), engine)
         return None
+
+    def counted(self, batches: Iterator[ViewBatch]) -> Iterator[ViewBatch]:
+        for batch in batches:
+            self.batches += 1
+            yield batch
+
+    def resumed(self, saved: dict[str, Any]) -> Iterator[ViewBatch]:
+        """Bring back what was saved; returns the rest of the epoch that was interrupted."""
+        task = self.task
+        for _ in saved["history"]:
+            task.skip(self.strategy.sample(task))
+        rest = task.view_batches(self.strategy.sample(task), skip=saved["batches"])
+        restore(self, saved)
+        log.info("training resumes after %d steps", self.steps)
+        return rest
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -186,7 +217,7 @@ class _Training:
 
     def end_epoch(self, stopped: Stop | None) -> Stop | None:
         """Write the epoch into the history; returns why training ends, if it does."""
-        strategy, number = self.strategy, len(self.history) + 1
+        strategy, number, self.batches = self.strategy, len(self.history) + 1, 0
         if not self.losses.added:
             raise ValueError("the strategy gave an epoch without a batch: sample at least one")
         mean = self.losses.end_epoch(number)
@@ -313,6 +344,22 @@ class _Losses:
         self.best, self.waited = (mean, 0) if mean < self.best else (self.best, self.waited + 1)
         self._read, self._checkpoint = [], 0
         return mean
+
+    def state_dict(self) -> dict[str, Any]:
+        self._flush()
+        return {
+            "added": self.added,
+            "best": self.best,
+            "waited": self.waited,
+            "read": self._read,
+            "checkpoint": self._checkpoint,
+            "bound": self._bound,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.added, self.best, self.waited = state["added"], state["best"], state["waited"]
+        self._read, self._checkpoint = list(state["read"]), state["checkpoint"]
+        self._bound = state["bound"]
 
     def _flush(self) -> None:
         if self._unread:

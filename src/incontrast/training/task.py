@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -15,7 +16,9 @@ from torch import Generator, Tensor, nn
 from incontrast.domains.base import Collection, Domain, Part
 from incontrast.loss import Objective
 from incontrast.randomness import generator
+from incontrast.schedules import LearningRate, Schedule, ScheduleState, as_schedule
 from incontrast.training.engine import Engine
+from incontrast.training.resume import Recorded
 
 __all__ = [
     "BatchIndices",
@@ -185,6 +188,8 @@ class Task:
         self.done = 0.0  # the part of the run that is done, by its epochs or its budget
         self.draws = self.generator("draws")  # the items of batches
         self._once: dict[str, Any] = {}
+        self.recorded: dict[str, Recorded] = {}  # learning rates, by purpose
+        self._calls: dict[str, Tensor] | None = None  # what they were asked before
 
     @cached_property
     def old_items(self) -> InfiniteSampler:
@@ -199,29 +204,47 @@ class Task:
         """A random generator for one purpose, the same at every call with it."""
         return generator(self.seed, purpose)
 
+    def record(self, calls: dict[str, Tensor]) -> None:
+        """From now on, remember what learning rates are asked; begin with these calls."""
+        self._calls = calls
+
+    def learning_rate(
+        self, lr: Schedule | float, purpose: str, state: ScheduleState | None = None
+    ) -> LearningRate:
+        """The learning rate of this run, for one purpose."""
+        begun = as_schedule(lr).begin(self.generator(purpose), state)
+        if self._calls is None:
+            return begun
+        self.recorded[purpose] = Recorded(begun, self._calls.get(purpose))
+        return self.recorded[purpose]
+
     def once(self, name: str, make: Callable[[], T]) -> T:
         """What ``make`` gave the first time: for what a strategy, being frozen, cannot keep."""
         if name not in self._once:
             self._once[name] = make()
         return cast(T, self._once[name])
 
+    def skip(self, batches: Iterable[BatchIndices]) -> None:
+        """Draw what the views of these batches would draw, and no more."""
+        for _ in self._orders(batches, self._views):
+            pass
+
     def view_batches(
-        self, batches: Iterable[BatchIndices], views: Generator | None = None
+        self,
+        batches: Iterable[BatchIndices],
+        views: Generator | None = None,
+        *,
+        skip: int = 0,
     ) -> Iterator[ViewBatch]:
         """Two fresh views of the items of each batch; files are read ahead in a thread.
 
         Args:
             batches: The items of each batch.
             views: Draws the views; the task's own generator for it by default.
+            skip: So many batches at the beginning are drawn, but not made.
         """
         old_items, new_items = self.increment.old, self.increment.new
-        seeds = self._views if views is None else views
-
-        def orders() -> Iterator[tuple[BatchIndices, int]]:
-            # A batch's views have a seed of their own, drawn here and not in the thread: what the
-            # thread has in flight when nobody reads on must not shift later draws.
-            for indices in batches:
-                yield indices, int(torch.randint(2**62, (), generator=seeds))
+        orders = self._orders(batches, self._views if views is None else views)
 
         def fetch(order: tuple[BatchIndices, int]) -> ViewBatch:
             (old, new), seed = order
@@ -231,7 +254,16 @@ class Task:
             return ViewBatch(two_views(self.domain, sources, draws, self.engine), len(old))
 
         slow = new_items.background or (old_items is not None and old_items.background)
-        yield from read_ahead(fetch, orders(), background=slow)
+        yield from read_ahead(fetch, islice(orders, skip, None), background=slow)
+
+    @staticmethod
+    def _orders(
+        batches: Iterable[BatchIndices], seeds: Generator
+    ) -> Iterator[tuple[BatchIndices, int]]:
+        # A batch's views have a seed of their own, drawn here and not in the thread: what the
+        # thread has in flight when nobody reads on must not shift later draws.
+        for indices in batches:
+            yield indices, int(torch.randint(2**62, (), generator=seeds))
 
     def embed(
         self,

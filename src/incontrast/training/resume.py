@@ -1,0 +1,219 @@
+"""Training that was interrupted resumes from a file, and ends with the bits it would have had.
+
+What training has come to is written every so often: weights, optimiser, averages, losses. What
+can be computed again from the seed is not: the batches drawn so far are drawn again, and schedules
+are asked again what they were asked, so that samplers and schedules need no format of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import pickle
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from incontrast.files import write_bytes
+from incontrast.schedules import LearningRate, ScheduleState
+from incontrast.schedules.schedule import Verdict
+from incontrast.training.engine import Engine
+from incontrast.training.progress import Epoch
+
+if TYPE_CHECKING:
+    from incontrast.training.loop import Training
+
+__all__ = ["Recorded", "TrainingFile", "identity", "restore", "training_state"]
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"incontrast training 1\n"
+DIGEST = hashlib.sha256().digest_size
+EVERY = 60.0  # seconds between two writings at least
+AGREED = 10  # steps after which several processes ask the first one whether to write
+SHARE = 0.02  # of the time of a run that writing may take
+
+
+class TrainingFile:
+    """Where the state of a run is kept while it trains.
+
+    It is written every ``EVERY`` seconds, less often where writing takes long.
+
+    Args:
+        path: The file. What it holds of another run is replaced.
+        identity: Which run it is: see ``identity``.
+    """
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self.path, self.identity = path, identity
+        self._due = time.monotonic() + EVERY
+
+    def due(self, engine: Engine, steps: int) -> bool:
+        """Whether it is time to write, after so many steps; the same in all processes."""
+        if engine.processes > 1 and steps % AGREED:
+            return False
+        return engine.broadcast_float(float(time.monotonic() >= self._due)) > 0.0
+
+    def write(self, state: dict[str, Any], engine: Engine) -> None:
+        """Replace what the file holds; whoever reads sees the old or the new state.
+
+        Args:
+            state: Tensors and plain values in dicts and lists.
+            engine: Whose first process writes.
+        """
+        begin = time.monotonic()
+        if engine.rank == 0:
+            buffer = io.BytesIO()
+            torch.save({"identity": self.identity, "state": state}, buffer)
+            content = buffer.getvalue()
+            try:
+                write_bytes(self.path, MAGIC + hashlib.sha256(content).digest() + content)
+            except OSError as error:  # training does not depend on it
+                log.warning("%s cannot be written (%s): training continues", self.path, error)
+        end = time.monotonic()
+        self._due = end + max(EVERY, (end - begin) / SHARE)
+
+    def read(self, engine: Engine) -> dict[str, Any] | None:
+        """The state of this very run, for all processes; None if there is none to be used."""
+        found = self._read() if engine.rank == 0 else None
+        return engine.broadcast(found)
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        body = content[len(MAGIC) + DIGEST :]
+        digest = content[len(MAGIC) : len(MAGIC) + DIGEST]
+        if not content.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
+            log.warning("%s is damaged: training starts over", self.path)
+            return None
+        try:
+            found: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
+        except (RuntimeError, pickle.UnpicklingError) as error:
+            log.warning("%s cannot be read (%s): training starts over", self.path, error)
+            return None
+        if found["identity"] != self.identity:
+            log.info("%s is of another run: training starts from the beginning", self.path)
+            return None
+        state: dict[str, Any] = found["state"]
+        return state
+
+
+class Recorded(LearningRate):
+    """A learning rate that remembers what it was asked, to be brought to the same state again.
+
+    Args:
+        lr: The learning rate of a run, as ``Schedule.begin`` gave it.
+        calls: What it was asked before the run was interrupted, as ``calls`` gave it.
+    """
+
+    def __init__(self, lr: LearningRate, calls: Tensor | None = None) -> None:
+        self._lr = lr
+        self.watches = lr.watches  # type: ignore[misc]
+        self._values, self._observed = array("d"), array("b")
+        if calls is not None:
+            for value, observed in calls.tolist():
+                if observed:
+                    self.observe(value)
+                else:
+                    self.next_lr(value)
+
+    @property
+    def calls(self) -> Tensor:
+        """(n, 2): a loss and 1, or how far the run was and 0."""
+        pairs = list(zip(self._values, self._observed, strict=True))
+        return torch.tensor(pairs, dtype=torch.float64).reshape(-1, 2)
+
+    def observe(self, loss: float) -> Verdict | None:
+        self._values.append(loss)
+        self._observed.append(1)
+        return self._lr.observe(loss)
+
+    def next_lr(self, progress: float) -> float:
+        self._values.append(progress)
+        self._observed.append(0)
+        return self._lr.next_lr(progress)
+
+    def state(self) -> ScheduleState:
+        return self._lr.state()
+
+
+def identity(encoder: nn.Module, *facts: object) -> str:
+    """Tells runs apart: by the weights they begin with, and by facts about data and settings."""
+    digest = hashlib.sha256(repr(facts).encode())
+    for name, tensor in _tensors(encoder).items():
+        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(name.encode() + content.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def training_state(training: Training) -> dict[str, Any]:
+    """All that a run has come to and that its seed does not tell. All processes call it."""
+    task, device = training.task, training.task.engine.device
+    generators = [torch.get_rng_state()]  # of dropout and the like, which each process has its own
+    if device.type == "cuda":
+        generators.append(torch.cuda.get_rng_state(device))
+    elif device.type == "mps":
+        generators.append(torch.mps.get_rng_state())
+    return {
+        "encoder": _tensors(task.encoder),
+        "optimizer": training.optimizer.state_dict(),
+        "ema": {"mean": training.ema.mean, "steps": training.ema.steps},
+        "checkpoint": training.checkpoint.state_dict() if training.schedule.watches else None,
+        "best": training.best,
+        "losses": training.losses.state_dict(),
+        "history": [asdict(epoch) for epoch in training.history],
+        "batches": training.batches,
+        "steps": training.steps,
+        "rollbacks": training.rollbacks,
+        "lr": training.lr,
+        "forward_passes": task.forward_passes,
+        "done": task.done,
+        "seconds": training.seconds(),
+        "schedules": {purpose: lr.calls for purpose, lr in task.recorded.items()},
+        "generators": task.engine.gather_objects(generators),
+    }
+
+
+@torch.no_grad()
+def restore(training: Training, state: dict[str, Any]) -> None:
+    """Bring a run that has not begun to where ``training_state`` found it."""
+    task = training.task
+    for name, tensor in _tensors(task.encoder).items():
+        tensor.copy_(state["encoder"][name])
+    training.optimizer.load_state_dict(state["optimizer"])
+    torch._foreach_copy_(training.ema.mean, _on(state["ema"]["mean"], training.ema.mean))
+    training.ema.steps = state["ema"]["steps"]
+    if state["checkpoint"] is not None:
+        training.checkpoint.load_state_dict(state["checkpoint"])
+    training.best = _on(state["best"], training.parameters)
+    training.losses.load_state_dict(state["losses"])
+    training.history = [Epoch(**epoch) for epoch in state["history"]]
+    training.batches = state["batches"]
+    training.steps, training.rollbacks = state["steps"], state["rollbacks"]
+    training.lr = state["lr"]
+    task.forward_passes, task.done = state["forward_passes"], state["done"]
+    training.start = time.perf_counter() - state["seconds"]
+    cpu, *other = state["generators"][task.engine.rank]
+    torch.set_rng_state(cpu)
+    if other and task.engine.device.type == "cuda":
+        torch.cuda.set_rng_state(other[0], task.engine.device)
+    elif other:
+        torch.mps.set_rng_state(other[0])
+
+
+def _tensors(encoder: nn.Module) -> dict[str, Tensor]:
+    """Weights and buffers, those that are no part of a state dict too."""
+    return {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
+
+
+def _on(tensors: list[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.to(other.device) for tensor, other in zip(tensors, like, strict=bool(tensors))]

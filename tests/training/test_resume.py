@@ -1,0 +1,203 @@
+"""Training that is interrupted anywhere and resumed ends with the same bits."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import incontrast as ic
+from incontrast.training import resume
+from incontrast.training.engine import Engine
+from incontrast.training.resume import TrainingFile
+
+
+class Dropping(nn.Sequential):
+    """An encoder that draws from torch's own generator, and has a buffer that is never saved."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 8)
+        )
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training:
+            self.seen += 1
+        return super().forward(rows) * (1 + 1e-3 * self.seen)
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Interrupt:
+    """Raises after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def __call__(self, progress: ic.Progress) -> None:
+        if progress.finished is None:
+            self.left -= 1
+            if self.left == 0:
+                raise Interrupted
+
+
+STRATEGIES: dict[str, ic.Strategy] = {
+    "joint step": ic.ICL(max_epochs=4),
+    "cosine": ic.ICL(max_epochs=4, lr=ic.Cosine(2e-3)),
+    "learned": ic.ICL(max_epochs=4, lr=ic.Learned(start=3.0, every=2)),
+    "the paper's": ic.ICL.paper(max_epochs=3),
+    "warm start": ic.WarmStart(max_epochs=3, patience=2, ema_decay=0.0),
+    "replay": ic.Replay(max_epochs=3),
+    "distillation": ic.Distill(max_epochs=3),
+    "momentum": ic.ICL(max_epochs=3, lr=1e-2, optimizer=lambda p: torch.optim.SGD(p, momentum=0.9)),
+}
+
+
+@pytest.fixture
+def every_step(monkeypatch) -> None:
+    monkeypatch.setattr(resume, "EVERY", 0.0)
+    monkeypatch.setattr(resume, "SHARE", float("inf"))
+
+
+def fitted(blobs) -> ic.Learner:
+    learner = ic.Learner(
+        ic.Vectors(8, encoder=Dropping), fit_strategy=ic.Retrain(max_epochs=1), seed=3
+    )
+    learner.fit(blobs(150))
+    return learner
+
+
+def weights(learner: ic.Learner) -> dict[str, Tensor]:
+    return {**learner.encoder.state_dict(), "embeddings": learner.embed(torch.ones(3, 8))}
+
+
+def assert_equal(first: ic.Learner, second: ic.Learner) -> None:
+    expected = weights(first)
+    for name, value in weights(second).items():
+        assert torch.equal(value, expected[name]), name
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("steps", [1, 4, 6])
+def test_an_update_resumes_to_the_same_bits(name, steps, blobs, tmp_path, every_step) -> None:
+    new, strategy = blobs(90, shift=1.0, seed=1), STRATEGIES[name]
+    straight, broken = fitted(blobs), fitted(blobs)
+    expected = straight.update(new, strategy=strategy)
+    file = tmp_path / "training"
+    with pytest.raises(Interrupted):
+        broken.update(new, strategy=strategy, callbacks=[Interrupt(steps + 1)], checkpoint=file)
+    steps_done: list[int] = []
+    again = broken.update(
+        new,
+        strategy=strategy,
+        callbacks=[lambda progress: steps_done.append(progress.steps)],
+        checkpoint=file,
+    )
+    assert_equal(straight, broken)
+    assert min(steps_done) > 1  # it did not begin at the first step
+    assert again.steps == expected.steps
+    assert again.forward_passes == expected.forward_passes
+    assert [e.loss for e in again.history] == [e.loss for e in expected.history]
+
+
+def test_a_fit_resumes_twice(blobs, tmp_path, every_step) -> None:
+    def learner() -> ic.Learner:
+        return ic.Learner(
+            ic.Vectors(8, encoder=Dropping), fit_strategy=ic.Retrain(max_epochs=4), seed=1
+        )
+
+    straight, broken, file = learner(), learner(), tmp_path / "training"
+    straight.fit(blobs(150))
+    for steps in (3, 5):
+        with pytest.raises(Interrupted):
+            broken.fit(blobs(150), callbacks=[Interrupt(steps)], checkpoint=file)
+    broken.fit(blobs(150), checkpoint=file)
+    assert_equal(straight, broken)
+
+
+def test_files_read_ahead_are_read_again(tmp_path, every_step) -> None:
+    from PIL import Image
+
+    for index in range(40):
+        pixels = torch.randint(256, (8, 8), generator=torch.Generator().manual_seed(index))
+        Image.fromarray(pixels.byte().numpy(), "L").save(tmp_path / f"{index}.png")
+
+    def learner() -> ic.Learner:
+        domain = ic.Images(8, channels=1, encoder="small")
+        return ic.Learner(domain, fit_strategy=ic.Retrain(max_epochs=2, batch_size=8), seed=1)
+
+    straight, broken, file = learner(), learner(), tmp_path / "training"
+    straight.fit(tmp_path)
+    with pytest.raises(Interrupted):
+        broken.fit(tmp_path, callbacks=[Interrupt(4)], checkpoint=file)
+    broken.fit(tmp_path, checkpoint=file)
+    for name, value in straight.encoder.state_dict().items():
+        assert torch.equal(value, broken.encoder.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "other"])
+def test_a_file_that_cannot_be_used_starts_over(
+    damage, blobs, tmp_path, every_step, caplog
+) -> None:
+    straight, broken, file = fitted(blobs), fitted(blobs), tmp_path / "training"
+    new = blobs(60, shift=1.0)
+    straight.update(new, strategy=ic.ICL(max_epochs=2))
+    given = blobs(61, shift=2.0) if damage == "other" else new
+    with pytest.raises(Interrupted):
+        broken.update(
+            given, strategy=ic.ICL(max_epochs=2), callbacks=[Interrupt(3)], checkpoint=file
+        )
+    content = bytearray(file.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    file.write_bytes(
+        {"cut": content[:-9], "empty": b""}.get(damage, content),
+    )
+    with caplog.at_level(logging.INFO, "incontrast"):
+        broken.update(new, strategy=ic.ICL(max_epochs=2), checkpoint=file)
+    expected = "is of another run" if damage == "other" else "is damaged: training starts over"
+    assert expected in caplog.text
+    assert_equal(straight, broken)
+
+
+def test_a_disk_that_is_full_does_not_end_training(
+    blobs, tmp_path, every_step, monkeypatch, caplog
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(resume, "write_bytes", full)
+    straight, other = fitted(blobs), fitted(blobs)
+    straight.update(blobs(60), strategy=ic.ICL(max_epochs=1))
+    other.update(blobs(60), strategy=ic.ICL(max_epochs=1), checkpoint=tmp_path / "training")
+    assert "cannot be written" in caplog.text
+    assert_equal(straight, other)
+
+
+def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch) -> None:
+    """A writing of 3 seconds is followed by 150 without one."""
+    now = 0.0
+    monkeypatch.setattr(resume.time, "monotonic", lambda: now)
+
+    def slow(path: Path, content: bytes) -> None:
+        nonlocal now
+        now += 3.0
+
+    monkeypatch.setattr(resume, "write_bytes", slow)
+    engine: Any = Engine("cpu")
+    file = TrainingFile(tmp_path / "training", "this run")
+    assert not file.due(engine, 1)
+    now = 60.0
+    assert file.due(engine, 2)
+    file.write({}, engine)
+    now = 63.0 + 149.0
+    assert not file.due(engine, 3)
+    now = 63.0 + 150.0
+    assert file.due(engine, 4)
