@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,36 @@ class Interrupt:
                 raise Interrupted
 
 
+@dataclass(frozen=True)
+class Scripted(ic.Schedule):
+    """Verdicts and learning rates step by step; afterwards, the last ones."""
+
+    verdicts: tuple[str | None, ...] = (None,)
+    rates: tuple[float, ...] = (1e-3,)
+
+    def begin(self, generator, state=None) -> ic.LearningRate:
+        return ScriptedRate(self)
+
+
+class ScriptedRate(ic.LearningRate):
+    watches = True
+
+    def __init__(self, schedule: Scripted) -> None:
+        self.schedule, self.observed, self.asked = schedule, 0, 0
+
+    def observe(self, loss: float) -> Any:
+        self.observed += 1
+        return self.schedule.verdicts[min(self.observed, len(self.schedule.verdicts)) - 1]
+
+    def next_lr(self, progress: float) -> float:
+        self.asked += 1
+        return self.schedule.rates[min(self.asked, len(self.schedule.rates)) - 1]
+
+
+# A checkpoint before the interruption, a rollback after it; and a best epoch before all later ones.
+ROLLBACK = Scripted(("checkpoint", None, None, None, None, None, None, "rollback", None))
+WORSE = Scripted(rates=(0.03,) * 4 + (100.0,))
+
 STRATEGIES: dict[str, ic.Strategy] = {
     "joint step": ic.ICL(max_epochs=4),
     "cosine": ic.ICL(max_epochs=4, lr=ic.Cosine(2e-3)),
@@ -56,6 +87,8 @@ STRATEGIES: dict[str, ic.Strategy] = {
     "warm start": ic.WarmStart(max_epochs=3, patience=2, ema_decay=0.0),
     "replay": ic.Replay(max_epochs=3),
     "distillation": ic.Distill(max_epochs=3),
+    "a rollback": ic.ICL(max_epochs=4, lr=ROLLBACK),
+    "an early best": ic.WarmStart(max_epochs=4, lr=WORSE, batch_size=64, ema_decay=0.0),
     "momentum": ic.ICL(max_epochs=3, lr=1e-2, optimizer=lambda p: torch.optim.SGD(p, momentum=0.9)),
 }
 
@@ -68,7 +101,7 @@ def every_step(monkeypatch) -> None:
 
 def fitted(blobs) -> ic.Learner:
     learner = ic.Learner(
-        ic.Vectors(8, encoder=Dropping), fit_strategy=ic.Retrain(max_epochs=1), seed=3
+        ic.Vectors(8, encoder=Dropping), fit_strategy=ic.Retrain(max_epochs=5), seed=3
     )
     learner.fit(blobs(150))
     return learner
