@@ -1,10 +1,10 @@
 """Learning rates that need no tuning: a DDPG agent that was trained on other data before.
 
-A few hundred noisy decisions in one update cannot teach a policy (docs/explanation/learning-
-rates.md). So the policy comes with the package, trained by ``tools/policy/train.py`` on many short
-updates of small tasks, and what an agent learns here is added to that, slowly. Where the paper's
-agent sets the learning rate of each step anew within two decades, this one multiplies it, every few
-steps, by a bounded factor.
+A few hundred noisy decisions in one update cannot teach a policy
+(docs/explanation/learning-rates.md). So the policy comes with the package, trained by
+``tools/policy/train.py`` on many short updates of small tasks, and what an agent learns here is
+added to that, slowly. Where the paper's agent sets the learning rate of each step anew within two
+decades, this one multiplies it, every few steps, by a bounded factor.
 """
 
 from __future__ import annotations
