@@ -78,9 +78,9 @@ def test_from_nothing_to_the_third_week(space: Path, rows: list[Path], tmp_path:
     assert "2 items forgotten." in shown
     assert f"Embeddings of them may still be in {embedded}." in shown
     log = run("log")
-    for words in ("workspace made", "30 items of", "version 3 promoted", "2 items forgotten"):
+    for words in ("workspace created", "30 items of", "version 3 promoted", "2 items forgotten"):
         assert words in log
-    assert "taken in as 80 to 109" in log
+    assert "ingested as 80 to 109" in log
     assert "every file is as it was written" in run("status", "--check")
 
 
@@ -144,14 +144,14 @@ def test_every_command_explains_itself(command: str) -> None:
 
 def test_a_refused_candidate(space: Path, rows: list[Path], monkeypatch) -> None:
     monkeypatch.setattr(
-        "incontrast.workspace.evaluation.objections", lambda **about: ["it is Monday"]
+        "incontrast.workspace.evaluation.failed_checks", lambda **about: ["it is Monday"]
     )
     shown = run("update", rows[1], code=Exit.REFUSED)
     assert "failed check: it is Monday" in shown
     assert "Not promoted: version 1 keeps serving." in shown
     assert "version 2 was not promoted: it is Monday" in run("status")
     assert "it is Monday" in run("report")
-    assert run_json("update", code=Exit.REFUSED)["objections"] == ["it is Monday"]
+    assert run_json("update", code=Exit.REFUSED)["failed_checks"] == ["it is Monday"]
     assert "Version 2 is the current one." in run("update", "--force")
     run("update", rows[2], code=Exit.REFUSED)
     assert "what is unfinished is an update" in run("fit", "--discard", code=Exit.STATE)

@@ -306,25 +306,25 @@ def spaces() -> Result:
     many, one = learner(), learner()
     folder = Path(os.environ["TEST_FOLDER"])
     together = ic.Workspace.create(folder / "many", many)
-    found: Result = {"device": str(together.crew().engine.device)}
+    found: Result = {"device": str(together.engine.device)}
     together.fit(ROWS[:200])
     step = together.update(ROWS[200:], force=True)
     found["step"] = [step.version, step.promoted, step.items]
-    rank = together.crew().engine.rank
+    rank = together.engine.rank
     try:
         together.fit(ROWS)
     except (ic.WorkspaceError, ProcessFailed) as error:
         found["refused"] = f"{type(error).__name__}: {error}"
     np.save(folder / f"rows-{rank}.npy", ROWS)  # a source must be seen by all, under one name
     source = Source(folder / "rows-0.npy", "vectors", ROWS.numpy())
-    together.crew().engine.broadcast_float(0.0)
+    together.engine.broadcast_float(0.0)
     for name in ("joined.npy", "shards"):
         done = embed_source(together, source, folder / name)
         found[name] = [done.rows, done.added, embed_source(together, source, folder / name).added]
     if rank == 0:
         one.engine = Engine("cpu")
         found.update(_beside(one, together, source, folder))
-    together.crew().engine.broadcast_float(0.0)
+    together.engine.broadcast_float(0.0)
     return found
 
 

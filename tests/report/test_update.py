@@ -9,7 +9,14 @@ from incontrast.report.neighbours import neighbour_figure
 from incontrast.report.update import update_page
 
 EPOCHS = [
-    {"number": number, "loss": 1.0 / number, "lr": 1e-3, "steps": 6, "passes": 99, "seconds": 1.0}
+    {
+        "number": number,
+        "loss": 1.0 / number,
+        "lr": 1e-3,
+        "steps": 6,
+        "forward_passes": 99,
+        "seconds": 1.0,
+    }
     for number in (1, 2, 3)
 ]
 RECORD = {
@@ -35,7 +42,7 @@ RECORD = {
         "seconds": 2.0,
         "epochs": 3,
         "steps": 18,
-        "passes": 3000,
+        "forward_passes": 3000,
         "stopped": "epochs",
         "history": EPOCHS,
     },
@@ -44,7 +51,7 @@ EXAMPLES = [{"item": 3, "new": False, "before": [4, 5], "after": [5, 6]}]
 EVALUATION = {
     "tolerance": 0.05,
     "sample": 512,
-    "objections": [],
+    "failed_checks": [],
     "health": {
         "before": {"effective_rank": 30.0, "uniformity": -2.0},
         "after": {"effective_rank": 31.0, "uniformity": -2.1},
@@ -91,7 +98,7 @@ def test_the_page_of_a_fit() -> None:
         },
         "history": EPOCHS[:1],
     }
-    evaluation = {"tolerance": 0.05, "sample": 1, "objections": []}
+    evaluation = {"tolerance": 0.05, "sample": 1, "failed_checks": []}
     html = page(
         record={**RECORD, "outcome": outcome},
         evaluation=evaluation,
@@ -104,7 +111,7 @@ def test_the_page_of_a_fit() -> None:
 
 
 def test_a_refused_and_a_forced_version() -> None:
-    evaluation = {**EVALUATION, "objections": ["the loss of old items rose"]}
+    evaluation = {**EVALUATION, "failed_checks": ["the loss of old items rose"]}
     assert "Version 2 was promoted." in page(current=False)
     refused = page(evaluation=evaluation, promoted=False, current=False)
     assert "Version 2 was not promoted" in refused

@@ -24,7 +24,7 @@ import torch
 
 from incontrast import ICL, Learner, Reservoir, Retrain, Vectors, Workspace
 from incontrast.memory import Store
-from incontrast.workspace.journal import Journal
+from incontrast.workspace.files import Journal
 
 torch.set_num_threads(1)
 
@@ -80,8 +80,8 @@ def bits(folder: Path) -> dict[str, Any]:
     assert current is not None
     version = workspace.versions.folder(current)
     store = Store.open(workspace.store_file, readonly=True)
-    keys, sizes, states = store.columns(workspace.versions.extent(current).arrivals)
-    there = (states == 1).nonzero()[:, 0].tolist()
+    keys, sizes, states = store.columns(workspace.extent(current).arrivals)
+    there = (states == 1).nonzero()[0].tolist()
     return {
         "version": current,
         "versions": workspace.versions.numbers(),
@@ -91,7 +91,7 @@ def bits(folder: Path) -> dict[str, Any]:
         "sizes": sizes.tolist(),
         "there": there,
         "items": [content.hex() for content in store.read(there)],
-        "pending": store.note("pending"),
+        "phase": workspace.state().phase,
     }
 
 
@@ -113,7 +113,7 @@ def at_point(number: int) -> None:
     shutil.rmtree = watched(shutil.rmtree)
     for owner, names in (
         (Path, ("rename", "replace", "mkdir")),
-        (Store, ("append", "complete", "set_note", "drop_from", "remove", "fold")),
+        (Store, ("append", "drop_from", "remove", "fold")),
         (Journal, ("add",)),
     ):
         for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -13,8 +14,9 @@ from incontrast import ICL, Learner, Retrain, Vectors, Workspace, WorkspaceError
 from incontrast.data import read_source
 from incontrast.data.sources import Source
 from incontrast.workspace import Busy
-from incontrast.workspace.embeddings import embed_source, outputs, stamp_of
-from incontrast.workspace.shards import MANIFEST, Piece
+from incontrast.workspace.embeddings import embed_source
+from incontrast.workspace.shards import Shard, Shards
+from incontrast.workspace.stamps import outputs, stamp_of
 from incontrast.workspace.status import status_of
 
 
@@ -48,7 +50,7 @@ def stop_after(count: int):
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
-def test_an_interrupted_run_is_gone_on_with(
+def test_an_interrupted_run_is_resumed(
     workspace: Workspace, source: Source, tmp_path: Path, kind: str
 ) -> None:
     whole, parts = tmp_path / f"whole.{kind}", tmp_path / f"parts.{kind}"
@@ -56,8 +58,7 @@ def test_an_interrupted_run_is_gone_on_with(
     for count in (8, 24):
         with pytest.raises(Stop):
             embed_source(workspace, source, parts, progress=stop_after(count))
-        if kind == "npy":  # what is there can be read at any time
-            assert np.load(parts).shape == (count, 4)
+        assert not parts.exists()  # whole, or not there
     done = embed_source(workspace, source, parts)
     assert (done.rows, done.added, done.version) == (30, 6, 1)
     assert read(parts)[0] == [str(number) for number in range(30)]
@@ -94,8 +95,10 @@ def test_more_data_by_the_same_version(
         embed_source(workspace, more, file)
     with pytest.raises(Stop):
         embed_source(workspace, more, file, append=True, progress=stop_after(8))
+    np.save(tmp_path / "other.npy", blobs(12, seed=5).numpy())
     with pytest.raises(WorkspaceError, match="is unfinished, with embeddings of"):
-        embed_source(workspace, source, file)
+        embed_source(workspace, read_source(tmp_path / "other.npy"), file)
+    assert embed_source(workspace, source, file).added == 0  # they are there, whatever is added
     done = embed_source(workspace, more, file)
     assert done.rows == 42
     ids, rows = read(file)
@@ -126,7 +129,7 @@ def test_files_of_others_are_left_alone(
 ) -> None:
     file = tmp_path / "mine.npy"
     np.save(file, np.zeros(3))
-    with pytest.raises(WorkspaceError, match="is there and bears no stamp"):
+    with pytest.raises(WorkspaceError, match=r"mine\.npy was not written by embed: choose"):
         embed_source(workspace, source, file)
     other = Workspace.create(tmp_path / "other", workspace.template())
     other.fit(blobs(40))
@@ -139,46 +142,69 @@ def test_files_of_others_are_left_alone(
         embed_source(workspace, source, tmp_path / "missing" / "a.npy")
 
 
-def test_a_file_that_is_being_overwritten_is_complete_no_longer(
-    workspace: Workspace, source: Source, tmp_path: Path, monkeypatch
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_a_file_stays_as_it_is_until_the_new_one_is_complete(
+    workspace: Workspace, source: Source, tmp_path: Path, kind: str, blobs
 ) -> None:
-    file = tmp_path / "file.npy"
+    file = tmp_path / f"file.{kind}"
     embed_source(workspace, source, file)
+    before = file.read_bytes()
+    workspace.update(blobs(10, seed=5), force=True)
+    with pytest.raises(Stop):
+        embed_source(workspace, source, file, overwrite=True, progress=stop_after(8))
+    assert file.read_bytes() == before
+    assert stamp_of(file)["version"] == 1
+    done = embed_source(workspace, source, file, overwrite=True)
+    assert (done.rows, done.added, stamp_of(file)["version"]) == (30, 22, 2)
+    assert file.read_bytes() != before
 
-    def fail(*arguments, **options):
-        raise Stop
-        yield
 
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_an_export_that_was_interrupted_is_finished(
+    workspace: Workspace, source: Source, tmp_path: Path, monkeypatch, kind: str, moved: int, blobs
+) -> None:
+    """Whichever of its files have been moved into place, rows are appended once."""
+    file = tmp_path / f"file.{kind}"
+    embed_source(workspace, source, file)
+    np.save(tmp_path / "more.npy", blobs(12, seed=4).numpy())
+    replace, count = Path.replace, 0
+
+    def stumble(path: Path, target: Path) -> Path:
+        nonlocal count
+        if path.parent.name.endswith(".shards") and path.name == Path(target).name:
+            if count == moved:
+                raise Stop
+            count += 1
+        return replace(path, target)
+
+    more = read_source(tmp_path / "more.npy")
     with monkeypatch.context() as patch:
-        patch.setattr("incontrast.workspace.embeddings.pieces", fail)
-        with pytest.raises(Stop):
-            embed_source(workspace, source, file, overwrite=True)
-    assert not stamp_of(file)["complete"]
-    assert embed_source(workspace, source, file).added == 30
+        patch.setattr(Path, "replace", stumble)
+        with suppress(Stop):
+            embed_source(workspace, more, file, append=True)
+    assert embed_source(workspace, more, file).rows == 42
+    ids, rows = read(file)
+    assert (len(ids), len(rows)) == (42, 42)
+    assert not list(tmp_path.glob(".*"))
 
 
-def test_shards_that_are_being_overwritten_stay_shards(
-    workspace: Workspace, source: Source, tmp_path: Path, monkeypatch
+def test_shards_of_another_version_are_replaced(
+    workspace: Workspace, source: Source, tmp_path: Path, blobs
 ) -> None:
     folder = tmp_path / "shards"
     embed_source(workspace, source, folder)
-    files = len(list(folder.iterdir()))
-    assert files > 3
-    unlink, deleted = Path.unlink, []
-
-    def stumble(path: Path, **options) -> None:
-        unlink(path, **options)
-        if path.parent == folder:
-            deleted.append(path.name)
-            if len(deleted) == files - 1:
-                raise Stop
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", stumble)
-        with pytest.raises(Stop):
-            embed_source(workspace, source, folder, overwrite=True)
-    assert [path.name for path in folder.iterdir()] == [MANIFEST]  # says what the folder is for
-    assert embed_source(workspace, source, folder, overwrite=True).rows == 30
+    first = np.load(folder / "00003.npy")
+    workspace.update(blobs(10, seed=5), force=True)
+    with pytest.raises(Stop):
+        embed_source(workspace, source, folder, overwrite=True, progress=stop_after(8))
+    with pytest.raises(WorkspaceError, match="of version 2, these would be of version 1"):
+        embed_source(workspace, source, folder, version=1)
+    assert embed_source(workspace, source, folder).rows == 30  # resumed: nothing of before is left
+    assert not np.array_equal(np.load(folder / "00003.npy"), first)
+    rows = np.concatenate([np.load(folder / shard["file"]) for shard in stamp_of(folder)["shards"]])
+    expected = workspace.learner(memory=False).embed(source.items).numpy()
+    assert np.allclose(rows, expected, atol=1e-6)
 
 
 def test_one_process_at_a_time_writes_a_file(
@@ -240,11 +266,10 @@ def test_folders_of_shards_are_listed(workspace: Workspace, source: Source, tmp_
 def test_nothing_that_can_be_read(workspace: Workspace, tmp_path: Path, name: str) -> None:
     (tmp_path / "bad.csv").write_text("1,2,3,4,5,6,7,8\n")
     source = read_source(tmp_path / "bad.csv", check=False)
-    nothing = [Piece(None, [], ("bad.csv: it is bad",), 1)]
+    nothing = Shard(np.empty((0, 0), np.float32), [], ["bad.csv: it is bad"])
     for _ in range(2):
         with (
-            patch("incontrast.workspace.embeddings.pieces", lambda *_, **__: iter(nothing)),
-            patch("incontrast.workspace.shards.pieces", lambda *_, **__: iter(nothing)),
+            patch.object(Shards, "_embedded", lambda *_: nothing),
             pytest.raises(ValueError, match=r"nothing in .* can be read; the first: bad\.csv"),
         ):
             embed_source(workspace, source, tmp_path / name)

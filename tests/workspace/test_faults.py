@@ -23,6 +23,7 @@ from incontrast.memory import Store, StoreError, StoreUnwritable
 from incontrast.workspace import Busy, Damaged
 from incontrast.workspace.files import FORMAT, sealed
 from incontrast.workspace.lock import holder, locked
+from incontrast.workspace.state import StateMachine
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +96,12 @@ def test_a_damaged_version_is_named_and_another_serves(
 
 @pytest.mark.parametrize("how", ["flipped", "truncated"])
 def test_a_damaged_pointer_is_named_and_can_be_set_again(space: Workspace, how: str) -> None:
-    pointer = space.versions.pointer
+    pointer = space.state_file
     if how == "flipped":
-        flip(pointer, pointer.read_text().index("2"))
+        flip(pointer, pointer.read_text().index(": 2,") + 2)
     else:
         pointer.write_bytes(pointer.read_bytes()[:10])
-    with pytest.raises(Damaged, match=r"current\.json is damaged"):
+    with pytest.raises(Damaged, match=r"state\.json is damaged"):
         _ = space.current
     assert run(space, "status")[0] == Exit.DAMAGED
     assert run(space, "rollback", "--to", 2)[0] == 0
@@ -116,17 +117,17 @@ def test_a_damaged_pointer_in_the_middle_of_an_update(
             Learner, "update", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         assert run(space, "update", later)[0] == Exit.INTERRUPTED
-    space.versions.pointer.write_bytes(b"{")
+    space.state_file.write_bytes(b"{")
     assert run(space, "update", later)[0] == Exit.DAMAGED
     assert run(space, "rollback", "--to", 2)[0] == 0
     assert current_is_untouched(space)
 
 
 def test_a_missing_pointer_is_damage(space: Workspace, later: Path) -> None:
-    space.versions.pointer.unlink()
+    space.state_file.unlink()
     for command in (("update", later), ("fit", later), ("status",), ("embed", later, "e.npy")):
         code, shown = run(space, *command)
-        assert (code, "current.json is missing" in shown) == (Exit.DAMAGED, True)
+        assert (code, "state.json is missing" in shown) == (Exit.DAMAGED, True)
     assert len(space.check()) == 1
     assert run(space, "rollback", "--to", 2)[0] == 0
     assert current_is_untouched(space)
@@ -158,10 +159,10 @@ def test_a_damaged_journal_loses_one_line_and_stops_nothing(space: Workspace, la
 def test_a_damaged_database_is_named(space: Workspace, later: Path) -> None:
     whole = space.store_file.read_bytes()
     space.store_file.write_bytes(b"x" * 100 + whole[100:])
-    for command in (("update", later), ("status",), ("drift", later)):
+    for command in (("update", later), ("status", "--check"), ("drift", later)):
         code, shown = run(space, *command)
         assert code == Exit.DAMAGED
-        assert "memory.sqlite is damaged" in shown or "memory.sqlite is no store" in shown
+        assert "memory.sqlite is damaged" in shown or "memory.sqlite is not a store" in shown
     space.store_file.write_bytes(whole[: len(whole) // 2])
     assert run(space, "update", later)[0] == Exit.DAMAGED
     # Embedding needs no old items, so the current version still serves.
@@ -184,7 +185,7 @@ def test_a_damaged_item_is_named_and_can_be_forgotten(space: Workspace, later: P
     assert run(space, "update", later, "--force")[0] == 0
 
 
-@pytest.mark.parametrize("name", ["workspace.json", "current.json", "versions/000002/version.json"])
+@pytest.mark.parametrize("name", ["workspace.json", "state.json", "versions/000002/version.json"])
 def test_a_newer_format_is_refused(space: Workspace, name: str) -> None:
     file = space.folder / name
     body = json.loads(file.read_text())
@@ -193,10 +194,10 @@ def test_a_newer_format_is_refused(space: Workspace, name: str) -> None:
     text = json.dumps(sealed(newer))
     file.write_text(text)
     if name.startswith("versions"):
-        with pytest.raises(Damaged, match="has format 2 of a newer incontrast"):
+        with pytest.raises(Damaged, match="has format 3 of a newer incontrast"):
             space.versions.record(2)
     else:
-        with pytest.raises(Damaged, match="has format 2 of a newer incontrast"):
+        with pytest.raises(Damaged, match="has format 3 of a newer incontrast"):
             _ = Workspace.open(space.folder).current
         assert run(space, "status")[0] == Exit.DAMAGED
 
@@ -293,7 +294,7 @@ def test_no_space_for_a_file(space: Workspace, later: Path, monkeypatch, where: 
     elif where == "record":
         monkeypatch.setattr("incontrast.workspace.versions.write_json", fail)
     elif where == "pointer":
-        monkeypatch.setattr(type(space.versions), "promote", fail)
+        monkeypatch.setattr(StateMachine, "promote", fail)
     else:
         monkeypatch.setattr(type(space.journal), "add", fail)
     code, shown = run(space, "update", later, "--force")
@@ -353,7 +354,7 @@ def test_a_folder_that_may_only_be_read(space: Workspace, later: Path, monkeypat
 
 def test_a_database_in_a_folder_that_may_only_be_read(space: Workspace) -> None:
     with pytest.raises(StoreUnwritable, match="cannot be written"):
-        Store.open(space.store_file, readonly=True).set_note("a", 1)
+        Store.open(space.store_file, readonly=True).remove([1])
     with pytest.raises(StoreError):
         Store.open(space.folder / "missing.sqlite", readonly=True)
 

@@ -31,10 +31,10 @@ from incontrast.data import read_source
 from incontrast.memory import Store, content_hash
 from incontrast.training.engine import Engine
 from incontrast.workspace import Unfinished
-from incontrast.workspace.journal import Journal
+from incontrast.workspace.files import Journal
 from incontrast.workspace.lock import holder
-from incontrast.workspace.process_group import Crew
-from incontrast.workspace.recovery import Recovery
+from incontrast.workspace.process_group import ProcessGroup
+from incontrast.workspace.state import StateMachine
 from incontrast.workspace.status import unfinished
 
 QUICK = ICL(max_epochs=2)
@@ -118,8 +118,8 @@ def test_a_limited_memory_on_disk(tmp_path: Path, blobs, policy) -> None:
         assert torch.equal(memory.ids, plain.memory.ids)
         assert (memory.seen, memory.threshold) == (plain.memory.seen, plain.memory.threshold)
     assert same(weights(workspace), plain.encoder.state_dict())
-    with workspace.writing("test") as store:
-        stored = int((store.columns(120).states == 1).sum())
+    with workspace.writing("test") as machine:
+        stored = int((machine.store.columns(120).states == 1).sum())
     assert stored < 60  # items that neither of the two versions kept needs are gone
 
 
@@ -214,7 +214,7 @@ def test_the_way_back_is_kept_whatever_its_age(tmp_path: Path, blobs) -> None:
     assert workspace.check() == []
 
 
-def test_the_same_data_twice_are_taken_in_once(workspace: Workspace, blobs) -> None:
+def test_the_same_data_twice_are_ingested_once(workspace: Workspace, blobs) -> None:
     workspace.update(blobs(20, seed=1))
     step = workspace.update(blobs(20, seed=1))
     assert (step.version, step.repeated) == (2, True)
@@ -233,13 +233,13 @@ def test_older_data_are_known_unless_they_were_forgotten(workspace: Workspace, b
     assert (back.repeated, back.items) == (False, 20)
 
 
-def test_what_is_dropped_or_gone_on_with_is_told(refused: Workspace, blobs) -> None:
-    told: list[str] = []
+def test_what_is_discarded_or_resumed_is_said(refused: Workspace, blobs) -> None:
+    sentences: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        refused.update(blobs(20, seed=2), progress=stopped, notify=told.append)
-    assert told[0] == "data in memory was unfinished or refused, and is dropped"
-    refused.update(notify=told.append)
-    assert any(text.startswith("going on with data in memory, with the settings") for text in told)
+        refused.update(blobs(20, seed=2), progress=stopped, notify=sentences.append)
+    assert sentences[0] == "data in memory was unfinished or refused, and is discarded"
+    refused.update(notify=sentences.append)
+    assert any(text.startswith("resuming with data in memory and the") for text in sentences)
 
 
 def test_only_the_lock_says_who_writes(workspace: Workspace) -> None:
@@ -261,7 +261,7 @@ def test_a_candidate_that_forgets_is_kept_beside(refused: Workspace, blobs) -> N
     # Asked again it says why; forced, it is promoted without another training.
     step = refused.update()
     assert not step.promoted
-    assert "the loss of old items rose from" in step.objections[0]
+    assert "the loss of old items rose from" in step.failed_checks[0]
     forced = refused.update(blobs(40, shift=30.0, seed=1), force=True)
     assert forced.promoted
     assert forced.outcome == step.outcome
@@ -269,7 +269,7 @@ def test_a_candidate_that_forgets_is_kept_beside(refused: Workspace, blobs) -> N
     assert refused.learner().memory.seen == 100
     promoted = refused.journal.events()[-1]
     assert promoted["step"] == "promote"
-    assert promoted["despite"] == list(step.objections)
+    assert promoted["despite"] == list(step.failed_checks)
 
 
 def test_other_data_replace_a_refused_candidate(refused: Workspace, blobs) -> None:
@@ -394,7 +394,7 @@ def test_what_cannot_be_done_yet_or_again(workspace: Workspace, tmp_path: Path, 
         Workspace.create(tmp_path / "other", learner())
     with pytest.raises(WorkspaceError, match="is not empty"):
         Workspace.create(tmp_path, learner())
-    with pytest.raises(WorkspaceError, match="is no workspace: incontrast init makes one"):
+    with pytest.raises(WorkspaceError, match="is not a workspace: incontrast init creates one"):
         Workspace.open(tmp_path)
     with pytest.raises(ValueError, match="not fitted"):
         Workspace.create(tmp_path / "third", workspace.learner())
@@ -415,7 +415,7 @@ def test_the_journal_tells_what_was_done(workspace: Workspace, blobs) -> None:
     assert ingested["version"] == 2
     assert all(event["incontrast"] and event["time"] for event in events)
     lines = workspace.journal.path.read_text().splitlines()
-    assert all(json.loads(line)["format"] == 1 for line in lines)
+    assert all(json.loads(line)["format"] == 2 for line in lines)
     assert workspace.check() == []
 
 
@@ -446,7 +446,7 @@ def test_a_discard_that_is_cut_short_is_finished(workspace: Workspace, blobs, mo
         patch.setattr(Store, "remove", lambda *_, **__: stopped(None))
         with pytest.raises(KeyboardInterrupt):
             workspace.discard()
-    assert "being dropped" in unfinished(workspace)
+    assert "being discarded" in unfinished(workspace)
     step = workspace.update(blobs(30, seed=2))  # not taken for the one that was dropped
     assert (step.items, step.promoted) == (30, True)
     # The ids of what was dropped have been told: they are not used again.
@@ -475,7 +475,7 @@ def test_a_candidate_costs_no_version_its_place(tmp_path: Path, blobs, monkeypat
     workspace.fit(blobs(30))
     workspace.update(blobs(5, seed=1), force=True)
     with monkeypatch.context() as patch:
-        patch.setattr("incontrast.workspace.evaluation.objections", lambda **_: ["it is Monday"])
+        patch.setattr("incontrast.workspace.evaluation.failed_checks", lambda **_: ["it is Monday"])
         assert not workspace.update(blobs(5, seed=2)).promoted
     with pytest.raises(WorkspaceError, match="there is no version 7"):
         workspace.rollback(to=7)  # anything that clears away first
@@ -504,29 +504,29 @@ def test_a_rollback_that_was_cut_short_goes_no_further(
     assert workspace.rollback() == 1
 
 
-def cut(monkeypatch, owner: type, method: str) -> None:
+def cut(monkeypatch, owner: type, method: str, when=lambda *_, **__: True) -> None:
     """Let the next run end before this method does anything."""
     whole = getattr(owner, method)
 
     def end(*arguments, **options):
+        if not when(*arguments, **options):
+            return whole(*arguments, **options)
         monkeypatch.setattr(owner, method, whole)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(owner, method, end)
 
 
-def test_the_same_command_goes_on_after_the_pointer_has_moved(
-    tmp_path: Path, blobs, monkeypatch
-) -> None:
+def test_the_same_command_finishes_after_the_switch(tmp_path: Path, blobs, monkeypatch) -> None:
     workspace = Workspace.create(tmp_path / "space", learner())
     first, second = blobs(40), blobs(20, seed=1)
-    cut(monkeypatch, Recovery, "finish")
+    cut(monkeypatch, StateMachine, "_finish")
     with pytest.raises(KeyboardInterrupt):
         workspace.fit(first)
     assert workspace.fit(first).version == 1  # not: it is fitted already
     for options in ({"items": None}, {"items": second, "again": True}):
         workspace.rollback(to=1)
-        cut(monkeypatch, Recovery, "finish")
+        cut(monkeypatch, StateMachine, "_finish")
         with pytest.raises(KeyboardInterrupt):
             workspace.update(second)
         step = workspace.update(**options)
@@ -536,10 +536,10 @@ def test_the_same_command_goes_on_after_the_pointer_has_moved(
     assert steps.count("promote") == 3
 
 
-def test_what_was_judged_well_is_not_dropped_for_other_data(
+def test_what_passed_its_checks_is_not_discarded_for_other_data(
     workspace: Workspace, blobs, monkeypatch
 ) -> None:
-    cut(monkeypatch, type(workspace.versions), "promote")
+    cut(monkeypatch, StateMachine, "promote")
     with pytest.raises(KeyboardInterrupt):
         workspace.update(blobs(20, seed=1))
     assert unfinished(workspace) == "an update with data in memory, to be promoted"
@@ -548,11 +548,11 @@ def test_what_was_judged_well_is_not_dropped_for_other_data(
     assert workspace.update().version == 2
 
 
-@pytest.mark.parametrize("step", ["ingest", "train", "evaluate"])
+@pytest.mark.parametrize("step", ["ingest", "train", "evaluate", "promote"])
 def test_no_line_of_the_journal_is_lost(
     workspace: Workspace, blobs, monkeypatch, step: str
 ) -> None:
-    cut(monkeypatch, Recovery, f"tell_{step}")
+    cut(monkeypatch, Journal, "add", lambda journal, event: event["step"] == step)
     with pytest.raises(KeyboardInterrupt):
         workspace.update(blobs(20, seed=1))
     workspace.update()
@@ -560,13 +560,13 @@ def test_no_line_of_the_journal_is_lost(
     assert steps == ["ingest", "train", "evaluate", "promote"]
 
 
-def test_the_ids_of_a_number_that_was_dropped_before_are_told(
+def test_the_ids_of_a_number_that_was_discarded_before_are_in_the_journal(
     workspace: Workspace, blobs, monkeypatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         workspace.update(blobs(20, seed=1), progress=stopped)
     workspace.discard()
-    cut(monkeypatch, Recovery, "tell_ingest")
+    cut(monkeypatch, Journal, "add")
     with pytest.raises(KeyboardInterrupt):
         workspace.update(blobs(10, seed=2))
     assert workspace.update().version == 2
@@ -589,12 +589,12 @@ def test_forgetting_that_is_cut_short_is_finished(workspace: Workspace, blobs, m
     assert workspace.journal.events()[-5]["step"] == "forget"
 
 
-def test_a_making_that_was_cut_short_is_begun_anew(tmp_path: Path, blobs, monkeypatch) -> None:
+def test_a_creation_that_was_interrupted_is_begun_anew(tmp_path: Path, blobs, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("incontrast.workspace.workspace.write_json", lambda *_: stopped(None))
         with pytest.raises(KeyboardInterrupt):
             Workspace.create(tmp_path / "space", learner())
-    with pytest.raises(WorkspaceError, match="is no workspace"):
+    with pytest.raises(WorkspaceError, match="is not a workspace"):
         Workspace.open(tmp_path / "space")
     (tmp_path / "space" / "memory.sqlite-journal").touch()
     (tmp_path / "space" / ".workspace.json.123").touch()
@@ -636,13 +636,13 @@ def test_a_reader_does_not_disturb_an_update(workspace: Workspace, blobs) -> Non
 
 
 def test_a_leader_that_failed_in_a_joint_block_can_lead_again() -> None:
-    told = []
-    crew = Crew(Engine("cpu"))
-    crew.tell = lambda order, about=None: told.append((order, about))
+    sent = []
+    group = ProcessGroup(Engine("cpu"))
+    group.send = lambda order, payload=None: sent.append((order, payload))
     failed = pytest.raises(ValueError, match="while all trained")
-    with failed, crew.leading(), crew.joint("train", {}, None):
+    with failed, group.leading(), group.joint("train", {}, None):
         raise ValueError("while all trained")
-    assert told == []  # the others have failed with it
-    with pytest.raises(ValueError, match="alone"), crew.leading():
+    assert sent == []  # the others have failed with it
+    with pytest.raises(ValueError, match="alone"), group.leading():
         raise ValueError("alone")
-    assert told == [("failed", "alone")]
+    assert sent == [("failed", "alone")]

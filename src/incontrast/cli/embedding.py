@@ -16,7 +16,7 @@ from incontrast.domains.base import Domain
 from incontrast.memory import Store
 from incontrast.workspace import Workspace
 from incontrast.workspace.embeddings import embed_source
-from incontrast.workspace.intake import Intake
+from incontrast.workspace.ingest import NewData
 
 __all__ = ["drift", "embed"]
 
@@ -70,13 +70,13 @@ def drift(
 
 def _known(space: Workspace, version: int, source: Source, domain: Domain) -> float:
     """The share of items, of the first some, that a version has learned from."""
-    extent = space.versions.extent(version)
-    digests = set(next(Intake(source, domain).hashes(), []))
+    extent = space.extent(version)
+    digests = set(next(NewData(source, domain).hashes(), []))
     with closing(Store.open(space.store_file, readonly=True)) as store:
         found = store.find(digests)
-    elsewhere = extent.elsewhere()
-    found = found[found < extent.arrivals]
-    return min(1.0, int((~elsewhere[found]).sum()) / max(1, len(digests)))
+        forgotten = extent.forgotten(store.columns(extent.arrivals))
+    known = ~forgotten[found[found < extent.arrivals]]
+    return min(1.0, int(known.sum()) / max(1, len(digests)))
 
 
 def _plain(value: Any) -> Any:

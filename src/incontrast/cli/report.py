@@ -34,7 +34,7 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
 def write_report(workspace: Workspace, number: int, to: Path | None = None) -> Path:
     """Write the page of a version; returns where."""
     versions = workspace.versions
-    evaluation = versions.evaluation(number) or {"objections": [], "tolerance": 0.0, "sample": 0}
+    evaluation = versions.evaluation(number) or {"failed_checks": [], "tolerance": 0.0, "sample": 0}
     events = workspace.journal.events()
     shown = {
         item
@@ -108,7 +108,7 @@ def summary(workspace: Workspace, number: int, *, refused: bool) -> Iterator[str
             f"  embeddings moved    cosine {moved['cosine'][1]:.3f}, "
             f"{moved['overlap']:.0%} of the 10 nearest neighbours stayed"
         )
-    for check in evaluation.get("objections", []):
+    for check in evaluation.get("failed_checks", []):
         yield f"  failed check: {check}"
     if refused:
         serving = workspace.current

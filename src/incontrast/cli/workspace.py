@@ -10,7 +10,7 @@ from incontrast.cli.command import Answer
 from incontrast.cli.exit_codes import Exit
 from incontrast.cli.output import counted, note_skipped
 from incontrast.workspace import Workspace
-from incontrast.workspace.embeddings import outputs
+from incontrast.workspace.stamps import outputs
 from incontrast.workspace.status import sentence, status_of, unfinished
 
 __all__ = ["forget", "log", "rollback", "status"]
@@ -83,9 +83,9 @@ def forget(
     if like is not None:
         # Reading data, unlike naming items, needs the domain and so torch.
         from incontrast.data import read_source
-        from incontrast.workspace.intake import Intake
+        from incontrast.workspace.ingest import NewData
 
-        same = Intake(read_source(like, check=False), space.learner(memory=False).domain)
+        same = NewData(read_source(like, check=False), space.learner(memory=False).domain)
         wanted += [digest for digests in same.hashes() for digest in digests]
         note_skipped(same.skipped)
     count = space.forget(ids or [], hashes=wanted)

@@ -1,10 +1,15 @@
 """The old data that an update needs: what is kept of everything seen."""
 
-from incontrast.memory.memory import Memory
-from incontrast.memory.policies import KeepAll, Policy, Queue, Reservoir
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from incontrast.memory.sqlite_file import StoreBusy, StoreError, StoreUnwritable
-from incontrast.memory.store import Columns, Store, content_hash
-from incontrast.memory.stored import Extent, StoredCollection, remembered
+from incontrast.memory.store import Columns, Extent, Store, content_hash
+
+if TYPE_CHECKING:
+    from incontrast.memory.memory import Memory
+    from incontrast.memory.policies import KeepAll, Policy, Queue, Reservoir
+    from incontrast.memory.stored import StoredCollection
 
 __all__ = [
     "Columns",
@@ -20,5 +25,12 @@ __all__ = [
     "StoreUnwritable",
     "StoredCollection",
     "content_hash",
-    "remembered",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # These need torch; forgetting items does not.
+    home = {"Memory": "memory", "StoredCollection": "stored"}.get(name, "policies")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -1,4 +1,4 @@
-"""What is kept of everything seen. A memory never changes: taking items in makes another one."""
+"""What is kept of everything seen. A memory never changes: admitting items makes another one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from incontrast.domains.base import Collection
+from incontrast.domains.base import Collection, Domain
 from incontrast.memory.policies import KeepAll, Policy
+from incontrast.memory.store import Extent, Store
+from incontrast.memory.stored import StoredCollection
 
 __all__ = ["Memory"]
 
@@ -20,7 +22,7 @@ NO_KEYS = torch.empty(0, dtype=torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Old items at hand, and the count of what they stand for.
+    """Stored old items, and the count of what they stand for.
 
     An item's id is its place in the order of arrival, from 0. An item is kept if it was not
     forgotten and its key is below ``threshold``, which only ever falls; so a reservoir stays a
@@ -28,11 +30,11 @@ class Memory:
 
     Args:
         policy: What to keep.
-        items: The items at hand, in order of arrival; None when there is none.
+        items: The stored items, in order of arrival; None when there is none.
         ids: (n,) their ids.
         keys: (n,) their keys.
         arrivals: Ids that have been given to items: the next one's.
-        forgotten: (m,) ids that were forgotten, or never came in here.
+        forgotten: (m,) ids that were forgotten, or given to items of other versions.
         threshold: Keys from here on are not kept.
     """
 
@@ -47,16 +49,40 @@ class Memory:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @classmethod
+    def over(cls, store: Store, domain: Domain, policy: Policy, extent: Extent) -> Memory:
+        """The memory of this extent over a store, without what was forgotten since."""
+        columns = store.columns(extent.arrivals)
+        kept = extent.stored(columns, policy.bytes).nonzero()[0]
+        ids = torch.from_numpy(kept)
+        sizes = torch.from_numpy(columns.sizes[kept])
+        return cls(
+            policy,
+            items=StoredCollection(store, domain, ids, sizes) if len(kept) else None,
+            ids=ids,
+            keys=torch.from_numpy(columns.keys[kept]),
+            arrivals=extent.arrivals,
+            forgotten=torch.from_numpy(extent.forgotten(columns).nonzero()[0]),
+            threshold=extent.threshold,
+        )
+
     @property
     def seen(self) -> int:
-        """N: items that came in and were not forgotten, kept or not."""
+        """N: items that arrived and were not forgotten, kept or not."""
         return self.arrivals - len(self.forgotten)
 
     def admit(self, new: Collection, generator: Generator) -> Memory:
-        """The memory after these items have come in."""
-        ids = torch.arange(self.arrivals, self.arrivals + len(new))
-        keys = torch.cat([self.keys, self.policy.keys(ids, generator)])
-        ids = torch.cat([self.ids, ids])
+        """The memory after these items have arrived.
+
+        Items that were ingested into a store got their ids and keys there; ids that the store gave
+        to others in between, after a version that was rolled back, are not of this memory.
+        """
+        if isinstance(new, StoredCollection) and new.keys is not None:
+            fresh, drawn = new.ids, new.keys
+        else:
+            fresh = torch.arange(self.arrivals, self.arrivals + len(new))
+            drawn = self.policy.keys(fresh, generator)
+        keys, ids = torch.cat([self.keys, drawn]), torch.cat([self.ids, fresh])
         sizes = new.sizes() if self.items is None else torch.cat([self.items.sizes(), new.sizes()])
 
         if not self.policy.can_hold(sizes).any():
@@ -74,17 +100,10 @@ class Memory:
             items=self._merge(new, kept),
             ids=ids[kept],
             keys=keys[kept],
-            arrivals=self.arrivals + len(new),
+            arrivals=int(fresh[0]) + len(new),
+            forgotten=torch.cat([self.forgotten, torch.arange(self.arrivals, int(fresh[0]))]),
             threshold=threshold,
         )
-
-    def skip_to(self, arrivals: int) -> Memory:
-        """The memory where ids below this one are given away, to items that came in elsewhere."""
-        if arrivals < self.arrivals:
-            raise ValueError(f"{self.arrivals} items have come in, which is more than {arrivals}")
-        elsewhere = torch.arange(self.arrivals, arrivals)
-        forgotten = torch.cat([self.forgotten, elsewhere])
-        return replace(self, arrivals=arrivals, forgotten=forgotten)
 
     def _merge(self, new: Collection, kept: Tensor) -> Collection | None:
         if self.items is None:
@@ -96,7 +115,7 @@ class Memory:
         return _only(self.items, mine).extend(_only(new, theirs))
 
     def forget(self, ids: Iterable[int]) -> Memory:
-        """The memory without these items, as if they had never come in.
+        """The memory without these items, as if they had never arrived.
 
         Raises:
             KeyError: An id was never given to an item; nothing is forgotten then.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from incontrast.domains.base import Collection, Domain
-from incontrast.memory.memory import Memory
-from incontrast.memory.policies import Policy
-from incontrast.memory.store import FORGOTTEN, PRESENT, Store
+from incontrast.memory.store import Store
 
-__all__ = ["Extent", "StoredCollection", "remembered"]
+__all__ = ["StoredCollection"]
 
 AT_ONCE = 256 * 2**20  # bytes that ``in_memory`` reads at most
 
@@ -25,14 +23,19 @@ class StoredCollection:
         domain: What turns their bytes back into items.
         ids: (n,) their ids.
         sizes: (n,) their sizes in bytes.
+        keys: (n,) the memory keys that they were given when they were ingested, where these items
+            are new; None for items of a memory, which has their keys.
     """
 
     background: ClassVar[bool] = False
 
-    def __init__(self, store: Store, domain: Domain, ids: Tensor, sizes: Tensor) -> None:
+    def __init__(
+        self, store: Store, domain: Domain, ids: Tensor, sizes: Tensor, keys: Tensor | None = None
+    ) -> None:
         self.store = store
         self.domain = domain
         self.ids = ids
+        self.keys = keys
         self._sizes = sizes
 
     @property
@@ -56,7 +59,7 @@ class StoredCollection:
 
     def extend(self, other: Any) -> Any:
         if not isinstance(other, StoredCollection):
-            # A learner that was taken out of its workspace goes on by itself, in memory.
+            # A learner that was taken out of its workspace continues by itself, in memory.
             whole: Any = self._read(torch.arange(len(self)))
             return whole.extend(other)
         if other.store is not self.store:
@@ -75,49 +78,3 @@ class StoredCollection:
 
     def _read(self, indices: Tensor) -> Collection:
         return self.domain.unpack(self.store.read(self.ids[indices].tolist()))
-
-
-class Extent(NamedTuple):
-    """What of a store a memory holds.
-
-    Keys never change, so it follows from a few numbers: the items that had arrived, other than
-    those that came in after a version that was rolled back, with keys below the threshold.
-
-    Args:
-        arrivals: Ids below this one had been given to items.
-        threshold: Keys from here on are not kept.
-        skipped: Ranges of ids, from and up to, that were given to items that are not of this line.
-    """
-
-    arrivals: int
-    threshold: float
-    skipped: tuple[tuple[int, int], ...] = ()
-
-    def elsewhere(self) -> Tensor:
-        """(arrivals,) whether an id was skipped."""
-        outside = torch.zeros(self.arrivals, dtype=torch.bool)
-        for first, end in self.skipped:
-            outside[first:end] = True
-        return outside
-
-    def holds(self, keys: Tensor) -> Tensor:
-        """(arrivals,) whether an item is kept, from all keys there are."""
-        return (keys[: self.arrivals] < self.threshold) & ~self.elsewhere()
-
-
-def remembered(store: Store, domain: Domain, policy: Policy, extent: Extent) -> Memory:
-    """The memory of this extent over a store, without what was forgotten since."""
-    keys, sizes, states = store.columns(extent.arrivals)
-    if extent.arrivals == 0:
-        return Memory(policy)
-    kept = ((states == PRESENT) & extent.holds(keys) & policy.can_hold(sizes)).nonzero()[:, 0]
-    items = StoredCollection(store, domain, kept, sizes[kept]) if len(kept) else None
-    return Memory(
-        policy,
-        items=items,
-        ids=kept,
-        keys=keys[kept],
-        arrivals=extent.arrivals,
-        forgotten=((states == FORGOTTEN) | extent.elsewhere()).nonzero()[:, 0],
-        threshold=extent.threshold,
-    )

@@ -47,13 +47,13 @@ def update_page(
         folder: The workspace.
     """
     outcome, number = record["outcome"], record["version"]
-    objections = evaluation.get("objections", [])
+    failed_checks = evaluation.get("failed_checks", [])
     standing = "was promoted" if promoted else "was not promoted"
     if current:
         standing = "is the current one"
     sections = [
         Section("At a glance", (_facts(record, evaluation, from_scratch_seconds),)),
-        Section("Promotion", (_verdict(evaluation, promoted, objections),)),
+        Section("Promotion", (_verdict(evaluation, promoted, failed_checks),)),
         Section("Losses", (_losses(outcome),)),
         Section("Training", _training(outcome)),
     ]
@@ -101,7 +101,9 @@ def _facts(
     return Facts(tuple(facts))
 
 
-def _verdict(evaluation: Mapping[str, Any], promoted: bool, objections: Sequence[str]) -> Verdicts:
+def _verdict(
+    evaluation: Mapping[str, Any], promoted: bool, failed_checks: Sequence[str]
+) -> Verdicts:
     claim = "Embeddings have not collapsed."
     if "movement" in evaluation:
         claim = (
@@ -111,11 +113,11 @@ def _verdict(evaluation: Mapping[str, Any], promoted: bool, objections: Sequence
     verdicts = [
         Verdict(
             claim=claim,
-            standing="fails" if objections else "holds",
-            because="; ".join(objections) or _health(evaluation),
+            standing="fails" if failed_checks else "holds",
+            because="; ".join(failed_checks) or _health(evaluation),
         )
     ]
-    if objections and promoted:
+    if failed_checks and promoted:
         verdicts.append(
             Verdict(
                 claim="It was promoted all the same.", standing="mixed", because="It was forced."
@@ -171,8 +173,8 @@ def _change(name: str, before: float, after: float, *, judge: bool = True) -> tu
 def _training(outcome: Mapping[str, Any]) -> tuple[Any, ...]:
     history = outcome["history"]
     text = Text(
-        f"{outcome['epochs']} epochs, {outcome['steps']:,} steps, {outcome['passes']:,} views "
-        f"through the encoder; stopped by {outcome['stopped']}."
+        f"{outcome['epochs']} epochs, {outcome['steps']:,} steps, "
+        f"{outcome['forward_passes']:,} forward passes; stopped by {outcome['stopped']}."
     )
     if len(history) < 2 or not can_draw():
         return (text,)

@@ -1,20 +1,49 @@
-"""Judging a candidate against the version before it, on old and new items."""
+"""Whether a candidate may take over: what it did to embeddings, and which checks it fails."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
+from incontrast.evaluate.collapse import effective_rank, uniformity
 from incontrast.learner import Learner
 from incontrast.memory import Store, StoredCollection
 from incontrast.randomness import generator
-from incontrast.workspace.gate import objections
-from incontrast.workspace.movement import health, movement
 
-__all__ = ["evaluate"]
+__all__ = ["Health", "Movement", "evaluate", "failed_checks", "health", "movement", "neighbours"]
 
 SAMPLE = 512  # old and new items, each, at most
+NEAREST = 10  # neighbours whose overlap is counted
+EXAMPLES = 6
+EXAMPLE_NEIGHBOURS = 5
+
+MIN_RANK_SHARE = 0.5  # of the effective rank of before that a candidate keeps
+MIN_RANK = 1.5  # below it, embeddings lie on a line
+MAX_UNIFORMITY = -0.02  # above it, all embeddings are one point
+
+
+class Health(NamedTuple):
+    """Label-free signs of a good or a collapsed encoder."""
+
+    effective_rank: float
+    uniformity: float
+
+
+class Movement(NamedTuple):
+    """What an update did to embeddings.
+
+    Args:
+        cosine: Quartiles of the cosine between an item's two embeddings; 1 is unmoved.
+        overlap: Mean share of an item's 10 nearest neighbours that stayed.
+        examples: Some items with their nearest neighbours before and after, by ids.
+    """
+
+    cosine: tuple[float, float, float]
+    overlap: float
+    examples: list[dict[str, Any]]
 
 
 def evaluate(
@@ -27,14 +56,14 @@ def evaluate(
     outcome: dict[str, Any],
     tolerance: float,
 ) -> dict[str, Any]:
-    """The figures of a candidate, as JSON; ``objections`` is what speaks against promoting it.
+    """The figures of a candidate, as JSON; ``failed_checks`` says why not to promote it.
 
     Args:
         before: The current version; None after a first fit.
         after: The candidate.
         store: Where the items are.
-        first: The first id of the items that came in.
-        count: How many they are.
+        first: The id of the first new item.
+        count: How many new items there are.
         outcome: Figures of training.
         tolerance: How much larger the loss of old items may be.
     """
@@ -45,26 +74,115 @@ def evaluate(
         chosen = torch.randperm(len(before.memory), generator=draws)[:SAMPLE].sort().values
         old = before.memory.ids[chosen]
     ids = torch.cat([old, new])
-    sizes = store.columns(first + count).sizes[ids]
+    sizes = torch.from_numpy(store.columns(first + count).sizes)[ids]
     sample = StoredCollection(store, after.domain, ids, sizes)
-    figures: dict[str, Any] = {"tolerance": tolerance, "sample": len(ids), "objections": []}
+    figures: dict[str, Any] = {"tolerance": tolerance, "sample": len(ids), "failed_checks": []}
     if len(ids) < 2:
         return figures
     embedded = after.embed(sample)
-    healthy = {"before": None, "after": health(embedded)}
+    healthy, was_healthy, loss = health(embedded), None, (None, None)
     if before is not None:
         earlier = before.embed(sample)
-        healthy["before"] = health(earlier)
+        was_healthy = health(earlier)
+        loss = (outcome["loss"]["before"]["old"], outcome["loss"]["after"]["old"])
         figures["movement"] = movement(earlier, embedded, ids, new=len(new))._asdict()
-    loss = outcome["loss"]
-    figures["objections"] = objections(
-        loss_before=None if before is None else loss["before"]["old"],
-        loss_after=None if before is None else loss["after"]["old"],
+    figures["failed_checks"] = failed_checks(
+        loss_before=loss[0],
+        loss_after=loss[1],
         tolerance=tolerance,
-        before=healthy["before"],
-        after=health(embedded),
+        before=was_healthy,
+        after=healthy,
     )
     figures["health"] = {
-        name: None if value is None else value._asdict() for name, value in healthy.items()
+        "before": None if was_healthy is None else was_healthy._asdict(),
+        "after": healthy._asdict(),
     }
     return figures
+
+
+def failed_checks(
+    *,
+    loss_before: float | None,
+    loss_after: float | None,
+    tolerance: float,
+    before: Health | None,
+    after: Health,
+) -> list[str]:
+    """Reasons not to promote a candidate; none if it is fine.
+
+    Args:
+        loss_before: The evaluation loss of old items under the current version; None after a first
+            fit.
+        loss_after: The same under the candidate; None if it is not finite.
+        tolerance: How much larger the loss of old items may be, as a share.
+        before: The health of the current version; None after a first fit.
+        after: The health of the candidate, on the same items.
+    """
+    reasons = []
+    if loss_before is not None and loss_after is None:
+        reasons.append("the loss of old items is no longer a finite number")
+    elif (
+        loss_before is not None
+        and loss_after is not None
+        and loss_after > loss_before * (1.0 + tolerance)
+    ):
+        reasons.append(
+            f"the loss of old items rose from {loss_before:.3f} to {loss_after:.3f}, by more "
+            f"than the {tolerance:.0%} that is tolerated"
+        )
+    if not (after.effective_rank >= MIN_RANK and after.uniformity <= MAX_UNIFORMITY):
+        reasons.append(
+            f"embeddings have collapsed: their effective rank is {after.effective_rank:.1f}, "
+            f"their uniformity {after.uniformity:.3f}"
+        )
+    elif before is not None and after.effective_rank < MIN_RANK_SHARE * before.effective_rank:
+        reasons.append(
+            f"embeddings are collapsing: their effective rank fell from "
+            f"{before.effective_rank:.1f} to {after.effective_rank:.1f}"
+        )
+    return reasons
+
+
+def health(embeddings: Tensor) -> Health:
+    """Of (n, d) embeddings, n >= 2."""
+    return Health(effective_rank(embeddings), uniformity(embeddings))
+
+
+def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> Movement:
+    """Compare embeddings of the same items by two versions.
+
+    Args:
+        before: (n, d) by the version before.
+        after: (n, d) by the version after.
+        ids: (n,) the items.
+        new: How many of them, at the end, came with the update.
+    """
+    cosine = (normalize(before) * normalize(after)).sum(dim=1)
+    lower, median, upper = (cosine.quantile(part).item() for part in (0.25, 0.5, 0.75))
+    count = min(NEAREST, len(ids) - 1)
+    first, second = neighbours(before, count), neighbours(after, count)
+    stayed = (first[:, :, None] == second[:, None, :]).any(dim=2).float().mean(dim=1)
+    # Examples: half of them old, half new, evenly spaced.
+    old = len(ids) - new
+    places = [
+        *torch.linspace(0, old - 1, min(old, EXAMPLES // 2)).long().tolist(),
+        *(old + torch.linspace(0, new - 1, min(new, EXAMPLES - EXAMPLES // 2))).long().tolist(),
+    ]
+    examples = [
+        {
+            "item": int(ids[place]),
+            "new": place >= old,
+            "before": ids[first[place, :EXAMPLE_NEIGHBOURS]].tolist(),
+            "after": ids[second[place, :EXAMPLE_NEIGHBOURS]].tolist(),
+        }
+        for place in places
+    ]
+    return Movement((lower, median, upper), stayed.mean().item(), examples)
+
+
+def neighbours(embeddings: Tensor, count: int) -> Tensor:
+    """(n, count) the nearest other items of each, by cosine."""
+    unit = normalize(embeddings)
+    similarity = unit @ unit.T
+    similarity.fill_diagonal_(-2.0)
+    return similarity.topk(count, dim=1).indices

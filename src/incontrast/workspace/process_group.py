@@ -11,15 +11,15 @@ from incontrast.memory import Store, StoreBusy
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import Engine
 
-__all__ = ["Crew", "Order"]
+__all__ = ["Order", "ProcessGroup"]
 
 PATIENCE = 300.0  # seconds to wait for readers
 
 Order = Literal["wait", "train", "evaluate", "done", "failed"]
 
 
-class Crew:
-    """Who works together, and what the first process tells the others.
+class ProcessGroup:
+    """What the first process orders, and the others receive.
 
     Args:
         engine: Of this process.
@@ -27,29 +27,25 @@ class Crew:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.leads = engine.rank == 0
         self._joint = False
 
-    @property
-    def leads(self) -> bool:
-        """Whether this process is the one that decides and writes."""
-        return self.engine.rank == 0
-
-    def tell(self, order: Order, about: Any = None) -> None:
+    def send(self, order: Order, payload: Any = None) -> None:
         """Tell the others what comes next; without others, nothing happens."""
         if self.engine.processes > 1:
-            self.engine.broadcast((order, about))
+            self.engine.broadcast((order, payload))
 
-    def told(self) -> tuple[Order, Any]:
-        """What the first process tells."""
+    def receive(self) -> tuple[Order, Any]:
+        """What the first process orders."""
         order: tuple[Order, Any] = self.engine.broadcast(("wait", None))
         return order
 
     @contextmanager
-    def joint(self, order: Order, pending: dict[str, Any], store: Store) -> Iterator[None]:
+    def joint(self, order: Order, operation: dict[str, Any], store: Store) -> Iterator[None]:
         """A block that all processes run at the same time."""
         if self.leads and self.engine.processes > 1:
             self._fold(store)
-            self.tell(order, pending)
+            self.send(order, operation)
             with self.engine.error_barrier("read the workspace"):
                 pass
         self._joint = True
@@ -65,7 +61,7 @@ class Crew:
                     f"another process has been reading {store.path} for {PATIENCE:.0f} s, which "
                     "keeps several processes from working on it: end it, then run this again"
                 )
-            self.tell("wait")  # before they take this process for lost
+            self.send("wait")  # before they take this process for lost
 
     @contextmanager
     def leading(self) -> Iterator[None]:
@@ -79,5 +75,5 @@ class Crew:
         except BaseException as error:
             if not self._joint and not isinstance(error, LostProcess):
                 with suppress(LostProcess):
-                    self.tell("failed", str(error))
+                    self.send("failed", str(error))
             raise

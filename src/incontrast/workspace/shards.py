@@ -2,17 +2,16 @@
 
 A shard is a range of the source's items, the same however many processes there are: what is there
 already is never computed again. ``00007.npy`` has the rows, ``00007.ids.jsonl`` the name of each
-row's item, ``00007.json`` what was left out; the ``.npy`` comes last, and with it the shard is
-whole. ``manifest.json`` says what made them, and lists them once all are there.
+row's item; ``00007.json`` comes last, and with it the shard is whole. ``manifest.json`` says what
+the shards are of, and that all are there.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,184 +19,145 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incontrast.data.sources import Source, rows_at_once
-from incontrast.domains.base import Domain
-from incontrast.embedding import BATCH_SIZE as BATCH
-from incontrast.embedding import embed
+from incontrast.embedding import BATCH_SIZE, embed
+from incontrast.files import write_bytes
 from incontrast.learner import Learner
 from incontrast.training.engine import Engine
-from incontrast.workspace.errors import WorkspaceError
-from incontrast.workspace.files import flush_folder, read_json, write_bytes, write_json
+from incontrast.workspace.errors import Damaged
+from incontrast.workspace.files import read_json, write_json
+from incontrast.workspace.stamps import MANIFEST, digest
 
-__all__ = ["MANIFEST", "Piece", "Shards", "embed_shards", "pieces"]
-
-MANIFEST = "manifest.json"
+__all__ = ["Shard", "Shards"]
 
 
-class Piece(NamedTuple):
+class Shard(NamedTuple):
     """Embeddings of some items that follow each other in a source."""
 
-    rows: NDArray[Any] | None  # (n, d); None where nothing can be read
+    rows: NDArray[np.float32]  # (n, d); (0, 0) where nothing can be read
     names: list[str]  # one for each row
-    skipped: tuple[str, ...]  # why items were left out
-    passed: int  # items of the source that this stands for
+    skipped: list[str]  # why items were left out
 
 
-def pieces(
-    learner: Learner,
-    source: Source,
-    engine: Engine,
-    *,
-    strict: bool,
-    start: int = 0,
-    stop: int | None = None,
-) -> Iterator[Piece]:
-    """Embed a source, or a range of it, some items at a time."""
-    for chunk in source.chunks(learner.domain, strict=strict, start=start, stop=stop):
-        rows = None
-        if chunk.names:
-            rows = embed(learner.encoder, learner.domain, chunk.items, engine=engine).numpy()
-        reasons = tuple(skip.reason for skip in chunk.skipped)
-        yield Piece(rows, chunk.names, reasons, chunk.passed)
-
-
-@dataclass(frozen=True)
 class Shards:
     """A folder of shards.
 
     Args:
         folder: Where they are.
-        items: Items of the source.
-        size: Items of a shard; the last one may have fewer.
+        about: What they are of (workspace, version, source); shards of anything else do not count.
+        learner: Whose encoder; its engine has the processes.
+        source: What is embedded.
     """
 
-    folder: Path
-    items: int
-    size: int
+    def __init__(
+        self, folder: Path, about: dict[str, Any], learner: Learner, source: Source
+    ) -> None:
+        rows = rows_at_once(learner.domain)
+        # A quarter of a chunk, where that leaves the batches in it as they are; else a whole one.
+        self.size = rows if rows % (4 * BATCH_SIZE) else rows // 4
+        self.folder = folder
+        self.about = {**about, "items": len(source), "size": self.size}
+        self.learner = learner
+        self.source = source
+        self.found = 0
+        """Rows that were there before."""
 
     def __len__(self) -> int:
-        return math.ceil(self.items / self.size)
+        return math.ceil(len(self.source) / self.size)
 
-    def bounds(self, number: int) -> tuple[int, int]:
-        """The items of a shard."""
-        return number * self.size, min((number + 1) * self.size, self.items)
-
-    def file(self, number: int, suffix: str = ".npy") -> Path:
+    def file(self, number: int, suffix: str) -> Path:
         return self.folder / f"{number:05d}{suffix}"
 
-    def missing(self) -> list[int]:
-        """The shards that are not there yet."""
-        return [number for number in range(len(self)) if not self.file(number).exists()]
+    def begin(self) -> None:
+        """Make the folder, and say in it what the shards are of."""
+        self.folder.mkdir(exist_ok=True)
+        write_json(self.folder / MANIFEST, {**self.about, "complete": False, "rows": 0})
 
-    def write(self, number: int, piece: Piece) -> None:
-        """Put a shard into the folder; until the last line it is not there."""
-        rows = np.empty((0, 0), np.float32) if piece.rows is None else piece.rows
-        names = "".join(f"{json.dumps(name)}\n" for name in piece.names)
-        about = {"rows": len(rows), "passed": piece.passed, "skipped": list(piece.skipped)}
-        write_bytes(self.file(number, ".ids.jsonl"), names.encode())
-        write_json(self.file(number, ".json"), about)
-        beside = self.folder / f".{number:05d}.{os.getpid()}.npy"
-        with beside.open("wb") as file:
-            np.save(file, rows)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self.file(number))
-        flush_folder(self.folder)
+    def embed(self, *, strict: bool, progress: Callable[[int, int], None] | None) -> None:
+        """Embed what is missing; all processes call this, and each shard is made by one of them."""
+        engine, total = self.learner.engine, len(self.source)
+        missing: list[int] = []
+        with engine.error_barrier("find shards"):
+            if engine.rank == 0:
+                there = {number: self._whole(number) for number in range(len(self))}
+                self.found = sum(rows for rows in there.values() if rows is not None)
+                missing = [number for number, rows in there.items() if rows is None]
+        missing = engine.broadcast(missing)
+        for start in range(0, len(missing), engine.processes):
+            # In rounds, so that a process that fails or is lost is known of after one shard.
+            mine = missing[start:][engine.rank : engine.rank + 1]
+            with engine.error_barrier("embed its items"):
+                for number in mine:
+                    self._write(number, self._embedded(number, strict))
+            if progress is not None:
+                left = missing[start + engine.processes :]
+                progress(total - sum(map(self._items, left)), total)
 
-    def read(self, start: int = 0) -> Iterator[Piece]:
-        """What is in the shards from an item on, in the order of the source."""
-        for number in range(start // self.size, len(self)):
-            about = read_json(self.file(number, ".json"))
-            rows = np.load(self.file(number)) if about["rows"] else None
-            lines = self.file(number, ".ids.jsonl").read_text(encoding="utf-8").splitlines()
-            names = [json.loads(line) for line in lines]
-            yield Piece(rows, names, tuple(about["skipped"]), about["passed"])
+    def finish(self) -> dict[str, Any]:
+        """Say that all shards are there; returns the manifest."""
+        parts = [read_json(self.file(number, ".json")) for number in range(len(self))]
+        shards = [
+            {
+                "file": self.file(number, ".npy").name,
+                "first": number * self.size,
+                "rows": part["rows"],
+            }
+            for number, part in enumerate(parts)
+        ]
+        manifest = {
+            **self.about,
+            "complete": True,
+            "rows": sum(part["rows"] for part in parts),
+            "columns": max(part["columns"] for part in parts),
+            "shards": shards,
+            "files": {name: digest for part in parts for name, digest in part["files"].items()},
+        }
+        write_json(self.folder / MANIFEST, manifest)
+        return manifest
 
-    def listed(self) -> list[dict[str, Any]]:
-        """The shards, as the manifest lists them."""
-        entries = []
+    def read(self) -> Iterator[Shard]:
+        """The shards in the order of the source."""
         for number in range(len(self)):
-            rows = read_json(self.file(number, ".json"))["rows"]
-            entries.append(
-                {"file": self.file(number).name, "first": self.bounds(number)[0], "rows": rows}
-            )
-        return entries
+            about = read_json(self.file(number, ".json"))
+            lines = self.file(number, ".ids.jsonl").read_text(encoding="utf-8").splitlines()
+            rows = np.load(self.file(number, ".npy"))
+            yield Shard(rows, [json.loads(line) for line in lines], about["skipped"])
 
+    def _items(self, number: int) -> int:
+        return min(self.size, len(self.source) - number * self.size)
 
-def embed_shards(
-    learner: Learner,
-    source: Source,
-    folder: Path,
-    about: dict[str, Any],
-    *,
-    strict: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> Shards:
-    """Embed a source into a folder of shards, each by one of the processes; all call this.
+    def _whole(self, number: int) -> int | None:
+        """The rows of a shard; None if it is not there, or of something else."""
+        try:
+            about = read_json(self.file(number, ".json"))
+        except Damaged:
+            return None
+        return about["rows"] if about["of"] == self.about else None
 
-    Args:
-        learner: Whose encoder; its engine tells the processes.
-        source: What to embed.
-        folder: Where to; made if it is not there.
-        about: What the embeddings are of (workspace, version, source); shards that are there must
-            be of the same.
-        strict: Refuse files that cannot be read instead of leaving them out.
-        overwrite: Begin anew whatever is there.
-        progress: Called with the items done and the items there are.
-    """
-    engine = learner.engine
-    shards = Shards(folder, len(source), _shard_rows(learner.domain))
-    manifest = {**about, "items": shards.items, "size": shards.size}
-    missing: list[int] = []
-    with engine.error_barrier("begin to embed"):
-        if engine.rank == 0:
-            _begin(shards, manifest, overwrite)
-            missing = shards.missing()
-    missing = engine.broadcast(missing)
-    alone = Engine(engine.device, engine.precision)
-    for start in range(0, len(missing), engine.processes):
-        # In rounds, so that a process that fails or is lost is known of after one shard.
-        with engine.error_barrier("embed its items"):
-            place = start + engine.rank
-            if place < len(missing):
-                first, stop = shards.bounds(missing[place])
-                for piece in pieces(learner, source, alone, strict=strict, start=first, stop=stop):
-                    shards.write(missing[place], piece)
-        if progress is not None:
-            left = sum(stop - first for first, stop in map(shards.bounds, missing[place + 1 :]))
-            progress(shards.items - left, shards.items)
-    with engine.error_barrier("finish embedding"):
-        if engine.rank == 0:
-            listed = shards.listed()
-            rows = sum(entry["rows"] for entry in listed)
-            complete = {**manifest, "complete": True, "rows": rows, "shards": listed}
-            write_json(folder / MANIFEST, complete)
-    return shards
+    def _embedded(self, number: int, strict: bool) -> Shard:
+        learner, first = self.learner, number * self.size
+        alone = Engine(learner.engine.device, learner.engine.precision)
+        rows, names, skipped = np.empty((0, 0), np.float32), [], []
+        for chunk in self.source.chunks(
+            learner.domain, strict=strict, start=first, stop=first + self.size
+        ):
+            names, skipped = chunk.names, [skip.reason for skip in chunk.skipped]
+            if names:
+                rows = embed(learner.encoder, learner.domain, chunk.items, engine=alone).numpy()
+        return Shard(rows, names, skipped)
 
-
-def _shard_rows(domain: Domain) -> int:
-    """A quarter of a chunk, where that leaves the batches in it as they are; else a whole one."""
-    rows = rows_at_once(domain)
-    return rows if rows % (4 * BATCH) else rows // 4
-
-
-def _begin(shards: Shards, manifest: dict[str, Any], overwrite: bool) -> None:
-    folder = shards.folder
-    there = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else None
-    if there is None and folder.exists() and any(folder.iterdir()):
-        raise WorkspaceError(f"{folder} holds something else than shards: choose another folder")
-    if there is not None and overwrite:
-        for file in folder.iterdir():
-            if file.name != MANIFEST:  # last, and replaced: without it these are no shards
-                file.unlink()
-        there = None
-    if there is None:
-        folder.mkdir(exist_ok=True)
-        write_json(folder / MANIFEST, {**manifest, "complete": False, "rows": 0})
-        return
-    for name, value in manifest.items():
-        if there.get(name) != value:
-            raise WorkspaceError(
-                f"{folder} holds shards of another {name} ({there.get(name)}, these would be of "
-                f"{value}): choose another folder, or overwrite it"
-            )
+    def _write(self, number: int, shard: Shard) -> None:
+        array = io.BytesIO()
+        np.save(array, shard.rows)
+        write_bytes(self.file(number, ".npy"), array.getvalue())
+        names = "".join(f"{json.dumps(name)}\n" for name in shard.names)
+        write_bytes(self.file(number, ".ids.jsonl"), names.encode())
+        written = (self.file(number, ".npy"), self.file(number, ".ids.jsonl"))
+        rows, columns = shard.rows.shape
+        about = {
+            "of": self.about,
+            "rows": rows,
+            "columns": columns,
+            "skipped": shard.skipped,
+            "files": {file.name: digest(file) for file in written},
+        }
+        write_json(self.file(number, ".json"), about)

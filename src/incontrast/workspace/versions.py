@@ -1,72 +1,56 @@
-"""The versions of an encoder beside each other, and the pointer to the current one."""
+"""The versions of an encoder, a folder each."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from incontrast import saving
-from incontrast.learner import Learner
-from incontrast.memory import Extent
+from incontrast.files import flush, flush_folder
 from incontrast.workspace.errors import Damaged, WorkspaceError
-from incontrast.workspace.files import flush, flush_folder, read_json, write_json
+from incontrast.workspace.files import read_json, write_json
 
 __all__ = ["Versions"]
 
+WEIGHTS = "encoder.safetensors"
 RECORD, MANIFEST, EVALUATION = "version.json", "manifest.json", "evaluation.json"
 UNFINISHED = ".unfinished-"
 
 
 class Versions:
-    """Folders ``000001``, ``000002``, …, each complete from the moment it has its name.
+    """Folders ``000001``, ``000002``, …, each complete from the moment it has its name."""
 
-    Args:
-        folder: Where they are.
-        pointer: The file that names the current one.
-    """
-
-    def __init__(self, folder: Path, pointer: Path) -> None:
-        self.root = folder
-        self.pointer = pointer
+    def __init__(self, root: Path) -> None:
+        self.root = root
 
     def folder(self, number: int) -> Path:
         return self.root / f"{number:06d}"
+
+    def exists(self, number: int) -> bool:
+        return self.folder(number).is_dir()
 
     def numbers(self) -> list[int]:
         """The versions that are there, candidates too, in order."""
         return sorted(int(entry.name) for entry in self.root.iterdir() if entry.name.isdecimal())
 
-    # The pointer ---------------------------------------------------------------------------------
+    def write(self, number: int, save: Callable[[Path], None], record: dict[str, Any]) -> None:
+        """Write a version beside the others; until the last line it has no number.
 
-    def current(self) -> int | None:
-        """The number of the version that serves; None before the first fit."""
-        number = read_json(self.pointer).get("version")
-        if number is None:
-            return None
-        if not isinstance(number, int) or not self.folder(number).is_dir():
-            raise Damaged(
-                f"{self.pointer} names version {number}, which is not in {self.root}: "
-                "incontrast rollback --to N chooses one that is there"
-            )
-        return number
-
-    def promote(self, number: int | None) -> None:
-        """Make a version the current one, all at once; None before the first fit."""
-        write_json(self.pointer, {"version": number})
-
-    # One version ---------------------------------------------------------------------------------
-
-    def write(self, number: int, learner: Learner, record: dict[str, Any]) -> None:
-        """Write a version beside the others; until the last line it has no number."""
+        Args:
+            number: Its number.
+            save: Writes the learner into an empty folder.
+            record: What is to be known about it.
+        """
         fresh = self.root / f"{UNFINISHED}{number:06d}"
         if fresh.exists():
             shutil.rmtree(fresh)
         fresh.mkdir()
         try:
-            saving.write(learner, fresh)
-            write_json(fresh / RECORD, {"version": number, **record})
+            save(fresh)
+            encoder = _hash(fresh / WEIGHTS)
+            write_json(fresh / RECORD, {"version": number, "encoder": encoder, **record})
             hashes = {file.name: _hash(file) for file in sorted(fresh.iterdir())}
             write_json(fresh / MANIFEST, {"files": hashes})
             for file in fresh.iterdir():
@@ -102,18 +86,8 @@ class Versions:
         """What was written down about a version."""
         return read_json(self.folder(number) / RECORD)
 
-    def extent(self, number: int) -> Extent:
-        """What of the store the memory of a version holds."""
-        memory = self.record(number)["memory"]
-        threshold = memory["threshold"]
-        return Extent(
-            memory["arrivals"],
-            float("inf") if threshold is None else threshold,
-            tuple((first, end) for first, end in memory.get("skipped", ())),
-        )
-
     def evaluation(self, number: int) -> dict[str, Any] | None:
-        """How a version was judged; None if it was not yet."""
+        """How a version was evaluated; None if it was not yet."""
         file = self.folder(number) / EVALUATION
         return read_json(file) if file.exists() else None
 
@@ -131,9 +105,8 @@ class Versions:
 
     def sweep(self) -> None:
         """Delete what an interrupted writing or deleting has left."""
-        for entry in self.root.iterdir():
-            if entry.name.startswith(UNFINISHED):
-                shutil.rmtree(entry)
+        for entry in self.root.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(entry)
 
 
 def _hash(file: Path) -> str:

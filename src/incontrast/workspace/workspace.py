@@ -6,52 +6,46 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
+import numpy as np
 
-from incontrast import saving
 from incontrast._version import __version__
-from incontrast.domains.base import Domain
-from incontrast.learner import Learner, Own
-from incontrast.memory import Memory, Policy, Store, remembered
-from incontrast.strategies import Strategy
-from incontrast.training.fabric import FabricEngine, choose_engine
-from incontrast.training.progress import Budget, ProgressCallback
-from incontrast.workspace.errors import Damaged, WorkspaceError
-from incontrast.workspace.files import read_json, sweep, write_json
-from incontrast.workspace.following import follow
-from incontrast.workspace.journal import Journal
+from incontrast.memory import Store
+from incontrast.memory.store import PRESENT
+from incontrast.workspace.errors import Unfinished, WorkspaceError
+from incontrast.workspace.files import sweep, write_json
 from incontrast.workspace.lock import locked
-from incontrast.workspace.process_group import Crew
-from incontrast.workspace.recovery import Notify
-from incontrast.workspace.rollback import discard_pending, forget_items, go_back
-from incontrast.workspace.steps import Advance, Step
-from incontrast.workspace.versions import Versions
+from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify, StateMachine
 
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
+if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
+    from incontrast.learner import Learner, Own
+    from incontrast.memory import Memory
+    from incontrast.strategies import Strategy
+    from incontrast.training.engine import Engine
+    from incontrast.training.progress import Budget, ProgressCallback
+    from incontrast.workspace.process_group import ProcessGroup
+    from incontrast.workspace.update import Step
 
 __all__ = ["Workspace"]
 
-SETTINGS = "workspace.json"
-MAKING = ".making"  # in a folder that is being made into a workspace, and is not one yet
 BEGUN = (
     *(f"memory.sqlite{suffix}" for suffix in ("", "-journal", "-wal", "-shm")),
-    *("current.json", "journal.jsonl"),
+    *("state.json", "journal.jsonl"),
 )
 
 
-class Workspace:
+class Workspace(Layout):
     """A folder with versions of an encoder, the old items, and a journal.
 
     Make one with ``create``, come back to it with ``open``. One process at a time writes (``fit``,
     ``update``, ``rollback``, ``forget``); reading is always possible. Whatever interrupts a
-    writer, a power cut included, the current version keeps serving; ``update`` run again goes on
-    where it was and ends with the same bits.
+    writer, a power cut included, the current version keeps serving; ``update`` run again resumes
+    and ends with the same weights, bit by bit.
 
-    >>> import tempfile, incontrast as ic
+    >>> import tempfile, torch, incontrast as ic
     >>> rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
     >>> learner = ic.Learner(ic.Vectors(5), fit_strategy=ic.Retrain(max_epochs=2), seed=0)
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -62,34 +56,9 @@ class Workspace:
     (1, 2, 2)
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: dict[str, Any],
-        *,
-        domain: Domain | None = None,
-        strategy: Strategy | None = None,
-        fit_strategy: Strategy | None = None,
-        memory: Policy | None = None,
-        device: torch.device | str | None = None,
-        fabric: Fabric | None = None,
-    ) -> None:
-        self.folder = folder
-        self.settings = settings
-        self.versions = Versions(folder / "versions", folder / "current.json")
-        self.journal = Journal(folder / "journal.jsonl")
-        self.store_file = folder / "memory.sqlite"
-        self.lock_file = folder / "lock"
-        self.reports = folder / "reports"
-        self._own: Own = {
-            "domain": domain,
-            "strategy": strategy,
-            "fit_strategy": fit_strategy,
-            "memory": memory,
-            "device": device,
-            "fabric": fabric,
-        }
-        self._crew: Crew | None = None
+    def __init__(self, folder: Path, settings: dict[str, Any], **own: Unpack[Own]) -> None:
+        super().__init__(folder, settings)
+        self._own = own
 
     @classmethod
     def create(
@@ -112,6 +81,9 @@ class Workspace:
             threads: Threads that the command line computes with, since the bits of a sum depend on
                 it; torch's choice if None.
         """
+        from incontrast import saving
+        from incontrast.training.fabric import FabricEngine
+
         folder = Path(folder).absolute()
         if learner.fitted:
             raise ValueError("a workspace begins with a learner that is not fitted: make a new one")
@@ -120,41 +92,7 @@ class Workspace:
         if keep < 2:
             raise ValueError(f"keep must be at least 2, got {keep}: an update needs a way back")
         engine = learner.engine
-        settings: dict[str, Any] = {}
-        with engine.error_barrier("make the workspace"):
-            if engine.rank == 0:
-                settings = cls._make(folder, learner, tolerance, keep, threads)
-        settings = engine.broadcast(settings)
-        workspace = cls(folder, settings)
-        fabric = engine.fabric if isinstance(engine, FabricEngine) else None
-        workspace._own = {
-            "domain": learner.initial_domain,
-            "strategy": learner.strategy,
-            "fit_strategy": learner.fit_strategy,
-            "memory": learner.memory.policy,
-            "device": engine.device if fabric is None else None,
-            "fabric": fabric,
-        }
-        return workspace
-
-    @classmethod
-    def _make(
-        cls, folder: Path, learner: Learner, tolerance: float, keep: int, threads: int | None
-    ) -> dict[str, Any]:
-        """Make the folder; returns the workspace's settings."""
-        begun = (folder / MAKING).exists() and not (folder / SETTINGS).exists()
-        if folder.exists() and not begun and (not folder.is_dir() or any(folder.iterdir())):
-            what = "is a workspace already" if (folder / SETTINGS).exists() else "is not empty"
-            raise WorkspaceError(f"{folder} {what}: choose a new or an empty folder")
-        if begun:  # by an attempt that was cut short
-            for name in BEGUN:
-                (folder / name).unlink(missing_ok=True)
-            sweep(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MAKING).touch()
-        (folder / "versions").mkdir(exist_ok=True)
-        Store.create(folder / "memory.sqlite").close()
-        settings = {
+        settings: dict[str, Any] = {
             "id": uuid.uuid4().hex,
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "incontrast": __version__,
@@ -163,81 +101,56 @@ class Workspace:
             "threads": threads,
             "learner": saving.describe(learner),
         }
-        made = cls(folder, settings)
-        made.versions.promote(None)
-        made.journal.add("init", workspace=settings["id"])
-        write_json(folder / SETTINGS, settings)  # with it, the folder is a workspace
-        (folder / MAKING).unlink()
-        return settings
+        with engine.error_barrier("create the workspace"):
+            if engine.rank == 0:
+                _create(folder, settings)
+        fabric = engine.fabric if isinstance(engine, FabricEngine) else None
+        return cls(
+            folder,
+            engine.broadcast(settings),
+            domain=learner.initial_domain,
+            strategy=learner.strategy,
+            fit_strategy=learner.fit_strategy,
+            memory=learner.memory.policy,
+            device=engine.device if fabric is None else None,
+            fabric=fabric,
+        )
 
     @classmethod
-    def open(
-        cls,
-        folder: str | Path,
-        *,
-        domain: Domain | None = None,
-        strategy: Strategy | None = None,
-        fit_strategy: Strategy | None = None,
-        memory: Policy | None = None,
-        device: torch.device | str | None = None,
-        fabric: Fabric | None = None,
-    ) -> Workspace:
+    def open(cls, folder: str | Path, **own: Unpack[Own]) -> Workspace:
         """A workspace that is there.
 
         Args:
             folder: Where it lives.
-            domain: The domain, where it is one of your own; the others likewise.
-            strategy: As in ``Learner.load``.
-            fit_strategy: As in ``Learner.load``.
-            memory: As in ``Learner.load``.
-            device: As in ``Learner.load``.
-            fabric: As in ``Learner.load``. Every process opens the workspace and makes the same
-                calls; the first one writes.
+            own: As in ``Learner.load``: the domain, the strategies or the memory policy, where it
+                is one of your own; device and fabric. With a fabric, every process opens the
+                workspace and makes the same calls; the first one writes.
         """
-        folder = Path(folder).absolute()
-        if not (folder / SETTINGS).is_file():
-            if (folder / "versions").is_dir() and not (folder / MAKING).exists():
-                raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
-            raise WorkspaceError(f"{folder} is no workspace: incontrast init makes one")
-        return cls(
-            folder,
-            read_json(folder / SETTINGS),
-            domain=domain,
-            strategy=strategy,
-            fit_strategy=fit_strategy,
-            memory=memory,
-            device=device,
-            fabric=fabric,
-        )
+        found = Layout.at(folder)
+        return cls(found.folder, found.settings, **own)
 
-    def crew(self) -> Crew:
+    @cached_property
+    def process_group(self) -> ProcessGroup:
         """The processes that work on it."""
-        if self._crew is None:
-            precision = self.settings["learner"]["precision"]
-            device, fabric = self._own["device"], self._own["fabric"]
-            self._crew = Crew(
-                choose_engine(device, "float32" if fabric is not None else precision, fabric)
-            )
-        return self._crew
+        from incontrast.training.fabric import choose_engine
+        from incontrast.workspace.process_group import ProcessGroup
+
+        device, fabric = self._own.get("device"), self._own.get("fabric")
+        precision: Any = self.settings["learner"]["precision"] if fabric is None else "float32"
+        return ProcessGroup(choose_engine(device, precision, fabric))
 
     @property
-    def id(self) -> str:
-        """Told to nothing else in the world."""
-        return str(self.settings["id"])
-
-    def report_file(self, version: int) -> Path:
-        """Where the page of a version is, once it is written."""
-        return self.reports / f"version-{version}.html"
-
-    @property
-    def current(self) -> int | None:
-        """The number of the version that serves; None before the first fit."""
-        return self.versions.current()
+    def engine(self) -> Engine:
+        """Of this process."""
+        return self.process_group.engine
 
     # Reading -------------------------------------------------------------------------------------
 
     def template(self) -> Learner:
         """A learner with the workspace's settings, not fitted."""
+        from incontrast import saving
+        from incontrast.learner import Learner
+
         return saving.rebuild(
             self.settings["learner"], self.folder / SETTINGS, Learner, **self._own
         )
@@ -253,26 +166,29 @@ class Workspace:
             version = self.current
         if version is None:
             raise WorkspaceError(f"{self.folder} has no encoder yet: run fit first")
-        if not memory:
-            return self._load(version, None)
-        return self._load(version, Store.open(self.store_file, readonly=True))
+        return self.load(version, Store.open(self.store_file, readonly=True) if memory else None)
 
-    def _load(self, version: int, store: Store | None) -> Learner:
+    def load(self, version: int, store: Store | None) -> Learner:
+        """A version as a learner, with its memory over an open store, or without a memory."""
+        from incontrast import saving
+        from incontrast.learner import Learner
+        from incontrast.memory import Memory
+
         self.versions.verify(version)
 
-        def items(learner: Learner, arrivals: int, threshold: float) -> Memory:
+        def recall(learner: Learner, arrivals: int, threshold: float) -> Memory:
             policy = learner.memory.policy
             if store is None:
                 return Memory(policy)
-            return remembered(store, learner.domain, policy, self.versions.extent(version))
+            return Memory.over(store, learner.domain, policy, self.extent(version))
 
-        return saving.read(self.versions.folder(version), Learner, items, **self._own)
+        return saving.read(self.versions.folder(version), Learner, recall, **self._own)
 
     def check(self) -> list[str]:
         """Read every file; returns what is wrong."""
         wrong = []
         try:
-            self.versions.current()
+            self.state()
         except WorkspaceError as error:
             wrong.append(str(error))
         for number in self.versions.numbers():
@@ -280,12 +196,11 @@ class Workspace:
                 self.versions.verify(number)
                 self.versions.evaluation(number)
             except WorkspaceError as error:
-                if number in self.versions.numbers():  # and was not deleted meanwhile
+                if self.versions.exists(number):  # and was not deleted meanwhile
                     wrong.append(str(error))
         try:
-            store = Store.open(self.store_file, readonly=True)
-            wrong += store.check()
-            store.close()
+            with closing(Store.open(self.store_file, readonly=True)) as store:
+                wrong += store.check()
         except RuntimeError as error:
             wrong.append(str(error))
         return wrong + [record.problem for record in self.journal.records() if record.problem]
@@ -293,8 +208,8 @@ class Workspace:
     # Writing -------------------------------------------------------------------------------------
 
     @contextmanager
-    def writing(self, what: str) -> Iterator[Store]:
-        """The store to write to, while nobody else may."""
+    def writing(self, what: str, notify: Notify | None = None) -> Iterator[StateMachine]:
+        """What changes the state, while nobody else may."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(self.lock_file, what))
@@ -302,8 +217,16 @@ class Workspace:
                 message = f"{self.folder} cannot be written ({error.strerror})"
                 raise WorkspaceError(message) from error
             store = stack.enter_context(closing(Store.open(self.store_file)))
-            yield store
+            yield StateMachine(self, store, lambda number: self._counts(number, store), notify)
             store.fold()
+
+    def _counts(self, number: int, store: Store) -> dict[str, int]:
+        """How many items the memory of a version has stored, and has seen."""
+        extent = self.extent(number)
+        columns = store.columns(extent.arrivals)
+        stored = extent.stored(columns, self.settings["learner"]["policy"].get("bytes"))
+        seen = extent.arrivals - int(extent.forgotten(columns).sum())
+        return {"kept": int(stored.sum()), "seen": seen}
 
     def fit(
         self,
@@ -318,7 +241,7 @@ class Workspace:
     ) -> Step:
         """Train a first encoder; arguments as in ``update``."""
         flags = {"strict": strict, "force": force, "discard": discard, "again": False}
-        return self._advance("fit", items, None, budget, progress, notify, flags)
+        return self._run("fit", items, None, budget, progress, notify, flags)
 
     def update(
         self,
@@ -333,23 +256,24 @@ class Workspace:
         progress: ProgressCallback | None = None,
         notify: Notify | None = None,
     ) -> Step:
-        """Take new items in, train, evaluate, and promote what came of it.
+        """Ingest new items, train, evaluate, and promote what came of it.
 
         Args:
-            items: A ``Source`` or whatever the domain collects; None finishes what was begun.
+            items: A ``Source`` or whatever the domain collects; None resumes what was begun.
             strategy: How, for this once.
-            budget: What training may cost. With seconds, the bits depend on the machine's speed.
+            budget: What training may cost. With seconds, the result depends on the machine's speed.
             strict: Refuse files that cannot be read instead of leaving them out.
-            force: Promote the candidate whatever is wrong with it.
+            force: Promote the candidate whichever checks it fails.
             discard: Drop what was begun or refused before.
-            again: Take items in that this version or one that led to it has learned from.
-            progress: Called after every step of training.
+            again: Ingest items that this version or one that led to it has learned from.
+            progress: Called after every step of training. Whatever it raises ends the update, which
+                can be resumed.
             notify: Called with a sentence at every step of the update.
         """
         flags = {"strict": strict, "force": force, "discard": discard, "again": again}
-        return self._advance("update", items, strategy, budget, progress, notify, flags)
+        return self._run("update", items, strategy, budget, progress, notify, flags)
 
-    def _advance(
+    def _run(
         self,
         kind: str,
         items: Any,
@@ -359,13 +283,14 @@ class Workspace:
         notify: Notify | None,
         flags: dict[str, bool],
     ) -> Step:
-        crew = self.crew()
-        if not crew.leads:
-            return follow(self, crew, kind, strategy, progress)
-        with crew.leading(), self.writing(kind) as store:
-            advance = Advance(self, store, kind, strategy, budget, progress, notify)
-            step = advance.run(items, **flags)
-        crew.tell("done", step)
+        from incontrast.workspace.update import Update
+
+        run = Update(self, kind, strategy, budget, progress)
+        if not self.process_group.leads:
+            return run.follow()
+        with self.process_group.leading(), self.writing(kind, notify) as machine:
+            step = run.lead(machine, items, **flags)
+        self.process_group.send("done", step)
         return step
 
     def discard(self, kind: str | None = None) -> bool:
@@ -374,19 +299,29 @@ class Workspace:
         Args:
             kind: Only if it is a ``"fit"`` or an ``"update"``; whichever it is if None.
         """
-        return discard_pending(self, kind)
+        with self.writing("discard") as machine:
+            begun = self.state()
+            found = begun.operation.get("kind")
+            if kind is not None and found in NAMES and found != kind and begun.phase != "switched":
+                raise Unfinished(
+                    f"what is unfinished is {NAMES[found]}: incontrast {found} --discard drops it"
+                )
+            machine.recover()
+            if machine.state.resumable:
+                machine.discard()
+        return found in NAMES and begun.phase != "switched"
 
     def rollback(self, to: int | None = None) -> int:
         """Make an earlier version the current one, with the memory it had; returns its number.
 
-        An update that is unfinished or was refused is dropped.
-
-        Later versions stay beside it, so that ``rollback`` can also go forward.
+        An update that is unfinished or was refused is dropped. Later versions stay beside it, so
+        that ``rollback`` can also go forward.
 
         Args:
             to: The version; the one before the current by default.
         """
-        return go_back(self, to)
+        with self.writing("rollback") as machine:
+            return machine.rollback(to)
 
     def forget(self, ids: Iterable[int] = (), *, hashes: Iterable[bytes] = ()) -> int:
         """Delete items for good, from memory and from the file; returns how many there were.
@@ -403,4 +338,48 @@ class Workspace:
             StoreBusy: They are forgotten, but somebody was reading the file all the while, and
                 their bytes may still be in its log: call it again.
         """
-        return forget_items(self, ids, hashes)
+        wanted = np.unique(np.fromiter(ids, np.int64))
+        with self.writing("forget") as machine:
+            machine.recover()
+            if machine.state.resumable:
+                raise Unfinished(
+                    "an update is unfinished: run incontrast update to finish it, or "
+                    "incontrast update --discard to drop it, then forget"
+                )
+            store = machine.store
+            arrivals = store.arrivals()
+            unknown = wanted[(wanted < 0) | (wanted >= arrivals)].tolist()
+            if unknown:
+                there = f"ids go from 0 to {arrivals - 1}" if arrivals else "there are no items"
+                raise WorkspaceError(f"no items have the ids {unknown[:5]}: {there}")
+            found = np.union1d(wanted, store.find(hashes))
+            count = int((store.columns(arrivals).states[found] == PRESENT).sum())
+            if len(found):
+                machine.forget(found.tolist(), count)
+            store.erase()  # also of what was forgotten while somebody was reading
+        return count
+
+
+def _create(folder: Path, settings: dict[str, Any]) -> None:
+    """Make a folder a workspace."""
+    created = Layout(folder, settings)
+    taken = WorkspaceError(f"{folder} is a workspace already: choose a new or an empty folder")
+    if (folder / SETTINGS).exists():
+        raise taken
+    begun = not folder.exists() or (folder / CREATING).exists()
+    if not begun and (not folder.is_dir() or any(folder.iterdir())):
+        raise WorkspaceError(f"{folder} is not empty: choose a new or an empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CREATING).touch()
+    with locked(created.lock_file, "init"):
+        if (folder / SETTINGS).exists():  # another process was faster
+            raise taken
+        for name in BEGUN:  # by an attempt that was interrupted
+            (folder / name).unlink(missing_ok=True)
+        sweep(folder)
+        created.versions.root.mkdir(exist_ok=True)
+        with closing(Store.create(created.store_file)) as store:
+            machine = StateMachine(created, store, lambda number: {})
+            machine.move("idle", created.journal.event("init", workspace=settings["id"]))
+        write_json(folder / SETTINGS, settings)  # with it, the folder is a workspace
+        (folder / CREATING).unlink()

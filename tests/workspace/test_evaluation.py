@@ -1,4 +1,4 @@
-"""What speaks against a candidate, and how far embeddings moved."""
+"""Which checks a candidate fails, and how far embeddings moved."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from incontrast.workspace.array_file import GrowingArray
 from incontrast.workspace.errors import Damaged
-from incontrast.workspace.files import read_json, sealed, unsealed, write_json
-from incontrast.workspace.gate import objections
-from incontrast.workspace.journal import Journal
-from incontrast.workspace.movement import Health, health, movement, neighbours
+from incontrast.workspace.evaluation import Health, failed_checks, health, movement, neighbours
+from incontrast.workspace.files import Journal, read_json, sealed, unsealed, write_json
 
 FINE = Health(20.0, -2.5)
 
@@ -28,7 +24,7 @@ def judge(**about) -> list[str]:
         "before": FINE,
         "after": FINE,
     }
-    return objections(**(usual | about))
+    return failed_checks(**(usual | about))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +49,7 @@ def judge(**about) -> list[str]:
         ({"after": Health(9.0, -2.0), "before": None}, None),
     ],
 )
-def test_objections(about: dict, reason: str | None) -> None:
+def test_failed_checks(about: dict, reason: str | None) -> None:
     found = judge(**about)
     if reason is None:
         assert found == []
@@ -105,14 +101,14 @@ def test_json_files_tell_when_they_were_changed(tmp_path: Path) -> None:
     for text in ("[]", "7", "{}", '{"format": 1}'):
         with pytest.raises(Damaged, match="is damaged"):
             unsealed(text, "x")
-    assert sealed({"a": 1})["format"] == 1
+    assert sealed({"a": 1})["format"] == 2
 
 
 def test_several_may_write_a_journal(tmp_path: Path) -> None:
     def write(writer: int) -> None:
         journal = Journal(tmp_path / "journal.jsonl")
         for number in range(40):
-            journal.add("note", writer=writer, number=number)
+            journal.add(journal.event("note", writer=writer, number=number))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(4)))
@@ -122,24 +118,10 @@ def test_several_may_write_a_journal(tmp_path: Path) -> None:
 
 def test_a_torn_line_of_a_journal_goes_with_the_next(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
-    assert journal.records() == []
-    journal.add("one")
+    assert (journal.records(), journal.last()) == ([], None)
+    journal.add(journal.event("one"))
     with journal.path.open("ab") as file:
         file.write(b'{"half')
-    journal.add("two")
+    journal.add(journal.event("two"))
     assert [event["step"] for event in journal.events()] == ["one", "two"]
     assert [record.problem for record in journal.records()] == [None, None]
-
-
-def test_an_array_that_grows_can_be_read_at_any_time(tmp_path: Path) -> None:
-    file = tmp_path / "rows.npy"
-    rows = np.arange(30, dtype=np.float32).reshape(10, 3)
-    with GrowingArray(file, 3) as array:
-        array.add(rows[:4])
-        array.commit()
-        array.add(rows[4:6])  # never committed
-    assert np.array_equal(np.load(file), rows[:4])
-    with GrowingArray(file, 3, rows=4) as array:
-        array.add(rows[4:])
-        array.commit()
-    assert np.array_equal(np.load(file, mmap_mode="r"), rows)

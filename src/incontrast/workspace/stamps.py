@@ -1,0 +1,77 @@
+"""What embeddings are of: a stamp beside a file, a manifest in a folder of shards.
+
+Beside ``x.npy`` lie ``x.ids.jsonl`` (the name of each row's item) and ``x.npy.json``, the stamp;
+beside ``x.parquet`` its stamp alone; a folder of shards has a ``manifest.json``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from incontrast.workspace.files import read_json
+from incontrast.workspace.state import Layout
+
+__all__ = [
+    *("MANIFEST", "digest", "ids_file", "outputs", "problems", "register"),
+    *("stamp_file", "stamp_of"),
+]
+
+MANIFEST = "manifest.json"
+
+
+def stamp_file(file: Path) -> Path:
+    """Where the stamp of a file or folder of embeddings is."""
+    return file.with_name(f"{file.name}.json") if file.suffix else file / MANIFEST
+
+
+def ids_file(file: Path) -> Path:
+    """Where the names of the rows of a ``.npy`` file are."""
+    return file.with_name(f"{file.stem}.ids.jsonl")
+
+
+def stamp_of(file: Path) -> dict[str, Any] | None:
+    """What made a file or folder of embeddings; None if it bears no stamp."""
+    stamp = stamp_file(file)
+    return read_json(stamp) if stamp.exists() else None
+
+
+def outputs(layout: Layout) -> list[Path]:
+    """The embeddings that this workspace has written and that are still there."""
+    return [file for file in _registered(layout) if file.exists() and stamp_file(file).exists()]
+
+
+def register(layout: Layout, file: Path) -> None:
+    """Note that embeddings of this workspace are there."""
+    if file not in _registered(layout):
+        with suppress(OSError):  # a workspace that may only be read can still embed
+            layout.outputs.add(layout.outputs.event("embed", file=str(file)))
+
+
+def _registered(layout: Layout) -> list[Path]:
+    return [Path(event["file"]) for event in layout.outputs.events()]
+
+
+def digest(file: Path) -> dict[str, int]:
+    """The length and the checksum of a file."""
+    checksum = 0
+    with file.open("rb") as content:
+        while part := content.read(2**20):
+            checksum = zlib.crc32(part, checksum)
+        return {"bytes": content.tell(), "crc32": checksum}
+
+
+def problems(file: Path) -> list[str]:
+    """What is wrong with complete embeddings: files that are missing, or not what was written."""
+    stamp = read_json(stamp_file(file))
+    folder = file.parent if file.suffix else file
+    wrong = []
+    for name, expected in stamp["files"].items():
+        part = folder / name
+        if not part.is_file():
+            wrong.append(f"{part} is missing")
+        elif digest(part) != expected:
+            wrong.append(f"{part} is not what was written")
+    return wrong

@@ -1,0 +1,384 @@
+"""The state of a workspace: one file that says what is under way, and what a restart does with it.
+
+::
+
+    idle ─▶ ingesting ─▶ ingested ─▶ trained ─▶ evaluated ─▶ switched ─▶ idle
+                └────────────┴──────────┴───────────┴─▶ discarding ─▶ idle
+    idle ─▶ switched ─▶ idle        (rollback)
+    idle ─▶ forgetting ─▶ idle
+
+==========  ===========================================  ==========================================
+phase       durable                                      a restart
+==========  ===========================================  ==========================================
+idle        the current version                          has nothing to do
+ingesting   some of the new items                        deletes them
+ingested    all of them, with their memory keys          trains, or finds the version written
+trained     the candidate: a version folder              evaluates
+evaluated   its evaluation                               promotes it, or waits if a check failed
+switched    another version is the current one           deletes versions and items beyond the limit
+discarding  that candidate and new items are to go       deletes them
+forgetting  the ids of items that are to go              deletes them
+==========  ===========================================  ==========================================
+
+A step's results reach the disk first; one write of ``state.json`` then makes it count. That write
+also holds the step's line of the journal, so that a restart can add a line that is missing. Until
+``switched``, readers see the version of before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from incontrast.memory import Extent, Store
+from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
+from incontrast.workspace.files import Journal, read_json, sweep, write_json
+from incontrast.workspace.versions import Versions
+
+__all__ = ["CREATING", "NAMES", "SETTINGS", "Layout", "Notify", "Phase", "State", "StateMachine"]
+
+SETTINGS = "workspace.json"
+CREATING = ".creating"  # in a folder that is not a workspace yet
+NAMES = {"fit": "a fit", "update": "an update"}
+
+Notify = Callable[[str], None]
+Phase = Literal[
+    "idle",
+    "ingesting",
+    "ingested",
+    "trained",
+    "evaluated",
+    "switched",
+    "discarding",
+    "forgetting",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What ``state.json`` holds.
+
+    Args:
+        current: The version that serves; None before the first fit.
+        last: The largest number that a version has had: a number is used once.
+        phase: Where the operation is.
+        operation: What is under way. Of a fit or an update its ``kind``, the version it began from
+            (``base``), the ``number`` of the candidate, the id of the ``first`` new item, ``data``,
+            ``strategy``, ``budget`` and, once evaluated, ``failed_checks``.
+        memory: How many items the current version has stored, and how many it has seen.
+        event: The last line of the journal.
+    """
+
+    current: int | None = None
+    last: int = 0
+    phase: Phase = "idle"
+    operation: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=lambda: {"kept": 0, "seen": 0})
+    event: dict[str, Any] | None = None
+
+    @property
+    def candidate(self) -> int | None:
+        """The version that was trained and is not promoted, if there is one."""
+        number: int = self.operation.get("number", 0)
+        return number if self.phase in ("trained", "evaluated") else None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the candidate failed a check, and waits for somebody to decide."""
+        return self.phase == "evaluated" and bool(self.operation["failed_checks"])
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a fit or an update can be resumed."""
+        return self.phase in ("ingested", "trained", "evaluated")
+
+
+class Layout:
+    """Where the files of a workspace are, and what can be read without torch."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.versions = Versions(folder / "versions")
+        self.journal = Journal(folder / "journal.jsonl")
+        self.outputs = Journal(folder / "outputs.jsonl")
+        self.state_file = folder / "state.json"
+        self.store_file = folder / "memory.sqlite"
+        self.lock_file = folder / "lock"
+        self.reports = folder / "reports"
+
+    @classmethod
+    def at(cls, folder: str | Path) -> Layout:
+        """The files of a workspace that is there."""
+        folder = Path(folder).absolute()
+        if not (folder / SETTINGS).is_file():
+            if (folder / "versions").is_dir() and not (folder / CREATING).exists():
+                raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
+            raise WorkspaceError(f"{folder} is not a workspace: incontrast init creates one")
+        return Layout(folder, read_json(folder / SETTINGS))
+
+    @property
+    def id(self) -> str:
+        """Given to nothing else in the world."""
+        return str(self.settings["id"])
+
+    def report_file(self, version: int) -> Path:
+        """Where the report of a version is, once it is written."""
+        return self.reports / f"version-{version}.html"
+
+    def state(self) -> State:
+        """What is under way, and which version serves.
+
+        Raises:
+            Damaged: The file cannot be read, or the version it names is not there.
+        """
+        try:
+            state = State(**read_json(self.state_file))
+        except TypeError as error:
+            raise Damaged(f"{self.state_file} is damaged ({error})") from error
+        except Damaged as error:
+            raise Damaged(f"{error}, or choose a version with incontrast rollback --to N") from None
+        if state.current is not None and not self.versions.exists(state.current):
+            raise Damaged(
+                f"{self.state_file} names version {state.current}, which is not in "
+                f"{self.versions.root}: incontrast rollback --to N chooses one that is there"
+            )
+        return state
+
+    @property
+    def current(self) -> int | None:
+        """The number of the version that serves; None before the first fit."""
+        return self.state().current
+
+    def extent(self, number: int) -> Extent:
+        """What of the store the memory of a version holds."""
+        memory = self.versions.record(number)["memory"]
+        threshold = memory["threshold"]
+        return Extent(
+            memory["arrivals"],
+            float("inf") if threshold is None else threshold,
+            tuple((first, end) for first, end in memory["skipped"]),
+        )
+
+
+class StateMachine:
+    """Moves a workspace from state to state, while its lock is held.
+
+    Args:
+        layout: The workspace.
+        store: Its items, open for writing.
+        counts: Gives how many items the memory of a version has stored and has seen.
+        notify: Called with a sentence about what was done.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        store: Store,
+        counts: Callable[[int], dict[str, int]],
+        notify: Notify | None = None,
+    ) -> None:
+        self.layout = layout
+        self.versions = layout.versions
+        self.store = store
+        self.counts = counts
+        self.notify = notify or (lambda sentence: None)
+        self.state = State()
+
+    def move(self, phase: Phase, event: dict[str, Any] | None = None, **changes: Any) -> None:
+        """Enter a phase, with a single write; then write its line of the journal."""
+        self.state = replace(self.state, phase=phase, event=event or self.state.event, **changes)
+        write_json(self.layout.state_file, asdict(self.state))
+        if event is not None:
+            self.layout.journal.add(event)
+
+    def log(self, step: str, **about: Any) -> dict[str, Any]:
+        """A line for the journal about the candidate that is under way."""
+        return self.layout.journal.event(step, version=self.state.operation["number"], **about)
+
+    def recover(self) -> dict[str, Any] | None:
+        """Read the state, and do what a restart does first.
+
+        Returns:
+            The operation that had switched to another version, and is finished now.
+        """
+        self.versions.sweep()
+        sweep(self.layout.folder)
+        self.state = self.layout.state()
+        event = self.state.event
+        if event is not None and event != self.layout.journal.last():
+            self.layout.journal.add(event)
+        operation = self.state.operation
+        if self.state.phase in ("ingesting", "discarding"):
+            self.discard()
+        elif self.state.phase == "forgetting":
+            self._forget()
+        elif self.state.phase == "switched":
+            self._finish()
+            return operation
+        elif self.state.phase == "ingested" and self.versions.exists(operation["number"]):
+            try:
+                self.trained()
+            except Damaged:
+                self.versions.remove(operation["number"])  # it is trained again
+        return None
+
+    # A fit or an update --------------------------------------------------------------------------
+
+    def ingesting(self, operation: dict[str, Any]) -> None:
+        """New items begin to arrive, from id ``operation["first"]`` on."""
+        self.move("ingesting", operation=operation)
+
+    def ingested(self, items: int, skipped: list[str], seconds: float) -> None:
+        """All new items are in the store."""
+        operation = self.state.operation
+        data = {**operation["data"], "items": items, "skipped": skipped}
+        event = self.log("ingest", data=data, first=operation["first"], seconds=seconds)
+        self.move("ingested", event, operation={**operation, "data": data})
+
+    def trained(self, **about: float) -> None:
+        """The candidate has its folder."""
+        outcome = self.versions.record(self.state.operation["number"])["outcome"]
+        shown = ("strategy", "from_scratch", "epochs", "steps", "forward_passes", "stopped")
+        figures = {key: outcome[key] for key in shown} | {"training_seconds": outcome["seconds"]}
+        self.move("trained", self.log("train", **figures, **about))
+
+    def evaluated(self, evaluation: dict[str, Any], seconds: float) -> None:
+        """The candidate passed its checks or did not."""
+        operation = self.state.operation
+        failed = evaluation["failed_checks"]
+        self.versions.set_evaluation(operation["number"], evaluation)
+        event = self.log("evaluate", failed_checks=failed, seconds=seconds)
+        self.move("evaluated", event, operation={**operation, "failed_checks": failed})
+
+    def promote(self) -> None:
+        """Make the candidate the current version, and delete what nobody needs any more."""
+        operation = self.state.operation
+        number, failed = operation["number"], operation["failed_checks"]
+        memory = self.versions.record(number)["memory"]
+        self.move(
+            "switched",
+            self.log("promote", despite=failed),
+            current=number,
+            last=number,
+            memory={"kept": memory["kept"], "seen": memory["seen"]},
+        )
+        self._finish()
+        self.notify(f"version {number} is the current one")
+
+    def discard(self) -> None:
+        """Delete what is under way."""
+        operation, last = self.state.operation, self.state.last
+        number, first, data = operation["number"], operation["first"], operation["data"]
+        if self.versions.exists(number):
+            last = number
+        self.move("discarding", last=last)
+        if self.versions.exists(number):
+            self.versions.remove(number)
+        self.layout.report_file(number).unlink(missing_ok=True)
+        if "items" in data and operation["base"] is not None:
+            # The journal has their ids, which no other items may get from now on.
+            self.store.remove(range(first, first + data["items"]), forgotten=True)
+        else:
+            self.store.drop_from(first)
+        event = self.log("discard", trained=last == number, data=data)
+        self.move("idle", event, operation={})
+
+    # Rollback and forget -------------------------------------------------------------------------
+
+    def rollback(self, to: int | None) -> int:
+        """Make another version the current one; returns its number."""
+        before: int | None = None
+        try:
+            finished = self.recover()
+            if to is None and finished is not None and finished["kind"] == "rollback":
+                return int(finished["number"])  # it was interrupted: not one further
+            before = self.state.current
+        except Damaged:
+            if to is None:
+                raise
+            # Of what was under way, the items go when the rest is deleted that nobody needs.
+            self.state = State(last=max(self.versions.numbers(), default=0))
+        if to is None:
+            to = self._parent(before)
+        if to == self.state.candidate:
+            raise Unfinished(
+                f"version {to} was never promoted: incontrast update --force does that"
+            )
+        self.versions.verify(to)
+        if self.state.resumable:
+            self.discard()
+        event = self.layout.journal.event("rollback", version=to, before=before)
+        operation = {"kind": "rollback", "number": to}
+        self.move("switched", event, current=to, memory=self.counts(to), operation=operation)
+        self._finish()
+        return to
+
+    def _parent(self, current: int | None) -> int:
+        parent: int | None = None
+        if current is not None:
+            parent = self.versions.record(current)["parent"]
+        if parent is None:
+            raise WorkspaceError("there is no earlier version to go back to")
+        if not self.versions.exists(parent):
+            others = ", ".join(
+                str(number) for number in self.versions.numbers() if number != current
+            )
+            raise WorkspaceError(
+                f"version {parent}, from which {current} was created, is no longer kept: "
+                f"incontrast rollback --to N goes to another (there are {others})"
+            )
+        return parent
+
+    def forget(self, ids: list[int], items: int) -> None:
+        """Delete items for good.
+
+        Args:
+            ids: Theirs.
+            items: How many of them are stored.
+        """
+        event = self.layout.journal.event("forgetting", ids=ids)
+        self.move("forgetting", event, operation={"ids": ids, "items": items})
+        self._forget()
+
+    def _forget(self) -> None:
+        operation = self.state.operation
+        # Reports show pictures of items; `incontrast report` writes them again.
+        for page in self.layout.reports.glob("*.html"):
+            page.unlink()
+        self.store.remove(operation["ids"], forgotten=True)
+        event = self.layout.journal.event("forget", **operation)
+        current = self.state.current
+        memory = self.state.memory if current is None else self.counts(current)
+        self.move("idle", event, operation={}, memory=memory)
+
+    # Cleaning up ---------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Delete versions beyond those to keep, then the items that none of the others needs.
+
+        The oldest go first, but never the current one nor the one it was created from. While a
+        version cannot be read, nobody knows what is needed, and everything stays.
+        """
+        keep: int = self.layout.settings["keep"]
+        current = self.state.current
+        numbers = self.versions.numbers()
+        try:
+            way_back = {
+                current,
+                None if current is None else self.versions.record(current)["parent"],
+            }
+            old = [number for number in numbers if number not in way_back]
+            for number in old[: max(0, len(numbers) - keep)]:
+                self.versions.remove(number)
+                self.layout.report_file(number).unlink(missing_ok=True)
+                event = self.layout.journal.event("drop", version=number, reason=f"{keep} are kept")
+                self.move("switched", event)
+            extents = [self.layout.extent(number) for number in self.versions.numbers()]
+        except Damaged:
+            pass
+        else:
+            self.store.keep_only(extents)
+        self.move("idle", operation={})

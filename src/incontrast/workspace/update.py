@@ -1,0 +1,404 @@
+"""A fit or an update of a workspace: ingest, train, evaluate, promote (see ``state``)."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from incontrast import saving, settings
+from incontrast._version import __version__
+from incontrast.learner import Learner
+from incontrast.memory import Store, StoredCollection, StoreError
+from incontrast.memory.store import FORGOTTEN
+from incontrast.outcome import Outcome
+from incontrast.randomness import generator
+from incontrast.strategies import Strategy
+from incontrast.training.collectives import ProcessFailed
+from incontrast.training.loop import TrainingDiverged
+from incontrast.training.progress import Budget, Progress, ProgressCallback
+from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
+from incontrast.workspace.evaluation import evaluate
+from incontrast.workspace.ingest import NewData
+from incontrast.workspace.state import NAMES, StateMachine
+from incontrast.workspace.status import counted
+
+if TYPE_CHECKING:
+    from incontrast.workspace.workspace import Workspace
+
+__all__ = ["Step", "Update"]
+
+Operation = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a fit or an update came to.
+
+    Args:
+        version: The number of the version, promoted or not.
+        promoted: Whether it is the current one now.
+        failed_checks: Why it was not promoted, or what was wrong when it was forced.
+        items: New items.
+        skipped: Files that could not be read, with the reason.
+        outcome: Figures of training, as JSON.
+        evaluation: Figures of the evaluation, as JSON.
+        repeated: Whether this version had learned from these data already, so nothing was done.
+    """
+
+    version: int
+    promoted: bool
+    failed_checks: tuple[str, ...]
+    items: int
+    skipped: tuple[str, ...]
+    outcome: dict[str, Any]
+    evaluation: dict[str, Any]
+    repeated: bool = False
+
+
+class Update:
+    """One run of ``fit`` or ``update``: led by the first process, followed by the others.
+
+    Args:
+        workspace: The workspace.
+        kind: ``"fit"`` or ``"update"``.
+        strategy: How to train; the workspace's strategy if None.
+        budget: What training may cost.
+        progress: Called after every step of training.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        kind: str,
+        strategy: Strategy | None,
+        budget: Budget | None,
+        progress: ProgressCallback | None,
+    ) -> None:
+        self.workspace = workspace
+        self.versions = workspace.versions
+        self.kind = kind
+        self.strategy = strategy
+        self.budget = budget or Budget()
+        self.progress = progress
+        self.group = workspace.process_group
+        self._before: Learner | None = None
+        self._after: Learner | None = None  # each is read once, by whoever needs it first
+
+    # The first process ---------------------------------------------------------------------------
+
+    def lead(
+        self,
+        machine: StateMachine,
+        items: Any,
+        *,
+        strict: bool,
+        force: bool,
+        discard: bool,
+        again: bool,
+    ) -> Step:
+        """Begin, or resume, and take it as far as it goes."""
+        finished = machine.recover()
+        current, operation = machine.state.current, machine.state.operation
+        if machine.state.resumable and operation["kind"] != self.kind:
+            raise Unfinished(
+                f"{NAMES[operation['kind']]} with {operation['data']['name']} is unfinished: "
+                f"run incontrast {operation['kind']} to finish it"
+            )
+        if self.kind == "update" and current is None:
+            raise WorkspaceError(f"{self.workspace.folder} has no encoder yet: run fit first")
+        learner = self._load(current, machine.store)
+        data = None if items is None else NewData(items, learner.domain, strict=strict)
+        if finished is not None and finished["kind"] == self.kind and _same(data, finished):
+            # This very command was interrupted when all but some cleaning up was done.
+            return self._step(finished["number"], promoted=True)
+        if machine.state.resumable:
+            self._resume(machine, data, discard)
+        if machine.state.phase == "idle":
+            known = None if again or data is None else self._repeated(machine, data)
+            if known is not None:
+                return self._step(known, promoted=True, repeated=True)
+            self._ingest(machine, data, learner)
+        operation = machine.state.operation
+        number = operation["number"]
+        if machine.state.phase == "ingested":
+            self._train_and_write(machine, learner)
+        if machine.state.phase == "trained":
+            begin = time.perf_counter()
+            if self._after is None:
+                self._before = None if operation["base"] is None else learner
+                self._after = self._load(number, machine.store)
+            evaluation = self._evaluate(operation, machine.store)
+            seconds = time.perf_counter() - begin
+            machine.evaluated(evaluation, seconds)
+            machine.notify(f"evaluated version {number} in {seconds:.1f} s")
+        if machine.state.refused and not force:
+            return self._step(number, promoted=False)
+        machine.promote()
+        return self._step(number, promoted=True)
+
+    def _resume(self, machine: StateMachine, data: NewData | None, discard: bool) -> None:
+        """Go on with what is under way, or discard it."""
+        name, same = machine.state.operation["data"]["name"], _same(data, machine.state.operation)
+        if discard or (not same and machine.state.refused):
+            machine.discard()
+            machine.notify(f"{name} was unfinished or refused, and is discarded")
+        elif not same:
+            raise Unfinished(
+                f"{NAMES[self.kind]} with {name} is unfinished: run incontrast {self.kind} "
+                "without data to finish it, or with --discard to drop it"
+            )
+        else:
+            machine.notify(
+                f"resuming with {name} and the settings it was begun with (--discard drops it)"
+            )
+
+    def _repeated(self, machine: StateMachine, data: NewData) -> int | None:
+        """The version that has learned from these very data, of those that led to this one."""
+        number = machine.state.current
+        while number is not None and self.versions.exists(number):
+            try:
+                record = self.versions.record(number)
+            except Damaged:
+                return None
+            if record["data"]["fingerprint"] == data.fingerprint:
+                first = record["first"]
+                states = machine.store.columns(first + record["data"]["items"]).states[first:]
+                return None if bool((states == FORGOTTEN).any()) else number
+            number = record["parent"]
+        return None
+
+    def _ingest(self, machine: StateMachine, data: NewData | None, learner: Learner) -> None:
+        """Items into the store, where they do not count until the version is promoted."""
+        current = machine.state.current
+        if self.kind == "fit" and current is not None:
+            raise WorkspaceError(
+                f"{self.workspace.folder} is fitted already (version {current}): update it, "
+                "or create another workspace"
+            )
+        if data is None:
+            raise WorkspaceError(f"there is no unfinished {self.kind}: give some data")
+        begin = time.perf_counter()
+        first = machine.store.arrivals()  # an id is used once, whichever version is the current one
+        operation: Operation = {
+            "kind": self.kind,
+            "base": current,
+            "number": max([machine.state.last, *self.versions.numbers()]) + 1,
+            "first": first,
+            "strategy": None if self.strategy is None else settings.encode(self.strategy),
+            "budget": vars(self.budget),
+            "data": {"name": data.name, "fingerprint": data.fingerprint},
+        }
+        machine.ingesting(operation)
+        draws = generator(learner.seed, "memory", learner.version + 1)
+        count = 0
+        try:
+            for contents in data.packed():
+                ids = torch.arange(first + count, first + count + len(contents))
+                keys = learner.memory.policy.keys(ids, draws)
+                machine.store.append(first + count, contents, keys.numpy())
+                count += len(contents)
+                self.group.send("wait")  # before they take this process for lost
+            if count == 0:
+                raise ValueError(
+                    f"nothing in {data.name} can be read; the first: {data.skipped[0]}"
+                )
+        except Exception:
+            with suppress(StoreError, OSError):  # on a full disk: the next run does it
+                machine.discard()
+            raise
+        machine.store.fold()
+        seconds = time.perf_counter() - begin
+        machine.ingested(count, data.skipped, seconds)
+        machine.notify(f"ingested {counted(count)} in {seconds:.1f} s")
+
+    def _train_and_write(self, machine: StateMachine, learner: Learner) -> None:
+        begin = time.perf_counter()
+        operation = machine.state.operation
+        callback = _Watched(self.progress)
+        try:
+            outcome = self._train(operation, learner, machine.store, callback)
+        except (ValueError, TrainingDiverged) as error:
+            if error is not callback.error:
+                machine.discard()  # it would end the same way every time
+            raise
+        number, base, first = operation["number"], operation["base"], operation["first"]
+        memory = learner.memory
+        skipped: list[tuple[int, int]] = []
+        if base is not None:
+            extent = self.workspace.extent(base)
+            skipped = [*extent.skipped]
+            if extent.arrivals < first:  # others arrived after versions that were rolled back
+                skipped.append((extent.arrivals, first))
+        record = {
+            "kind": self.kind,
+            "parent": base,
+            "workspace": self.workspace.id,
+            "incontrast": __version__,
+            "torch": torch.__version__,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "data": operation["data"],
+            "first": first,
+            "memory": {
+                "arrivals": memory.arrivals,
+                "threshold": None if math.isinf(memory.threshold) else memory.threshold,
+                "skipped": skipped,
+                "kept": len(memory),
+                "seen": memory.seen,
+            },
+            "outcome": _json(outcome),
+        }
+        self.versions.write(number, lambda folder: saving.write(learner, folder), record)
+        seconds = time.perf_counter() - begin
+        machine.trained(seconds=seconds)
+        machine.notify(f"trained version {number} in {seconds:.1f} s")
+
+    def _step(self, number: int, *, promoted: bool, repeated: bool = False) -> Step:
+        record = self.versions.record(number)
+        evaluation = self.versions.evaluation(number) or {}
+        return Step(
+            version=number,
+            promoted=promoted,
+            failed_checks=tuple(evaluation.get("failed_checks", ())),
+            items=record["data"]["items"],
+            skipped=tuple(record["data"]["skipped"]),
+            outcome=record["outcome"],
+            evaluation=evaluation,
+            repeated=repeated,
+        )
+
+    # The other processes -------------------------------------------------------------------------
+
+    def follow(self) -> Step:
+        """Do what the first process orders until it is done, and write nothing.
+
+        Raises:
+            ProcessFailed: The first process has failed; says why.
+        """
+        engine = self.group.engine
+        while True:
+            order, payload = self.group.receive()
+            if order == "done":
+                step: Step = payload
+                return step
+            if order == "failed":
+                raise ProcessFailed(f"process 0 of {engine.processes} has failed: {payload}")
+            if order == "wait":
+                continue
+            with engine.error_barrier("read the workspace"):
+                store = Store.open(self.workspace.store_file, readonly=True, still=True)
+                base = payload["base"]
+                learner = self._load(base, store)
+                if order == "evaluate" and self._after is None:
+                    self._before = None if base is None else learner
+                    self._after = self._load(payload["number"], store)
+            with closing(store):
+                if order == "train":
+                    self._train(payload, learner, store, _Watched(self.progress))
+                else:
+                    self._evaluate(payload, store)
+
+    # All processes together ----------------------------------------------------------------------
+
+    def _load(self, version: int | None, store: Store) -> Learner:
+        if version is None:
+            return self.workspace.template()
+        return self.workspace.load(version, store)
+
+    def _train(
+        self, operation: Operation, learner: Learner, store: Store, callback: _Watched
+    ) -> Outcome:
+        """Train on what was ingested; the learner is the candidate then."""
+        first, count = operation["first"], operation["data"]["items"]
+        columns = store.columns(first + count)
+        keys, sizes = (torch.from_numpy(column[first:]) for column in columns[:2])
+        ids = torch.arange(first, first + count)
+        new = StoredCollection(store, learner.domain, ids, sizes, keys)
+        budget, callbacks = Budget(**operation["budget"]), callback.callbacks()
+        before = None if operation["base"] is None else copy.copy(learner)
+        with self.group.joint("train", operation, store):
+            if before is None:
+                outcome = learner.fit(new, budget=budget, callbacks=callbacks)
+            else:
+                strategy = self._strategy(operation)
+                outcome = learner.update(new, strategy=strategy, budget=budget, callbacks=callbacks)
+        self._before, self._after = before, learner
+        return outcome
+
+    def _strategy(self, operation: Operation) -> Strategy | None:
+        written = operation["strategy"]
+        if written is None:
+            return None
+        if written["type"] == "yours":
+            if self.strategy is None:
+                raise Unfinished(
+                    f"the update under way was begun with a {written['name']} of your own: "
+                    "pass it again to resume, or discard the update"
+                )
+            return self.strategy
+        strategy: Strategy = settings.decode(written, "strategy", self.workspace.state_file)
+        return strategy
+
+    def _evaluate(self, operation: Operation, store: Store) -> dict[str, Any]:
+        assert self._after is not None
+        with self.group.joint("evaluate", operation, store):
+            return evaluate(
+                self._before,
+                self._after,
+                store,
+                first=operation["first"],
+                count=operation["data"]["items"],
+                outcome=self.versions.record(operation["number"])["outcome"],
+                tolerance=self.workspace.settings["tolerance"],
+            )
+
+
+class _Watched:
+    """A callback whose errors can be told from those of training."""
+
+    def __init__(self, callback: ProgressCallback | None) -> None:
+        self.callback = callback
+        self.error: Exception | None = None
+
+    def callbacks(self) -> list[Callable[[Progress], Any]]:
+        return [] if self.callback is None else [self]
+
+    def __call__(self, progress: Progress) -> Any:
+        assert self.callback is not None
+        try:
+            return self.callback(progress)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _same(data: NewData | None, operation: Operation) -> bool:
+    """Whether this run is about what was begun: without data, it is."""
+    return data is None or data.fingerprint == operation["data"]["fingerprint"]
+
+
+def _json(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as JSON, which has no nan."""
+
+    def plain(value: Any) -> Any:
+        if hasattr(value, "_asdict"):
+            value = value._asdict()
+        if isinstance(value, dict):
+            return {name: plain(entry) for name, entry in value.items()}
+        if isinstance(value, tuple):
+            return [plain(vars(entry)) for entry in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    figures: dict[str, Any] = plain({**vars(outcome), "strategy": None})
+    return {
+        **figures,
+        "strategy": type(outcome.strategy).__name__,
+        "settings": settings.encode(outcome.strategy),
+        "from_scratch": outcome.strategy.from_scratch,
+    }
