@@ -27,7 +27,7 @@ from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
 from incontrast.schedules import ScheduleState, as_schedule
 from incontrast.strategies import ICL, Retrain, Strategy
-from incontrast.training.calibration import calibrate
+from incontrast.training.calibration import CALIBRATED, calibrate
 from incontrast.training.engine import Precision
 from incontrast.training.fabric import choose_engine, facts
 from incontrast.training.loop import check_budget, train
@@ -143,13 +143,13 @@ class Learner:
 
         Args:
             items: X: what the domain collects, or a path to it.
-            budget: What it may cost.
+            budget: What it may cost; its seconds are for the whole call.
             callbacks: Called after every step and every epoch; see ``Callback``.
             checkpoint: A file that the state of training is written to every minute. The same call
                 after an interruption resumes from it, and ends with the weights that it would
                 have had. It stays where it is; the next run replaces what it holds.
         """
-        check_budget(budget)
+        start, budget = time.perf_counter(), check_budget(budget)
         if self.fitted:
             log.warning("fit() starts over: version %d and its memory are replaced", self.version)
         with self.engine.error_barrier("read the items"):
@@ -157,7 +157,7 @@ class Learner:
             held = items.in_memory() if isinstance(items, StoredCollection) else items
             domain = self.initial_domain.fit_statistics(held)
         begin = _Start(None, domain, Increment(None, items, 0), Memory(self.memory.policy), {}, 1)
-        return self._train(begin, self.fit_strategy, budget, callbacks, checkpoint)
+        return self._train(begin, self.fit_strategy, budget, start, callbacks, checkpoint)
 
     def update(
         self,
@@ -173,13 +173,14 @@ class Learner:
         Args:
             items: ΔX, of the same kind as the first data.
             strategy: How to do it, for this once; the learner's own by default.
-            budget: What it may cost. An update that a budget ends is still a good one.
+            budget: What it may cost; its seconds are for the whole call. An update that a budget
+                ends is still a good one.
             callbacks: Called after every step and every epoch; see ``Callback``.
             checkpoint: A file that the state of training is written to every minute. The same call
                 after an interruption resumes from it, and ends with the weights that it would
                 have had. It stays where it is; the next run replaces what it holds.
         """
-        check_budget(budget)
+        start, budget = time.perf_counter(), check_budget(budget)
         if not self.fitted:
             raise RuntimeError("there is no encoder to update yet: call fit() first")
         strategy = self.strategy if strategy is None else _checked(strategy)
@@ -187,7 +188,7 @@ class Learner:
             increment = self._increment(items)
         memory, state, version = self.memory, self.schedule_state, self.version + 1
         begin = _Start(self.encoder, self.domain, increment, memory, state, version)
-        return self._train(begin, strategy, budget, callbacks, checkpoint)
+        return self._train(begin, strategy, budget, start, callbacks, checkpoint)
 
     def _increment(self, new: Any) -> Increment:
         return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
@@ -196,7 +197,8 @@ class Learner:
         self,
         begin: _Start,
         strategy: Strategy,
-        budget: Budget | None,
+        budget: Budget,
+        start: float,
         callbacks: Sequence[ProgressCallback],
         checkpoint: str | Path | None,
     ) -> Outcome:
@@ -241,7 +243,7 @@ class Learner:
         run = train(
             task,
             strategy,
-            budget=budget,
+            budget=self._for_training(budget, start, seconds_before, increment),
             callbacks=callbacks,
             schedule_state=schedule_state,
             file=file,
@@ -260,6 +262,26 @@ class Learner:
         self.schedule_state = run.schedule_state or schedule_state
         log.info("version %d: %s", version, outcome)
         return outcome
+
+    def _for_training(
+        self, budget: Budget, start: float, measuring: float, increment: Increment
+    ) -> Budget:
+        """What is left of a budget for training: its seconds are for the whole call.
+
+        After training come BatchNorm's statistics and the same measurement as before.
+        """
+        if budget.seconds is None:
+            return budget
+        measured = min(increment.stored, EVALUATED) + min(increment.new_count, EVALUATED)
+        calibrated = min(increment.stored + increment.new_count, CALIBRATED)
+        after = measuring * (1.0 + calibrated / measured)
+        spent = self.engine.broadcast_float(time.perf_counter() - start + after)
+        if spent >= budget.seconds:
+            raise ValueError(
+                f"a budget of {budget.seconds:g} seconds is too small: reading and evaluating "
+                f"alone take {spent:.1f} s here; give at least {2 * spent:.1f}"
+            )
+        return replace(budget, seconds=budget.seconds - spent)
 
     def _measure(
         self, encoder: nn.Module, domain: Domain, increment: Increment

@@ -185,7 +185,7 @@ def budgets() -> Result:
     of.engine.broadcast_float(0.0)
     if of.engine.rank:
         time.sleep(0.2)
-    outcome = of.fit(ROWS, budget=ic.Budget(seconds=0.3))
+    outcome = of.fit(ROWS, budget=ic.Budget(seconds=3.0))
     return {"stopped": outcome.stopped, "steps": outcome.steps, "passes": outcome.forward_passes}
 
 

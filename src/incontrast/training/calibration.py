@@ -11,10 +11,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from incontrast.training.task import Task, joint_epoch
 
-__all__ = ["calibrate", "train_mode"]
+__all__ = ["CALIBRATED", "calibrate", "train_mode"]
 
 BATCHES = 8  # batches of X′ whose views set the statistics
 SIZE = 64  # items in each of them
+CALIBRATED = BATCHES * SIZE
 
 
 def train_mode(encoder: nn.Module) -> nn.Module:

@@ -20,7 +20,8 @@ class Budget:
     """What training may cost at most; it ends at the first limit it reaches.
 
     Args:
-        seconds: Training time.
+        seconds: Time. ``Learner.fit`` and ``update`` count all they do, from reading the items to
+            the last figure of the outcome; what callbacks take does not count.
         forward_passes: Views that go through the encoder (a step on n items takes 2n).
     """
 
