@@ -1,4 +1,4 @@
-"""``incontrast paper``: the paper's experiments run, shown and reported."""
+"""``python -m paper``: the paper's experiments run, shown and reported."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from incontrast.cli.exit_codes import Exit
+from paper.names import ON_REQUEST, OWN_SETS, SETS, STRATEGIES
 from paper.row_file import Row, read_rows
 
 if TYPE_CHECKING:
     from paper.grid import Grid
     from paper.summary import Summary
 
-__all__ = ["paper"]
+__all__ = ["app"]
 
-paper = typer.Typer(
+app = typer.Typer(
     name="paper",
     help="The paper's experiments: run them, show the tables, write the report.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
-Rows = Annotated[Path, typer.Option(help="The file of rows, one JSON line for each cell.")]
-DEFAULT_ROWS = Path("results/paper.jsonl")
+DEFAULT_ROWS = Path(__file__).resolve().parent / "rows" / "paper.jsonl"
+RESUME = "finished rows are kept, the same command resumes"
+USUAL_SETS = ", ".join(name for name in SETS if name not in OWN_SETS)
+USUAL_STRATEGIES = ", ".join(name for name in STRATEGIES if name not in ON_REQUEST)
 
-# For --help, which does not wait for the data sets and strategies themselves.
-SETS = "proteins, mnist-2, imagenet-2, mnist-class, mnist-shift, reddit"
-SMALL_SETS = "digits, digits-vectors, mnist-2-small"
-STRATEGIES = (
-    "retraining, inference, fine-tuning, warm-start, replay, distillation, icl, icl-learned, "
-    "paper, paper-no-lrl, paper-no-m, paper-no-m-lrl"
-)
-UNUSUAL_STRATEGIES = "warm-start-96, icl-large"
+Rows = Annotated[
+    Path, typer.Option(help="The file of rows, one JSON line for each run.", show_default=False)
+]
+Scale = Annotated[
+    str, typer.Option(help="Sizes: 'small' fits two cores and a night, 'paper' is the paper's.")
+]
 
 
 class Part(StrEnum):
@@ -44,10 +45,11 @@ class Part(StrEnum):
     CLAIMS = "claims"
     TABLE_3 = "table-3"
     TABLE_4 = "table-4"
-    LEVEL = "level"
+    PARITY = "parity"
+    SWEEP = "sweep"
 
 
-@paper.command("run")
+@app.command("run")
 def run_command(
     data: Annotated[
         Path | None,
@@ -57,8 +59,8 @@ def run_command(
         list[str] | None,
         typer.Option(
             "--set",
-            help=f"A data set; may be given again. Without it: {SETS}. At scale 'small' there are "
-            f"also {SMALL_SETS}.",
+            help=f"A data set; may be given again. Without it: {USUAL_SETS}. At scale 'small' "
+            f"there are also {', '.join(OWN_SETS)}.",
             show_default=False,
         ),
     ] = None,
@@ -66,8 +68,8 @@ def run_command(
         list[str] | None,
         typer.Option(
             "--strategy",
-            help=f"A strategy; may be given again. Without it: {STRATEGIES}. There are also "
-            f"{UNUSUAL_STRATEGIES}. Retraining always runs.",
+            help=f"A strategy; may be given again. Without it: {USUAL_STRATEGIES}. There are also "
+            f"{', '.join(ON_REQUEST)}. Retraining always runs.",
             show_default=False,
         ),
     ] = None,
@@ -85,18 +87,20 @@ def run_command(
             show_default=False,
         ),
     ] = None,
-    scale: Annotated[
-        str, typer.Option(help="Sizes: 'small' fits two cores and a night, 'paper' is the paper's.")
-    ] = "small",
+    scale: Scale = "small",
     epochs: Annotated[
-        int | None, typer.Option(help="Epochs at most, instead of a set's own.")
+        int | None, typer.Option(help="Epochs at most, instead of a data set's own.")
     ] = None,
-    patience: Annotated[int | None, typer.Option(help="Patience, instead of a set's own.")] = None,
-    items: Annotated[int | None, typer.Option(help="Items, instead of a set's own number.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Patience, instead of a data set's own.")
+    ] = None,
+    items: Annotated[
+        int | None, typer.Option(help="Items, instead of a data set's own number.")
+    ] = None,
     rows: Rows = DEFAULT_ROWS,
-    work: Annotated[Path, typer.Option(help="A folder for fitted encoders, to go on from.")] = Path(
-        "build/paper"
-    ),
+    work: Annotated[
+        Path, typer.Option(help="A folder for fitted encoders, to resume from.")
+    ] = Path("build/paper"),
     jobs: Annotated[
         int, typer.Option(help="Processes side by side; 1 when time is the question.")
     ] = 1,
@@ -127,15 +131,12 @@ def run_command(
     except (ValueError, FileNotFoundError) as error:
         _end(error, Exit.DATA)
     except OSError as error:
-        _end(f"{error}: finished rows are kept, the same command goes on", Exit.MACHINE)
+        _end(f"{error}: {RESUME}", Exit.MACHINE)
     except BrokenProcessPool:
-        _end(
-            "a process was killed, perhaps for lack of memory: finished rows are kept, the same "
-            "command goes on; fewer --jobs need less memory",
-            Exit.MACHINE,
-        )
+        killed = "a process was killed, perhaps for lack of memory"
+        _end(f"{killed}: {RESUME}; fewer --jobs need less memory", Exit.MACHINE)
     except KeyboardInterrupt:
-        _end("interrupted: finished rows are kept, the same command goes on", Exit.INTERRUPTED)
+        _end(f"interrupted: {RESUME}", Exit.INTERRUPTED)
 
 
 def _run(
@@ -150,68 +151,63 @@ def _run(
     torch.set_num_threads(1)  # on one thread a run's processor time is its time on an idle machine
     console = Console()
     left = len(unfinished(grid, known))
-    console.print(f"{grid.count()} cells, {left} without a row; rows go to {rows}")
-    with grid_progress(console, grid, known, jobs=jobs) as tell:
-        made = run(grid, rows, folder=data, work=work, jobs=jobs, tell=tell)
-    console.print(f"{len(made)} new rows in {rows}")
+    console.print(f"{grid.count()} runs, {left} without a row; rows go to {rows}", markup=False)
+    with grid_progress(console, grid, known, jobs=jobs) as notify:
+        created = run(grid, rows, folder=data, work=work, jobs=jobs, notify=notify)
+    console.print(f"{len(created)} new rows in {rows}", markup=False)
 
 
-@paper.command()
+@app.command()
 def show(
     parts: Annotated[
         list[Part] | None,
         typer.Option(
             "--part",
-            help="Only this: who comes to retraining's level, what became of the claims, one of "
-            "the paper's tables, or the speed-ups until level with retraining; may be given again.",
+            help="Only this: who comes to parity with retraining, in how many places claims hold, "
+            "one of the paper's tables, the speed-ups to parity, or the sweep of growth ratios; "
+            "may be given again.",
+            show_default=False,
         ),
     ] = None,
     rows: Rows = DEFAULT_ROWS,
-    scale: Annotated[str, typer.Option(help="Which sizes: 'small' or 'paper'.")] = "small",
+    scale: Scale = "small",
 ) -> None:
     """Print the claims and the speed-ups, the paper's figure beside each of ours."""
     from rich.console import Console
 
-    from incontrast.cli.tables import print_table, print_verdicts
-    from paper.captions import provenance
-    from paper.claims import claims_of_the_paper
-    from paper.own_claims import claims_of_ours
-    from paper.speed_tables import level_tables, speed_up_tables, standings_table
-    from paper.verdicts import with_rows
+    from incontrast.cli.tables import print_table
+    from paper.speed_tables import parity_tables, speed_up_tables, standings_table, sweep_table
+    from paper.verdicts import claims_table
 
     summary = _summary(rows, scale)
+    speed_ups = speed_up_tables(summary)
+    tables = {
+        Part.OVERVIEW: [standings_table(summary)],
+        Part.CLAIMS: [claims_table(summary)],
+        Part.TABLE_3: [table for table in speed_ups if table.title.startswith("Table 3")],
+        Part.TABLE_4: [table for table in speed_ups if table.title.startswith("Table 4")],
+        Part.PARITY: parity_tables(summary),
+        Part.SWEEP: [sweep_table(summary)],
+    }
     console = Console()
-    chosen = parts or list(Part)
-    if Part.OVERVIEW in chosen:
-        print_table(console, standings_table(summary))
-    if Part.CLAIMS in chosen:
-        claims = {
-            "The paper's claims": claims_of_the_paper(summary),
-            "Ours": claims_of_ours(summary),
-        }
-        for title, verdicts in claims.items():
-            if there := with_rows(verdicts):
-                print_verdicts(console, title, there)
-            if len(there) < len(verdicts):
-                console.print(f"{title}: {len(verdicts) - len(there)} have no rows yet.\n")
-    for part, number in ((Part.TABLE_3, 3), (Part.TABLE_4, 4)):
-        for table in speed_up_tables(summary):
-            if part in chosen and table.title.startswith(f"Table {number}"):
+    for part in parts or list(Part):
+        for table in tables[part]:
+            if table.rows:
                 print_table(console, table)
-    if Part.LEVEL in chosen:
-        for table in level_tables(summary):
-            print_table(console, table)
-    if notes := provenance(summary):
-        console.print(notes)
-    command = "incontrast paper report" + ("" if rows == DEFAULT_ROWS else f" --rows {rows}")
-    console.print(f"Accuracies, losses, bias, costs and figures: {command}", soft_wrap=True)
+    if summary.set_aside:
+        console.print(
+            f"Set aside: {summary.set_aside} rows whose settings are not those with which most "
+            "seeds were run."
+        )
+    command = "python -m paper report" + ("" if rows == DEFAULT_ROWS else f" --rows {rows}")
+    console.print(f"All tables and figures: {command}", soft_wrap=True, markup=False)
 
 
-@paper.command()
+@app.command()
 def report(
     rows: Rows = DEFAULT_ROWS,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("paper.html"),
-    scale: Annotated[str, typer.Option(help="Which sizes: 'small' or 'paper'.")] = "small",
+    scale: Scale = "small",
 ) -> None:
     """Write everything into one HTML file that needs nothing else."""
     from incontrast.report import save
@@ -234,17 +230,12 @@ def _summary(rows: Path, scale: str) -> Summary:
 
     if scale not in ("small", "paper"):
         _end(f"there is no scale {scale!r}: choose from small, paper", Exit.USAGE)
+    create = "`python -m paper run` creates"
     if not rows.exists():
-        _end(
-            f"there is no file {rows}: name one with --rows; `incontrast paper run` makes it",
-            Exit.DATA,
-        )
+        _end(f"there is no file {rows}: name one with --rows; {create} it", Exit.DATA)
     summary = Summary(_rows(rows), scale)
     if not summary.places:
-        _end(
-            f"{rows} has no finished cell of scale {scale!r}: `incontrast paper run` makes them",
-            Exit.DATA,
-        )
+        _end(f"{rows} has no finished run of scale {scale!r}: {create} them", Exit.DATA)
     return summary
 
 
@@ -260,5 +251,9 @@ def _rows(path: Path) -> list[Row]:
 
 
 def _end(error: object, code: Exit) -> NoReturn:
-    typer.echo(f"incontrast: {error}", err=True)
+    typer.echo(f"paper: {error}", err=True)
     raise typer.Exit(code) from None
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m paper")

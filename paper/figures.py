@@ -7,10 +7,10 @@ from typing import Any
 
 from incontrast.report.figures import SERIES, svg
 from incontrast.report.page import Figure
-from paper.names import GRAPHS, IMAGES, strategy_title
+from paper.names import GRAPHS, IMAGES, RETRAINING, set_title, strategy_title
 from paper.summary import Place, Summary
 
-__all__ = ["accuracy_figure", "level_figure", "sweep_figure", "training_figure"]
+__all__ = ["accuracy_figure", "parity_figure", "sweep_figure", "training_figure"]
 
 COLOURS = {
     "retraining": SERIES[0],
@@ -22,7 +22,7 @@ COLOURS = {
     "distillation": SERIES[6],
     "paper-no-m-lrl": SERIES[2],
     "paper-no-m": SERIES[5],
-    "inference": SERIES[0],
+    "no-update": SERIES[0],
     "icl-learned": SERIES[7],
 }
 SWEPT = {"icl": "-", "icl-learned": "-.", "paper": "--"}
@@ -37,7 +37,7 @@ def accuracy_figure(summary: Summary) -> Figure | None:
     sets = [name for name in (*IMAGES, *GRAPHS) if any(p.set == name for p in summary.places)]
     if not sets:
         return None
-    names = [name for name in summary.strategies if name != "inference"]
+    names = [name for name in summary.strategies if name != "no-update"]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, len(sets), sharey=True, squeeze=False)[0]
@@ -55,7 +55,7 @@ def accuracy_figure(summary: Summary) -> Figure | None:
                                 markersize=5,
                                 alpha=0.85,
                             )
-            axis.set_title(summary.title(data))
+            axis.set_title(set_title(data))
             axis.set_xlabel("SVM accuracy")
             axis.locator_params(axis="x", nbins=4)
             axis.grid(True, axis="both")
@@ -83,7 +83,7 @@ def sweep_figure(summary: Summary) -> Figure | None:
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, 2, sharey=False)
-        for axis, protocol in zip(axes, ("paper", "ours"), strict=True):
+        for axis, protocol in zip(axes, ("paper", "parity"), strict=True):
             for number, data in enumerate(sets):
                 places = [p for p in summary.places if p.set == data]
                 for name, style in SWEPT.items():
@@ -91,7 +91,7 @@ def sweep_figure(summary: Summary) -> Figure | None:
                     if len(points) < 2:
                         continue
                     look = {"color": COLOURS[name], "alpha": 1.0 - 0.35 * number}
-                    label = f"{strategy_title(name)}, {summary.title(data)}"
+                    label = f"{strategy_title(name)}, {set_title(data)}"
                     ratios, values, cut = zip(*points, strict=True)
                     axis.plot(ratios, values, style, label=label, **look)
                     for ratio, value, at_most in zip(ratios, values, cut, strict=True):
@@ -101,7 +101,7 @@ def sweep_figure(summary: Summary) -> Figure | None:
             axis.yaxis.set_major_formatter("{x:g}×")
             axis.yaxis.set_minor_formatter("")
             axis.set_xlabel("growth ratio α")
-            axis.set_title("to the lowest training loss" if protocol == "paper" else "until level")
+            axis.set_title("to the lowest training loss" if protocol == "paper" else "to parity")
             axis.grid(True, which="both")
             axis.legend(fontsize="small")
         axes[0].set_ylabel("speed-up in time")
@@ -109,21 +109,10 @@ def sweep_figure(summary: Summary) -> Figure | None:
     return Figure(
         title="The sweep of α: speed-up over retraining",
         svg=svg(draw, name="sweep", title="speed-up over retraining against the growth ratio"),
-        caption="Left by the paper's protocol, right by ours. Triangles: an update was cut short, "
-        "its speed-up is at most that. A point that is missing on the right never was level, or "
-        f"was before any update. Seeds: {_seeds(summary, sets)}. The paper: 2.2× to 18.3× in time, "
-        "falling with α.",
+        caption="Left by the paper's protocol, right to parity. Triangles: a run was cut short, "
+        "its speed-up is at most that. A point that is missing on the right never came to parity, "
+        "or was there before any update. The paper: 2.2× to 18.3× in time, falling with α.",
     )
-
-
-def _seeds(summary: Summary, sets: Sequence[str]) -> str:
-    """How many each point rests on."""
-    counts = [
-        f"{len(summary.seeds(place, 'icl'))} at {place.growth_ratio:g}"
-        for place in summary.places
-        if place.set in sets
-    ]
-    return ", ".join(counts)
 
 
 def _sweep(
@@ -132,7 +121,7 @@ def _sweep(
     """Growth ratio, speed-up, and whether that is only a bound."""
     points = []
     for place in places:
-        speed_up = summary.paper_speed_up if protocol == "paper" else summary.our_speed_up
+        speed_up = summary.paper_speed_up if protocol == "paper" else summary.parity_speed_up
         found = speed_up(place, name, "time")
         if found is not None and found.value is not None:
             at_most = protocol == "paper" and summary.cut_short(place, name)
@@ -141,7 +130,7 @@ def _sweep(
 
 
 def training_figure(summary: Summary) -> Figure | None:
-    """The training loss: NCE-II against NCE-I, learned rates against Adam at a fixed one."""
+    """The training loss: NCE-II against NCE-I, learned learning rates against a fixed one."""
     place = _richest(
         summary, ("reddit", "imagenet-2", "proteins"), ("paper-no-m", "paper-no-m-lrl")
     )
@@ -150,7 +139,7 @@ def training_figure(summary: Summary) -> Figure | None:
     shown = {
         "warm-start": "NCE-I, Adam (warm start)",
         "paper-no-m-lrl": "NCE-II, Adam (w/o M+LRL)",
-        "paper-no-m": "NCE-II, learned rates (w/o M)",
+        "paper-no-m": "NCE-II, learned lr (w/o M)",
         "icl": "NCE-I + NCE-II (ICL())",
     }
 
@@ -164,31 +153,31 @@ def training_figure(summary: Summary) -> Figure | None:
             colour = COLOURS[name]
             left.plot(range(1, len(losses) + 1), losses, color=colour, label=label, linewidth=1.2)
             curve = rows[0]["curve"]
-            thousands = [passes / 1000 for passes in curve["passes"]]
+            thousands = [passes / 1000 for passes in curve["forward_passes"]]
             right.plot(thousands, curve["all"], color=colour, label=label)
-        target = summary.finished(place, "retraining")[0]["ours"]["after"]["all"]
+        target = summary.finished(place, RETRAINING)[0]["parity"]["after"]["all"]
         right.axhline(target, color=SERIES[0], linestyle=":", label="retraining's end")
         left.set_xlabel("epoch")
         left.set_title("training loss, as each defines it")
         left.set_xscale("log")
         left.xaxis.set_major_formatter("{x:g}")
-        right.set_xlabel("thousand encoder passes")
-        right.set_title("true loss over X′")
+        right.set_xlabel("thousand forward passes")
+        right.set_title("evaluation loss over X′")
         for axis in (left, right):
             axis.grid(True)
             axis.legend(fontsize="small")
 
     return Figure(
-        title=f"Training: {summary.title(place.set)}, α = {place.growth_ratio:g}",
-        svg=svg(draw, name="training", title="training loss and true loss"),
+        title=f"Training: {place.title}",
+        svg=svg(draw, name="training", title="training loss and evaluation loss"),
         caption="Left, the losses that the paper draws. They differ in meaning: NCE-II leaves out "
-        "what the first training has minimised, so it is lower from the start. Right, the same "
+        "what the initial training has minimised, so it is lower from the start. Right, the same "
         "runs by the one loss that all of them are about.",
     )
 
 
-def level_figure(summary: Summary) -> Figure | None:
-    """True loss of old and new items against time, where the noise really changes."""
+def parity_figure(summary: Summary) -> Figure | None:
+    """Evaluation loss of old and new items against time, where the negatives change."""
     place = _richest(
         summary, ("mnist-class", "mnist-shift", "digits", "proteins"), ("fine-tuning",)
     )
@@ -204,7 +193,7 @@ def level_figure(summary: Summary) -> Figure | None:
                 rows = summary.finished(place, name)
                 if rows:
                     curve = rows[0]["curve"]
-                    start = 1 if name == "retraining" else 0
+                    start = 1 if name == RETRAINING else 0
                     seconds = [max(second, 0.05) for second in curve["seconds"][start:]]
                     axis.plot(
                         seconds,
@@ -221,12 +210,12 @@ def level_figure(summary: Summary) -> Figure | None:
             axis.set_xlabel("seconds of training")
             axis.set_title(f"{part} items")
             axis.grid(True)
-        axes[0].set_ylabel("true loss over X′")
+        axes[0].set_ylabel("evaluation loss over X′")
         axes[1].legend(fontsize="small")
 
     return Figure(
-        title=f"Loss against time: {summary.title(place.set)}, α = {place.growth_ratio:g}",
-        svg=svg(draw, name="level", title="true loss of old and new items against time", height=4),
+        title=f"Loss against time: {place.title}",
+        svg=svg(draw, name="parity", title="evaluation loss against time", height=4),
         caption="One seed. What to see: who learns the new items and at what price for the old "
         "ones; a good update brings both down to where retraining ends, further left.",
     )

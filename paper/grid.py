@@ -1,20 +1,17 @@
-"""The grid of an experiment, and what identifies a cell of it."""
+"""The grid of an experiment, and what identifies a run of it."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from incontrast.domains.base import Domain
-from incontrast.loss import Objective
-from incontrast.strategies import Strategy
+from incontrast import Domain, Fixed, Objective, Strategy
+from paper.names import ON_REQUEST, RETRAINING
 from paper.sets import SCALES, DataSet
-from paper.strategies import LINE_UP, RETRAINING, Entry
+from paper.strategies import STRATEGIES
 
-__all__ = ["Grid", "Group", "describe", "key_of", "settings_of"]
+__all__ = ["SEARCH_SEED", "Grid", "Group", "describe", "settings_of"]
 
 UNMENTIONED = {  # what all strategies had before there was a choice
     "optimizer": {"type": "Adam"},
@@ -23,11 +20,12 @@ UNMENTIONED = {  # what all strategies had before there was a choice
     "ema_leaning": 1.0,
 }
 SEARCH_SEED = 0  # learning rates are searched on the increment of this seed, for all seeds
+LEAST = {"max_epochs": 1, "patience": 1, "items": 16}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The cells of one increment: they share data, the encoder fitted on old data, retraining."""
+    """The runs of one increment: they share data, the encoder of before, and retraining."""
 
     scale: str
     name: str
@@ -35,7 +33,6 @@ class Group:
     growth_ratio: float
     seed: int
     strategies: tuple[str, ...]
-    line_up: Mapping[str, Entry] = field(default_factory=lambda: LINE_UP)
 
     @property
     def title(self) -> str:
@@ -49,16 +46,15 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Which cells to run.
+    """Which runs there are to be.
 
     Args:
         sets: Data sets by name.
-        strategies: Names in the line-up.
-        seeds: Seeds; all cells of the first come before those of the next.
+        strategies: Names of strategies.
+        seeds: Seeds; all runs of the first come before those of the next.
         ratios: Growth ratios instead of each data set's own; None keeps those. A split by class
             has one ratio, which its classes decide.
         scale: A word for the sizes, under which rows are shown together.
-        line_up: The strategies there are.
 
     >>> grid = Grid.of(sets=["digits"], strategies=["icl"], seeds=[0, 1])
     >>> [group.title for group in grid.groups()]
@@ -70,7 +66,6 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
     ratios: tuple[float, ...] | None = None
     scale: str = "small"
-    line_up: Mapping[str, Entry] = field(default_factory=lambda: LINE_UP)
 
     @classmethod
     def of(
@@ -87,34 +82,33 @@ class Grid:
 
         Args:
             sets: Names of data sets; those of the paper, and MNIST by class and turned, if None.
-            strategies: Names of strategies; all usual ones if None.
+            strategies: Names of strategies; all but those on request if None.
             seeds: Seeds; 0 alone if None.
             ratios: Growth ratios; each data set's own if None.
             scale: ``"small"`` or ``"paper"``.
             **changes: Fields of every data set to change, such as ``max_epochs``.
         """
         known = SCALES[_known("scale", scale, SCALES)]
-        usual = [name for name in SCALES["paper"] if name in known]
-        chosen = [_known("data set", name, known) for name in sets or usual]
-        line_up = [name for name, entry in LINE_UP.items() if entry.usual]
-        named = [_known("strategy", name, LINE_UP) for name in strategies or line_up]
+        default = [name for name in SCALES["paper"] if name in known]
+        chosen = [_known("data set", name, known) for name in sets or default]
+        usual = [name for name in STRATEGIES if name not in ON_REQUEST]
+        named = [_known("strategy", name, STRATEGIES) for name in strategies or usual]
+        by_class = [name for name in sets or [] if known[name].split == "class"]
         for ratio in ratios or []:
             if not 0.0 < ratio < 1.0:
                 raise ValueError(f"a growth ratio must be in (0, 1), got {ratio}")
-            for name in sets or []:
-                if known[name].split == "class":
-                    raise ValueError(
-                        f"{name} is split by class, which decides its growth ratio: "
-                        f"leave the ratio {ratio:g} out, or the set"
-                    )
+            if by_class:
+                raise ValueError(
+                    f"{by_class[0]} is split by class, which decides its growth ratio: "
+                    f"leave out the ratio {ratio:g}, or the data set"
+                )
         for seed in seeds or []:
             if seed < 0:
                 raise ValueError(f"a seed must not be negative, got {seed}")
-        for name, least in (("max_epochs", 1), ("patience", 1), ("items", 16)):
-            value = changes.get(name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
         given = {name: value for name, value in changes.items() if value is not None}
+        for name, least in LEAST.items():
+            if given.get(name, least) < least:
+                raise ValueError(f"{name} must be at least {least}, got {given[name]}")
         return cls(
             sets={name: replace(known[name], **given) for name in chosen},
             strategies=tuple(dict.fromkeys(named)),
@@ -136,15 +130,14 @@ class Grid:
                         growth_ratio=ratio,
                         seed=seed,
                         strategies=self.strategies,
-                        line_up=self.line_up,
                     )
 
     def count(self) -> int:
-        """Cells, retraining included, trials of the search not."""
+        """Runs, retraining included, trials of the search not."""
         return sum(len({RETRAINING, *group.strategies}) for group in self.groups())
 
 
-def _known(what: str, name: str, there: Mapping[str, Any]) -> str:
+def _known(what: str, name: str, there: Iterable[str]) -> str:
     if name not in there:
         raise ValueError(f"there is no {what} {name!r}: choose from {', '.join(there)}")
     return name
@@ -153,7 +146,7 @@ def _known(what: str, name: str, there: Mapping[str, Any]) -> str:
 def settings_of(
     group: Group, *, kind: str, fit_strategy: Strategy, strategy: Strategy
 ) -> dict[str, Any]:
-    """Everything that the figures of a row depend on: a cell is done if its settings are."""
+    """Everything that the figures of a row depend on: a run is done if its settings are."""
     return {
         "kind": kind,
         **group.data.settings(),
@@ -161,33 +154,30 @@ def settings_of(
         "seed": group.seed,
         "domain": describe(group.data.domain),
         "objective": describe(Objective()),
-        "fitting": describe(fit_strategy),
+        "fit_strategy": describe(fit_strategy),
         "strategy": describe(strategy),
     }
-
-
-def key_of(settings: Mapping[str, Any]) -> str:
-    """A short name for settings."""
-    text = json.dumps(settings, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def describe(value: Any) -> Any:
     """Settings as JSON. What is off is left out: a new switch that is off changes no key.
 
     >>> from incontrast import FineTune
-    >>> describe(FineTune(patience=None))["rates"]
-    {'type': 'Fixed', 'rate': 0.001}
+    >>> describe(FineTune(lr=1e-3, patience=None))["lr"]
+    0.001
     """
+    if isinstance(value, Fixed):
+        return value.lr
     if isinstance(value, Domain) or is_dataclass(value):
         if isinstance(value, Domain):
             parts = value.arguments()
         else:
             parts = {entry.name: getattr(value, entry.name) for entry in fields(value)}
         on = {name: part for name, part in parts.items() if part is not None and part is not False}
-        told = {name: describe(part) for name, part in on.items()}
-        told = {name: part for name, part in told.items() if UNMENTIONED.get(name) != part}
-        return {"type": type(value).__name__} | told
+        described = {name: describe(part) for name, part in on.items()}
+        return {"type": type(value).__name__} | {
+            name: part for name, part in described.items() if UNMENTIONED.get(name) != part
+        }
     if isinstance(value, list | tuple):
         return [describe(part) for part in value]
     if isinstance(value, bool | int | float | str):

@@ -1,4 +1,4 @@
-"""The cells of one increment, one after the other."""
+"""The runs of one increment, one after the other."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from incontrast.strategies import Strategy
-from incontrast.training.loop import TrainingDiverged
-from incontrast.training.progress import Progress
-from paper.cells import Bench
+from incontrast import Progress, Strategy, TrainingDiverged
+from paper.experiment import Experiment
 from paper.grid import SEARCH_SEED, Group
+from paper.names import RETRAINING
 from paper.row_file import Row
-from paper.search import Ledger, best_rate, fitting_trials, identity, strategy_trials
-from paper.strategies import RETRAINING, retraining
+from paper.search import Ledger, best_lr, fit_trials, identity, strategy_trials
+from paper.strategies import STRATEGIES, retraining
 
-__all__ = ["Event", "GroupRun", "Tell"]
+__all__ = ["Event", "GroupRun", "Notify"]
 
 log = logging.getLogger(__name__)
+
+FIT = "initial training"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something to tell about a run.
+    """Something that happened in a grid.
 
     Args:
         group: The increment.
@@ -40,132 +41,120 @@ class Event:
     row: Row | None = None
 
 
-Tell = Callable[[Event], None]
+Notify = Callable[[Event], None]
 
 
 class GroupRun:
-    """The cells of one increment, one after the other."""
+    """The runs of one increment, one after the other."""
 
     def __init__(
-        self, group: Group, rows: Ledger, folder: Path | None, work: Path, tell: Tell
+        self, group: Group, rows: Ledger, folder: Path | None, work: Path, notify: Notify
     ) -> None:
         self.group, self.rows, self.folder, self.work = group, rows, folder, work
-        self._tell = tell
+        self._notify = notify
+        self._names = list(dict.fromkeys((RETRAINING, *group.strategies)))
 
     def run(self) -> None:
-        """Run the cells that have no row yet, retraining first."""
+        """Run what has no row yet, retraining first."""
         title = self.group.title
         try:
-            bench = self.bench(search=True)
-            assert bench is not None
-            ceiling = self.cell(bench, RETRAINING, None)
+            experiment = self.experiment(search=True)
+            assert experiment is not None
+            retrained = self.update(experiment, RETRAINING, None)
         except TrainingDiverged as error:
-            log.warning("%s: its first fit broke off and it is left out: %s", title, error)
+            log.warning("%s: its initial training diverged and it is left out: %s", title, error)
             return
-        if "failed" in ceiling:
-            log.warning(
-                "%s: retraining broke off, there is nothing to compare with: %s",
-                title,
-                ceiling["failed"],
-            )
+        if "failed" in retrained:
+            why = retrained["failed"]
+            log.warning("%s: retraining diverged, there is nothing to compare with: %s", title, why)
             return
         for name in self._names[1:]:
             try:
-                self.cell(bench, name, ceiling)
+                self.update(experiment, name, retrained)
             except TrainingDiverged as error:
                 log.warning(
-                    "%s: %s is left out, a first fit that it needs broke off: %s",
+                    "%s: %s is left out, an initial training that it needs diverged: %s",
                     title,
                     name,
                     error,
                 )
 
-    @property
-    def _names(self) -> list[str]:
-        return [RETRAINING, *(name for name in self.group.strategies if name != RETRAINING)]
-
-    def open_cells(self) -> list[str]:
-        """Cells without a row; without the rows of the search, nobody knows of a cell."""
-        bench = self.bench(search=False)
-        if bench is None:
+    def unfinished(self) -> list[str]:
+        """Strategies without a row; without the rows of the search, nobody knows of a run."""
+        experiment = self.experiment(search=False)
+        if experiment is None:
             return self._names
-        strategies = {name: self.strategy(name, bench, search=False) for name in self._names}
+        strategies = {name: self.strategy(name, experiment, search=False) for name in self._names}
         return [
             name
             for name, strategy in strategies.items()
-            if strategy is None or (name, bench.key("cell", strategy)) not in self.rows
+            if strategy is None or (name, experiment.key("run", strategy)) not in self.rows
         ]
 
-    def bench(self, *, search: bool, seed: int | None = None) -> Bench | None:
-        """The increment with the fitting rate that was found; None if it was not to be searched."""
-        group = self.group if seed is None else self.group.of_seed(seed)
-        trials = fitting_trials(group, self.folder, self.work)
-        tell_row = self._row("rate of the first fit") if search else None
-        rate = best_rate("fitting", trials, self.rows, tell_row=tell_row)
-        if rate is None:
-            return None
-        return Bench(group, retraining(group.data, rate), self.folder, self.work)
+    def experiment(self, *, search: bool, seed: int | None = None) -> Experiment | None:
+        """The increment with the learning rate that was found for its initial training.
 
-    def strategy(self, name: str, bench: Bench, *, search: bool) -> Strategy | None:
-        """The strategy at the rate that was found for it; None if it was not to be searched."""
+        None if that was not to be searched.
+        """
+        group = self.group if seed is None else self.group.of_seed(seed)
+        trials = fit_trials(group, self.folder, self.work)
+        add = self._add(f"learning rate of the {FIT}") if search else None
+        lr = best_lr("fit", trials, self.rows, add=add)
+        if lr is None:
+            return None
+        return Experiment(group, retraining(group.data, lr), self.folder, self.work)
+
+    def strategy(self, name: str, experiment: Experiment, *, search: bool) -> Strategy | None:
+        """The strategy at the learning rate found for it; None if it was not to be searched."""
         if name == RETRAINING:
-            return bench.fit_strategy
-        entry, data = self.group.line_up[name], self.group.data
+            return experiment.fit_strategy
+        entry = STRATEGIES[name]
         if not entry.searched:
-            return entry.make(data.rates[0])
-        on = (
-            bench if self.group.seed == SEARCH_SEED else self.bench(search=search, seed=SEARCH_SEED)
-        )
+            return entry.make(self.group.data.learning_rates[0])
+        on: Experiment | None = experiment
+        if self.group.seed != SEARCH_SEED:
+            on = self.experiment(search=search, seed=SEARCH_SEED)
         if on is None:
             return None
-        doing = f"rate of {name}"
-        rate = best_rate(
+        doing = f"learning rate of {name}"
+        lr = best_lr(
             name,
-            strategy_trials(self.group, name, on),
+            strategy_trials(name, on),
             self.rows,
-            learner=lambda: on.learner(self._progress(doing), self._row("first fit")),
-            tell_row=self._row(doing) if search else None,
+            learner=lambda: on.learner(self._callback(doing), self._add(FIT)),
+            add=self._add(doing) if search else None,
         )
-        return None if rate is None else entry.make(rate)
+        return None if lr is None else entry.make(lr)
 
-    def cell(self, bench: Bench, name: str, ceiling: Row | None) -> Row:
-        strategy = self.strategy(name, bench, search=True)
+    def update(self, experiment: Experiment, name: str, retrained: Row | None) -> Row:
+        """The row of a strategy, which is run if there is none."""
+        strategy = self.strategy(name, experiment, search=True)
         assert strategy is not None
-        found = self.rows.get((name, bench.key("cell", strategy)))
+        found = self.rows.get((name, experiment.key("run", strategy)))
         if found is not None:
             return found
-        learner = bench.learner(self._progress("first fit"), self._row("first fit"))
-        limit = None if ceiling is None else bench.limit(ceiling)
-        row = bench.cell(
-            name, strategy, learner, ceiling=ceiling, progress=self._progress(name, limit)
-        )
-        self._row(name)(row)
+        learner = experiment.learner(self._callback(FIT), self._add(FIT))
+        callback = self._callback(name)
+        row = experiment.run(name, strategy, learner, retrained=retrained, callback=callback)
+        self._add(name)(row)
         return row
 
-    def _progress(
-        self, doing: str, forward_passes: int | None = None
-    ) -> Callable[[Progress], None]:
-        self._tell(Event(group=self.group.title, doing=doing))
+    def _callback(self, doing: str) -> Callable[[Progress], None]:
+        title = self.group.title
+        self._notify(Event(group=title, doing=doing))
 
-        def told(step: Progress) -> None:
+        def after_step(step: Progress) -> None:
             if step.finished is not None:
-                done = (
-                    step.epoch / step.epochs
-                    if forward_passes is None
-                    else step.forward_passes / forward_passes
-                )
-                epoch = Event(
-                    group=self.group.title, doing=doing, epoch=step.epoch, share=min(done, 1.0)
-                )
-                self._tell(epoch)
+                done = min(step.done, 1.0)
+                self._notify(Event(group=title, doing=doing, epoch=step.epoch, share=done))
 
-        return told
+        return after_step
 
-    def _row(self, doing: str) -> Callable[[Row], None]:
-        def told(row: Row) -> None:
+    def _add(self, doing: str) -> Callable[[Row], None]:
+        def add(row: Row) -> None:
             if identity(row) in self.rows:
-                return  # a fit whose learner was lost has been made again
+                return  # a fit whose learner was lost has been repeated
             self.rows[identity(row)] = row
-            self._tell(Event(group=self.group.title, doing=doing, row=row))
+            self._notify(Event(group=self.group.title, doing=doing, row=row))
 
-        return told
+        return add

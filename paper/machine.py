@@ -1,4 +1,4 @@
-"""What a row says about the machine it was made on."""
+"""What a row says about the machine it was created on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from incontrast._version import __version__
+from incontrast import __version__
 
 __all__ = ["AddedMemory", "clock", "load", "machine", "software", "today"]
 
+CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 PACKAGES = ("torch", "numpy", "scikit-learn", "torch_geometric")
 
 
@@ -43,7 +44,7 @@ def machine() -> dict[str, Any]:
 
 
 def load() -> float | None:
-    """How many processes wanted a core in the last minute, where the system tells."""
+    """How many processes wanted a core in the last minute, where the system says."""
     try:
         return round(os.getloadavg()[0], 2)
     except OSError:
@@ -62,7 +63,7 @@ def today() -> str:
 
 
 class AddedMemory:
-    """The most memory that this process has held since this was made, above what it held then.
+    """The most memory that this process has held since this was created, above what it held.
 
     What was freed before is given back to the system first: else it would hide what comes.
     """
@@ -73,7 +74,7 @@ class AddedMemory:
         self._before = _memory("VmRSS") if _reset_peak() else None
 
     def bytes(self) -> int | None:
-        """None where the system does not tell, or cannot begin to count anew."""
+        """None where the system does not say, or cannot start a new count."""
         peak = _memory("VmHWM")
         if peak is None or self._before is None:
             return None
@@ -87,17 +88,19 @@ def _give_back() -> None:
 
 def _reset_peak() -> bool:
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        CLEAR_REFS.write_text("5")
     except OSError:
         return False
     return True
 
 
 def _memory(name: str) -> int | None:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return None
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:  # a system without /proc
+        return None
+    sizes = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
+    return next((int(size) * 1024 for size in sizes), None)
 
 
 def _processor() -> str:

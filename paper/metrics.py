@@ -1,4 +1,4 @@
-"""The figures of a row: both protocols, from one watched update."""
+"""The metrics of a row: both protocols, from one traced update."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from incontrast import Increment, Learner
 from incontrast.compare.trace import Point, Trace
 from incontrast.embedding import embed
 from incontrast.evaluate import (
@@ -19,19 +20,25 @@ from incontrast.evaluate import (
     measure,
     svm_accuracy,
 )
-from incontrast.learner import Learner
-from incontrast.training.task import Increment
 from paper.row_file import Row
 from paper.sets import DataSet, Splits
 from paper.stop import best_epoch, stop_epoch
 
-__all__ = ["accuracies", "biases", "curve", "level", "paper_figures", "target_of", "totals"]
+__all__ = [
+    "accuracies",
+    "biases",
+    "curve",
+    "paper_protocol",
+    "parity_protocol",
+    "target_of",
+    "totals",
+]
 
 
-def paper_figures(traced: Trace, data: DataSet, clock: str) -> dict[str, Any]:
+def paper_protocol(traced: Trace, data: DataSet, clock: str) -> dict[str, Any]:
     """The paper's protocol: time and epochs to the lowest training loss before its stop rule ends.
 
-    Inference trains nothing, and has none of them.
+    A run without training has none of them.
     """
     history = traced.outcome.history
     losses = [epoch.loss for epoch in history]
@@ -50,14 +57,14 @@ def paper_figures(traced: Trace, data: DataSet, clock: str) -> dict[str, Any]:
             "seconds": _rounded(seconds),
             "wall_seconds": _rounded(epoch.seconds),
             "epochs": best,
-            "passes": epoch.forward_passes,
+            "forward_passes": epoch.forward_passes,
             "loss": _rounded(epoch.loss),
         }
     return figures
 
 
-def level(traced: Trace, target: EvaluationLoss, clock: str) -> dict[str, Any]:
-    """Our protocol: time and passes until the encoder is as good as retraining's; null is never."""
+def parity_protocol(traced: Trace, target: EvaluationLoss, clock: str) -> dict[str, Any]:
+    """Time and forward passes to parity with retraining; null is never."""
     reached = traced.reaches(target)
     return {
         "before": traced.points[0].loss._asdict(),
@@ -69,7 +76,7 @@ def level(traced: Trace, target: EvaluationLoss, clock: str) -> dict[str, Any]:
             "seconds": _seconds(reached, clock),
             "wall_seconds": _rounded(reached.seconds),
             "epochs": reached.epochs,
-            "passes": reached.forward_passes,
+            "forward_passes": reached.forward_passes,
         },
     }
 
@@ -81,22 +88,22 @@ def totals(traced: Trace, clock: str) -> dict[str, Any]:
         "wall_seconds": _rounded(traced.outcome.seconds),
         "epochs": traced.outcome.epochs,
         "steps": traced.outcome.steps,
-        "passes": traced.outcome.forward_passes,
+        "forward_passes": traced.outcome.forward_passes,
         "stopped": traced.outcome.stopped,
     }
 
 
 def target_of(row: Row) -> EvaluationLoss:
-    """The true loss that retraining ends with, from its row."""
-    return EvaluationLoss(**row["ours"]["after"])
+    """The evaluation loss that retraining ends with, from its row."""
+    return EvaluationLoss(**row["parity"]["after"])
 
 
 def curve(traced: Trace, clock: str) -> dict[str, Any]:
-    """The true loss along the update, and the training loss of each epoch."""
+    """The evaluation loss along the update, and the training loss of each epoch."""
     points = traced.points
     return {
         "seconds": [_seconds(point, clock) for point in points],
-        "passes": [point.forward_passes for point in points],
+        "forward_passes": [point.forward_passes for point in points],
         "epochs": [point.epochs for point in points],
         **{
             part: [_rounded(getattr(point.loss, part), 5) for point in points]
@@ -165,5 +172,5 @@ def _seconds(point: Point, clock: str) -> float | None:
 
 
 def _rounded(value: float, digits: int = 6) -> float | None:
-    """To some significant digits; null for what is no number."""
+    """To some significant digits; null for what is not finite."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -11,18 +12,18 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from paper.estimate import seconds_left
 from paper.grid import Grid
+from paper.group_run import Event, Notify
 from paper.row_file import Row
-from paper.run import Event, Tell, unfinished
+from paper.run import Unfinished, unfinished
 
-__all__ = ["grid_progress"]
+__all__ = ["duration", "grid_progress", "seconds_left"]
 
 REDRAWS = 4  # a second, at most
 
 
 @contextmanager
-def grid_progress(console: Console, grid: Grid, rows: list[Row], *, jobs: int) -> Iterator[Tell]:
+def grid_progress(console: Console, grid: Grid, rows: list[Row], *, jobs: int) -> Iterator[Notify]:
     """A callback that shows what runs, what is left and how long it should take."""
     display = _Display(grid, rows, jobs)
     if console.is_terminal:
@@ -33,33 +34,63 @@ def grid_progress(console: Console, grid: Grid, rows: list[Row], *, jobs: int) -
             refresh_per_second=REDRAWS,
             transient=True,
         ) as live:
-            yield display.told if jobs > 1 else _redrawing(display, live)
+            yield display.update if jobs > 1 else _redrawing(display, live)
         return
 
-    def told(event: Event) -> None:
-        display.told(event)
+    def print_rows(event: Event) -> None:
+        display.update(event)
         if event.row is not None:
             console.print(display.line(event, event.row), soft_wrap=True)
 
-    yield told
+    yield print_rows
 
 
-def _redrawing(display: _Display, live: Live) -> Tell:
-    """Draws when something is told, which is off the clock.
+def seconds_left(runs: Iterable[Unfinished], rows: Sequence[Row], *, jobs: int = 1) -> float | None:
+    """The sum over runs of what a similar one took; None if there is nothing to go by.
+
+    Similar is: the same strategy on the same data, else any on the same data, else the same
+    strategy anywhere, else any. What fits and trials took is shared out among the runs.
+    """
+    finished = [row for row in rows if row["kind"] == "run"]
+    spent = sum(row["cost"]["seconds"] for row in rows)
+    overhead = spent / max(sum(row["cost"]["seconds"] for row in finished), 1e-9)
+    total = 0.0
+    for run in runs:
+        same_data = [row for row in finished if row["set"] == run.set]
+        same_strategy = [row for row in finished if row["strategy"] == run.strategy]
+        both = [row for row in same_data if row["strategy"] == run.strategy]
+        similar = both or same_data or same_strategy or finished
+        if not similar:
+            return None
+        total += overhead * statistics.median(row["cost"]["seconds"] for row in similar)
+    return total / jobs
+
+
+def duration(seconds: float) -> str:
+    """For people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _redrawing(display: _Display, live: Live) -> Notify:
+    """Draws when something happens, which is off the clock.
 
     With one job training is in this process, and a thread that draws would be part of its time.
     """
     drawn = 0.0
 
-    def told(event: Event) -> None:
+    def redraw(event: Event) -> None:
         nonlocal drawn
-        display.told(event)
+        display.update(event)
         now = time.monotonic()
         if event.epoch == 0 or now - drawn >= 1 / REDRAWS:
             live.refresh()
             drawn = now
 
-    return told
+    return redraw
 
 
 class _Display:
@@ -70,7 +101,7 @@ class _Display:
         self._begin = time.monotonic()
         self._rest = self._estimate()
 
-    def told(self, event: Event) -> None:
+    def update(self, event: Event) -> None:
         if event.row is None:
             self._running[event.group] = event
             return
@@ -80,21 +111,21 @@ class _Display:
 
     def line(self, event: Event, row: Row) -> str:
         """One finished row, for a log."""
-        rate = f" at {row['rate']:g}" if "rate" in row else ""
-        kind = "" if row["kind"] == "cell" else f"{row['kind']}: "
+        lr = f" at {row['lr']:g}" if "lr" in row else ""
+        kind = "" if row["kind"] == "run" else f"{row['kind']}: "
         return (
-            f"{time.strftime('%H:%M:%S')}  {event.group}  {kind}{row['strategy']}{rate}  "
+            f"{time.strftime('%H:%M:%S')}  {event.group}  {kind}{row['strategy']}{lr}  "
             f"{row['cost']['seconds']:.0f} s; {self._rest}"
         )
 
     def _estimate(self) -> str:
-        """What is left, in words; it takes too long to be made whenever this is drawn."""
+        """What is left, in words; it takes too long to be computed whenever this is drawn."""
         left = unfinished(self._grid, self._rows)
         if not left:
             return "nothing left"
         seconds = seconds_left(left, self._rows, jobs=self._jobs)
-        about = "" if seconds is None else f", about {_duration(seconds)}"
-        return f"{len(left)} of {self._total} cells left{about}"
+        about = "" if seconds is None else f", about {duration(seconds)}"
+        return f"{len(left)} of {self._total} runs left{about}"
 
     def __rich__(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
@@ -102,13 +133,5 @@ class _Display:
             bar = ProgressBar(total=1.0, completed=event.share or 0.0, width=24)
             epochs = f"epoch {event.epoch}" if event.epoch else ""
             table.add_row(event.group, event.doing, bar, epochs)
-        spent = _duration(time.monotonic() - self._begin)
+        spent = duration(time.monotonic() - self._begin)
         return Group(table, f"{self._rest}; running for {spent}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -1,12 +1,13 @@
 """Results as a file of JSON lines, to which rows are only ever added.
 
-A run that is killed leaves at most one unfinished last line. It is set aside, never lost in
-silence: reading warns and goes on without it, and the next row begins a line of its own.
+A run that is killed leaves at most one unfinished last line. Reading warns and leaves it out; the
+next row that is added moves it to a file beside this one and begins a line of its own.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -14,21 +15,40 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FORMAT", "Row", "append_row", "read_rows", "without_times"]
+__all__ = ["FORMAT", "Row", "append_row", "key_of", "read_rows", "without_times"]
 
 log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
-FORMAT = 1
+FORMAT = 2
 # Whatever depends on the clock or on the machine, wherever it stands in a row.
-TIMES = frozenset(
-    {"seconds", "wall_seconds", "speed_up", "clock", "date", "machine", "software", "cost"}
-)
+TIMES = frozenset({"seconds", "wall_seconds", "clock", "date", "machine", "software", "cost"})
+
+# Names of format 1 that have changed since, wherever they stand in a row.
+RENAMED = {
+    "actor_rate": "actor_lr",
+    "average": "ema_decay",
+    "batch": "batch_size",
+    "critic_rate": "critic_lr",
+    "fitting": "fit_strategy",
+    "inference": "no_update",
+    "learning_rate": "agent_lr",
+    "old_batch": "old_batch_size",
+    "ours": "parity",
+    "passes": "forward_passes",
+    "rate": "lr",
+    "rates": "lr",
+}
+RENAMED_VALUES = {
+    "kind": {"cell": "run"},
+    "strategy": {"inference": "no-update", "fitting": "fit"},
+    "type": {"Inference": "NoUpdate"},
+}
 
 
 def read_rows(path: str | Path, *, needs: Collection[str] = ()) -> list[Row]:
-    """All rows of a file; none, if there is no such file.
+    """All rows of a file, in today's format; none, if there is no such file.
 
     Args:
         path: The file.
@@ -46,32 +66,32 @@ def read_rows(path: str | Path, *, needs: Collection[str] = ()) -> list[Row]:
     for number, line in enumerate(lines, start=1):
         row = _row(line)
         if row is None and number == len(lines) and not rest:
-            log.warning("%s: the last line is damaged and set aside, the rest is used", path)
+            log.warning("%s: the last line is damaged and left out, the rest is used", path)
         elif row is None:
             raise ValueError(
-                f"{path}, line {number} is no row: restore the file from a copy, "
-                "or take the line out to have its cell run again"
+                f"{path}, line {number} is not a row: restore the file from a copy, "
+                "or delete the line, and its run is repeated"
             )
         else:
             rows.append(row)
     last = _row(rest)
     if last is not None:
-        rows.append(last)  # whole, but for its end
+        rows.append(last)  # complete, but for its end
     elif rest:
-        log.warning("%s: the last line is unfinished and set aside, the rest is used", path)
+        log.warning("%s: the last line is unfinished and left out, the rest is used", path)
     for number, row in enumerate(rows, start=1):
-        missing = [name for name in needs if name not in row]
-        if missing and row["format"] == FORMAT:
+        if row["format"] not in (1, FORMAT):
             raise ValueError(
-                f"{path}, row {number} has no {missing[0]!r}: it is no row of a grid; take it out, "
-                "or name another file"
-            )
-        if row["format"] != FORMAT:
-            raise ValueError(
-                f"{path} has a row of format {row['format']}, this version reads {FORMAT}: "
+                f"{path} has a row of format {row['format']}, this version reads up to {FORMAT}: "
                 "use the version of incontrast that wrote it, or another file"
             )
-    return rows
+        missing = [name for name in needs if name not in row]
+        if missing:
+            raise ValueError(
+                f"{path}, row {number} has no {missing[0]!r}: it is not a row of a grid; delete "
+                "it, or name another file"
+            )
+    return [_upgraded(row) if row["format"] == 1 else row for row in rows]
 
 
 def append_row(path: str | Path, row: Mapping[str, Any]) -> None:
@@ -80,11 +100,17 @@ def append_row(path: str | Path, row: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps({"format": FORMAT, **row}, allow_nan=False) + "\n"
     with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: nobody sets another's line aside
-        _set_aside(path)
+        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: nobody moves another's line
+        _move_damaged_line(path)
         file.write(line.encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+    """A short name for settings: what has a row with this key need not be run again."""
+    text = json.dumps(settings, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def without_times(value: Any) -> Any:
@@ -96,7 +122,36 @@ def without_times(value: Any) -> Any:
     return value
 
 
-def _set_aside(path: Path) -> None:
+def _upgraded(row: Row) -> Row:
+    """A row of format 1 in the words of today, under the key that its settings have today."""
+    renamed: Row = _renamed(row)
+    if "settings" in renamed:
+        renamed["key"] = key_of(renamed["settings"])
+    return renamed | {"format": FORMAT}
+
+
+def _renamed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_renamed(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") == "Fixed":
+        return value["rate"]
+    renamed = {}
+    for name, part in value.items():
+        values = RENAMED_VALUES.get(name, {})
+        renamed[RENAMED.get(name, name)] = (
+            values.get(part, part) if isinstance(part, str) else _renamed(part)
+        )
+    schedule = value.get("rates")
+    if isinstance(schedule, dict) and "largest_change" in schedule:
+        # The cap on learning rates was the schedule's; it is the optimiser's now.
+        cap = {"type": "Adam", "max_relative_update": schedule["largest_change"]}
+        renamed["optimizer"] = cap
+    return renamed
+
+
+def _move_damaged_line(path: Path) -> None:
     """Move a damaged last line to a file beside this one, so that the next row is not lost too."""
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]

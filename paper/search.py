@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from incontrast.learner import Learner
-from incontrast.strategies import Strategy
-from paper.cells import Bench
+from incontrast import Learner, Strategy
+from paper.experiment import Experiment
 from paper.grid import SEARCH_SEED, Group
 from paper.row_file import Row
-from paper.strategies import retraining
+from paper.strategies import STRATEGIES, retraining
 
-__all__ = ["Ledger", "best_rate", "fitting_trials", "identity", "strategy_trials"]
+__all__ = ["Ledger", "best_lr", "fit_trials", "identity", "strategy_trials"]
 
 Ledger = dict[tuple[str, str], Row]
 """Rows by ``identity``."""
 
-Trials = dict[float, tuple[Bench, Strategy]]
+Trials = dict[float, tuple[Experiment, Strategy]]
 
 
 def identity(row: Row) -> tuple[str, str]:
@@ -25,39 +24,39 @@ def identity(row: Row) -> tuple[str, str]:
     return row["strategy"], row["key"]
 
 
-def fitting_trials(group: Group, folder: Path | None, work: Path) -> Trials:
-    """Short first fits, one at each rate, on the increment that is searched on."""
+def fit_trials(group: Group, folder: Path | None, work: Path) -> Trials:
+    """Short initial trainings, one at each learning rate, on the increment that is searched on."""
     group = group.of_seed(SEARCH_SEED)
     trials: Trials = {}
-    for rate in group.data.rates:
-        short = retraining(group.data, rate, max_epochs=group.data.search_epochs)
-        trials[rate] = (Bench(group, short, folder, work), short)
+    for lr in group.data.learning_rates:
+        short = retraining(group.data, lr, max_epochs=group.data.search_epochs)
+        trials[lr] = (Experiment(group, short, folder, work), short)
     return trials
 
 
-def strategy_trials(group: Group, name: str, bench: Bench) -> Trials:
-    """Short updates by this strategy, one at each rate; ``bench`` holds what is searched on."""
-    entry, data = group.line_up[name], group.data
+def strategy_trials(name: str, experiment: Experiment) -> Trials:
+    """Short updates by this strategy, one at each learning rate."""
+    entry, data = STRATEGIES[name], experiment.group.data
     short = data.search_epochs
-    return {rate: (bench, entry.make(rate, max_epochs=short)) for rate in data.rates}
+    return {lr: (experiment, entry.make(lr, max_epochs=short)) for lr in data.learning_rates}
 
 
-def best_rate(
+def best_lr(
     name: str,
     trials: Trials,
     rows: Ledger,
     *,
     learner: Callable[[], Learner] | None = None,
-    tell_row: Callable[[Row], None] | None = None,
+    add: Callable[[Row], None] | None = None,
 ) -> float | None:
-    """The rate of the lowest loss, the higher one if two are alike.
+    """The learning rate of the lowest loss, the higher one if two are alike.
 
     Args:
-        name: What is searched for: ``"fitting"`` or a strategy.
+        name: What is searched for: ``"fit"`` or a strategy.
         trials: Its trials.
         rows: The rows there are.
         learner: Gives the fitted learner, where one is needed.
-        tell_row: Takes the rows of missing trials; None does not run any.
+        add: Takes the rows of missing trials; None does not run any.
 
     Returns:
         None if trials are missing and were not to be run.
@@ -65,12 +64,12 @@ def best_rate(
     if len(trials) == 1:
         return next(iter(trials))
     losses: dict[float, float] = {}
-    for rate, (bench, strategy) in trials.items():
-        row = rows.get((name, bench.key("trial", strategy)))
+    for lr, (experiment, strategy) in trials.items():
+        row = rows.get((name, experiment.key("trial", strategy)))
         if row is None:
-            if tell_row is None:
+            if add is None:
                 return None
-            row = bench.trial(name, rate, strategy, None if learner is None else learner())
-            tell_row(row)
-        losses[rate] = float("inf") if row["loss"] is None else row["loss"]
-    return min(losses, key=lambda rate: (losses[rate], -rate))
+            row = experiment.trial(name, lr, strategy, None if learner is None else learner())
+            add(row)
+        losses[lr] = float("inf") if row["loss"] is None else row["loss"]
+    return min(losses, key=lambda lr: (losses[lr], -lr))

@@ -1,4 +1,4 @@
-"""The data sets of the comparison, and how each is split into what came first and what came later.
+"""The data sets of the comparison, and how each is split into old and new items.
 
 Two scales: ``SMALL`` fits two cores and a night, ``PAPER`` is the paper's own.
 """
@@ -21,6 +21,7 @@ from incontrast.domains.vectors import Vectors
 from incontrast.randomness import generator
 from incontrast.streams import by_class, by_growth, pick
 from paper.folder import Digits, GraphFiles, ImageFiles, MnistFiles, Parts
+from paper.names import set_title
 
 __all__ = ["PAPER", "SCALES", "SMALL", "DataSet", "Split", "Splits"]
 
@@ -50,12 +51,12 @@ class DataSet:
         items: Items that encoders may see, drawn at random; all of them if None.
         held_out: Items for tests: a number from the set's own part for it, or else a share.
         new_classes: The classes that come later, where the split is by class.
-        max_epochs: Of the first fit and of retraining, at most; the paper's stop rule has them too.
-        patience: Epochs without a new lowest loss after which that rule ends a training.
-        limit: Encoder passes that an update has, as a multiple of retraining's.
-        sample: Old and new items, each, on which the true loss is measured.
+        max_epochs: Of the initial training, of retraining and of the paper's stop rule, at most.
+        patience: Epochs without a new lowest loss after which that rule ends training.
+        limit: Forward passes that an update has, as a multiple of retraining's.
+        sample: Old and new items, each, on which the evaluation loss is measured.
         spacing: It is measured whenever this many times more steps have been taken.
-        rates: Learning rates to search for the strategies that need one.
+        learning_rates: Learning rates to search for the strategies that need one.
         search_epochs: Epochs of a trial of that search.
         folds: Folds of every cross-validation.
     """
@@ -73,7 +74,7 @@ class DataSet:
     limit: float = 1.0
     sample: int = 512
     spacing: float = 1.08
-    rates: tuple[float, ...] = (1e-3, 1e-4, 1e-5)
+    learning_rates: tuple[float, ...] = (1e-3, 1e-4, 1e-5)
     search_epochs: int = 20
     folds: int = 5
 
@@ -141,7 +142,7 @@ _RESNET: dict[str, Any] = {
     "patience": 10,
     "sample": 128,
     "spacing": 1.25,
-    "rates": (1e-3, 1e-4),
+    "learning_rates": (1e-3, 1e-4),
     "search_epochs": 3,
 }
 _SMALL_ENCODER: dict[str, Any] = {
@@ -155,63 +156,63 @@ _SMALL_ENCODER: dict[str, Any] = {
 }
 
 SMALL: dict[str, DataSet] = {
-    "proteins": DataSet(name="PROTEINS", read=GraphFiles("PROTEINS"), domain=Graphs()),
+    "proteins": DataSet(name=set_title("proteins"), read=GraphFiles("PROTEINS"), domain=Graphs()),
     "mnist-2": DataSet(
-        name="MNIST-2",
+        name=set_title("mnist-2"),
         read=MnistFiles((0, 1)),
         domain=Images(28, 1, encoder="resnet18-standard", views=_GREY),
         held_out=500,
         **_RESNET,
     ),
     "imagenet-2": DataSet(
-        name="ImageNet-2",
+        name=set_title("imagenet-2"),
         read=ImageFiles("ImageNet-2-tiny", 32),
         domain=Images(32, encoder="resnet18-standard"),
         held_out=100,
         **_RESNET,
     ),
     "mnist-class": DataSet(
-        name="MNIST by class", split="class", new_classes=(7, 8, 9), **_SMALL_ENCODER
+        name=set_title("mnist-class"), split="class", new_classes=(7, 8, 9), **_SMALL_ENCODER
     ),
-    "mnist-shift": DataSet(name="MNIST, turned", split="shift", **_SMALL_ENCODER),
+    "mnist-shift": DataSet(name=set_title("mnist-shift"), split="shift", **_SMALL_ENCODER),
     "reddit": DataSet(
-        name="REDDIT-BINARY",
+        name=set_title("reddit"),
         read=GraphFiles("REDDIT-BINARY"),
         domain=Graphs(),
         items=500,
         max_epochs=60,
         sample=256,
         spacing=1.15,
-        rates=(1e-3, 1e-4),
+        learning_rates=(1e-3, 1e-4),
         search_epochs=6,
     ),
     # Not of the paper: small enough to try things on.
     "digits": DataSet(
-        name="digits by class",
+        name=set_title("digits"),
         read=Digits(flat=False),
         domain=Images(8, 1, encoder="small", views=ImageViews(flip=0.0, scale=(0.4, 1.0))),
         split="class",
         new_classes=(7, 8, 9),
         ratios=(0.3,),
-        rates=(1e-3,),
+        learning_rates=(1e-3,),
     ),
     "digits-vectors": DataSet(
-        name="digits by class, vectors",
+        name=set_title("digits-vectors"),
         read=Digits(flat=True),
         domain=Vectors(64),
         split="class",
         new_classes=(7, 8, 9),
         ratios=(0.3,),
-        rates=(1e-3,),
+        learning_rates=(1e-3,),
     ),
     "mnist-2-small": DataSet(
-        name="MNIST-2, small encoder",
+        name=set_title("mnist-2-small"),
         read=MnistFiles((0, 1)),
         domain=Images(28, 1, encoder="small", views=_GREY),
         ratios=(0.3,),
         items=2000,
         held_out=500,
-        rates=(1e-3,),
+        learning_rates=(1e-3,),
     ),
 }
 """Small enough for a night on two cores."""
@@ -220,7 +221,7 @@ _WHOLE: dict[str, Any] = {
     "items": None,
     "max_epochs": 100_000,
     "patience": 50,
-    "rates": (1e-3, 1e-4, 1e-5),
+    "learning_rates": (1e-3, 1e-4, 1e-5),
     "search_epochs": 50,
 }
 PAPER: dict[str, DataSet] = {

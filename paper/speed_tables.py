@@ -1,49 +1,39 @@
-"""Speed-ups over retraining: the paper's Tables 3 and 4, and by the time until level."""
+"""Speed-ups over retraining: the paper's Tables 3 and 4, and by the time to parity."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import cast
 
 from incontrast.report.page import Cell, Column, Mark, Table
-from paper import captions
-from paper.names import GRAPHS, IMAGES, OF_THE_PAPER, strategy_title
+from paper.names import GRAPHS, IMAGES, PUBLISHED, RETRAINING, strategy_title
 from paper.statistics import Estimate
-from paper.summary import (
-    RATIOS,
-    Metric,
-    Place,
-    Summary,
-    published,
-    published_speed_up,
-)
+from paper.summary import RATIOS, Metric, Place, Summary, published, published_speed_up
+from paper.tables import NOTHING, by_place
 
 __all__ = [
-    "level_table",
-    "level_tables",
-    "ratio_cell",
+    "parity_table",
+    "parity_tables",
+    "speed_up_cell",
     "speed_up_table",
     "speed_up_tables",
     "standings_table",
-    "standings_told",
     "sweep_table",
 ]
 
-PAPER = (*IMAGES, *GRAPHS)
-NOTHING = Cell("–", mark="quiet")
-
 
 def standings_table(summary: Summary) -> Table:
-    """Who comes to retraining's level, over all places: the whole comparison at a glance."""
+    """Who comes to parity with retraining, over all places: the whole comparison at a glance."""
     places = [place for place in summary.places if place.usual]
     rows = []
     for name in summary.strategies:
-        if name == "retraining":
+        if name == RETRAINING:
             continue
-        found = {place: summary.our_speed_up(place, name, "time") for place in places}
-        # Where the old encoder was level with every seed there was nothing to get to.
-        open_ = {p: e for p, e in found.items() if e is not None and e.level < e.total}
-        every = [p for p, e in open_.items() if not e.never and not summary.lost_again(p, name)]
+        found = {place: summary.parity_speed_up(place, name, "time") for place in places}
+        # Where the old encoder was at parity with every seed there was nothing to gain.
+        open_ = {p: e for p, e in found.items() if e is not None and e.before < e.total}
+        every = [p for p, e in open_.items() if not e.never and not summary.parity_lost(p, name)]
         speeds = [e.value for e in open_.values() if e.value is not None]
         forgets = [place for place in open_ if summary.forgets(place, name)]
         median = statistics.median(speeds) if speeds else None
@@ -57,35 +47,20 @@ def standings_table(summary: Summary) -> Table:
             )
         )
     return Table(
-        title="Who comes to retraining's level",
+        title="Who comes to parity with retraining",
         columns=(
             Column("strategy"),
             Column("with every seed", number=True),
             Column("with most seeds", number=True),
-            Column("speed-up in time there", number=True, hint="median of the places of before"),
+            Column("median speed-up there", number=True),
             Column("forgets", number=True, hint="old items' loss rises by more than 2 %"),
         ),
         rows=tuple(rows),
-        caption="Data sets and growth ratios at which a strategy comes to retraining's true loss, "
-        "on old and on new items, with as many encoder passes (with every seed: and stays there), "
-        "its median speed-up over retraining where it does with most seeds, and where it ends with "
-        "the old items' loss more than 2 % above what it was. Seeds whose old encoder was level "
-        "before are left out, unless an update loses that.",
-    )
-
-
-def standings_told(summary: Summary) -> str:
-    """The same of a few strategies, as a sentence."""
-    told = []
-    for cells in standings_table(summary).rows:
-        name, _, most, speed, _ = (cell.text for cell in cells)
-        if name in map(strategy_title, ("paper", "warm-start", "icl", "icl-learned")):
-            median = "" if speed == NOTHING.text else f" (median speed-up {speed})"
-            title = f"`{name}`" if "(" in name else name
-            told.append(f"{title} in {most}{median}")
-    return (
-        "Over all data sets and growth ratios that were compared, these come to retraining's level "
-        f"with most seeds: {', '.join(told)}."
+        caption="Data sets and growth ratios at which a strategy comes to retraining's evaluation "
+        "loss, on old and on new items, with as many forward passes (with every seed: and stays "
+        "there); its median speed-up in time where it does with most seeds; and where it ends "
+        "with the old items' loss more than 2 % above what it was. Seeds whose old encoder was at "
+        "parity before are left out, unless an update loses that.",
     )
 
 
@@ -94,28 +69,25 @@ def sweep_table(summary: Summary) -> Table:
     places = [place for place in summary.places if summary.runs(place, "icl")]
     swept = {place.set for place in places if not place.usual}
     rows = []
-    for place in places:
-        if place.set in swept:
-            paper = summary.paper_speed_up(place, "icl", "time")
-            ours = summary.our_speed_up(place, "icl", "time")
-            assert paper is not None
-            assert ours is not None
-            sign = "≤ " if summary.cut_short(place, "icl") else ""
-            rows.append(
-                (
-                    Cell(f"{summary.title(place.set)}, α = {place.growth_ratio:g}"),
-                    Cell(f"{len(summary.seeds(place, 'icl'))}"),
-                    ratio_cell(summary, place, paper, [], "", never="broke off", sign=sign),
-                    ratio_cell(summary, place, ours, [], "", never="never"),
-                )
+    for place in (place for place in places if place.set in swept):
+        paper = summary.paper_speed_up(place, "icl", "time")
+        parity = summary.parity_speed_up(place, "icl", "time")
+        sign = "≤ " if summary.cut_short(place, "icl") else ""
+        rows.append(
+            (
+                Cell(place.title),
+                Cell(f"{len(summary.seeds(place, 'icl'))}"),
+                speed_up_cell(summary, place, paper, never="diverged", sign=sign),
+                speed_up_cell(summary, place, parity),
             )
+        )
     return Table(
         title="The sweep of α: speed-up of ICL() over retraining, in time",
         columns=(
             Column("data"),
             Column("seeds", number=True),
             Column("by the paper's protocol", number=True),
-            Column("until level", number=True),
+            Column("to parity", number=True),
         ),
         rows=tuple(rows),
         caption="The paper: 2.2× to 18.3×, falling with α. ≤ and notes: as in the tables above.",
@@ -124,39 +96,44 @@ def sweep_table(summary: Summary) -> Table:
 
 def speed_up_table(summary: Summary, number: int) -> Table:
     """Table 3 (images) or Table 4 (graphs), by the paper's protocol."""
-    sets = IMAGES if number == 3 else GRAPHS
-    family = "images" if number == 3 else "graphs"
+    sets, family = (IMAGES, "images") if number == 3 else (GRAPHS, "graphs")
     places = [Place(name, ratio) for name in sets for ratio in RATIOS]
-    names = [name for name in summary.strategies if name not in ("retraining", "inference")]
-    columns = [Column("strategy")]
-    for place in places:
-        for metric in ("time", "epoch"):
-            columns.append(_column(place, metric, summary.title(place.set)))
-    columns += [Column(metric, number=True, group="average rank") for metric in ("time", "epoch")]
-    rows = []
-    for name in names:
-        cells = [Cell(strategy_title(name))]
-        for place in places:
-            for metric in ("time", "epoch"):
-                cells.append(_paper_cell(summary, place, name, metric, names))  # type: ignore[arg-type]
-        for metric in ("time", "epoch"):
-            ranks = summary.average_rank(places, OF_THE_PAPER, metric)  # type: ignore[arg-type]
-            theirs = published()["average_ranks"][family].get(name, {}).get(metric)
-            cells.append(_rank_cell(ranks.get(name), theirs))
-        rows.append(tuple(cells))
-    return Table(
-        title=f"Table {number}: speed-up over retraining by the paper's protocol, {family}",
-        columns=tuple(columns),
-        rows=tuple(rows),
-        caption=captions.sizes(summary, sets)
-        + " Time and epochs until the training loss was lowest, before it had not fallen for "
-        "as many epochs as patience says, or the epochs were over; retraining's over the "
-        "strategy's, geometric mean over seeds (where one broke off, the median), with 95 % "
-        "intervals from three seeds on. Beside or below: the paper's "
-        "figure. ≤: an update had had as many encoder passes as retraining before that rule ended "
-        "it, with at least one seed; its lowest loss may lie later. **Bold** is the best of the "
-        "others; ranks, which are among the paper's seven, take these as they are."
-        + captions.where_retraining_ends(summary, places),
+    names = [name for name in summary.strategies if name not in (RETRAINING, "no-update")]
+    metrics: tuple[Metric, ...] = ("time", "epoch")
+    ranks = {metric: summary.average_rank(places, PUBLISHED, metric) for metric in metrics}
+    theirs = published()["average_ranks"][family]
+
+    def cell(place: Place, name: str, part: str) -> Cell:
+        metric = cast(Metric, part)
+        found = summary.paper_speed_up(place, name, metric)
+        cut = summary.cut_short(place, name)
+        rivals = [other for other in names if not cut and not summary.cut_short(place, other)]
+        return speed_up_cell(
+            summary,
+            place,
+            found,
+            others=[summary.paper_speed_up(place, other, metric) for other in rivals],
+            note=_published_note(place, name, metric),
+            never="diverged",
+            sign="≤ " if cut else "",
+        )
+
+    return by_place(
+        f"Table {number}: speed-up over retraining by the paper's protocol, {family}",
+        places,
+        metrics,
+        names,
+        cell,
+        more=[Column(metric, number=True, group="average rank") for metric in metrics],
+        more_cells=lambda name: [
+            _rank_cell(ranks[metric].get(name), theirs.get(name, {}).get(metric))
+            for metric in metrics
+        ],
+        caption="Time and epochs to the lowest training loss, retraining's over the strategy's: "
+        "geometric mean over seeds, with 95 % intervals from three seeds on. In brackets: the "
+        "paper's figure. ≤: with at least one seed an update had had as many forward passes as "
+        "retraining before its stop rule ended it; its lowest loss may lie later. **Bold** is the "
+        "best of the others. Ranks are among the paper's seven and take bounds as they are.",
     )
 
 
@@ -170,123 +147,97 @@ def speed_up_tables(summary: Summary) -> list[Table]:
     ]
 
 
-def level_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
-    """Speed-ups until level with retraining: our protocol."""
+def parity_table(summary: Summary, sets: Sequence[str], title: str) -> Table:
+    """Speed-ups to parity with retraining."""
     places = [place for place in summary.places if place.set in sets and place.usual]
-    names = [name for name in summary.strategies if name != "retraining"]
-    columns = [Column("strategy")]
-    for place in places:
-        for metric in ("time", "passes"):
-            columns.append(_column(place, metric, summary.title(place.set)))
-    rows = []
-    for name in names:
-        cells = [Cell(strategy_title(name))]
-        for place in places:
-            for metric in ("time", "passes"):
-                cells.append(_our_cell(summary, place, name, metric, names))  # type: ignore[arg-type]
-        rows.append(tuple(cells))
-    return Table(
-        title=f"Speed-up until level with retraining, {title}",
-        columns=tuple(columns),
-        rows=tuple(rows),
-        caption=captions.sizes(summary, sets)
-        + " Time and encoder passes until the true loss over X′ is at retraining's final one, and "
-        "on old and on new items within 2 % of it; retraining's own until then over the "
-        "strategy's. “Never” is: not with as many passes as retraining had. Geometric mean "
-        "over seeds; where some never get there, the median, in which never is infinitely slow "
-        "(or that mean over the others, if it is lower). Seeds whose old encoder is level before "
-        "any update are left out, unless the update loses that. “Lost again”: level for "
-        "a while, and more than 4 % above it on old or on new items when the run ended. **Bold** "
-        "is the best of those that were run with every seed, got there with each and stayed."
-        + (" With `ICL()`: the paper's figure for its ICL." if set(sets) & set(PAPER) else "")
-        + captions.where_retraining_ends(summary, places)
-        + captions.resolution(summary, places),
+    names = [name for name in summary.strategies if name != RETRAINING]
+
+    def cell(place: Place, name: str, part: str) -> Cell:
+        metric = cast(Metric, part)
+        if name == "no-update":
+            reached, seeds = summary.parity_seeds(place, name)
+            return Cell(f"{reached} of {seeds} at once", sort=reached) if reached else NOTHING
+        rivals = [other for other in names if other != "no-update" and summary.sure(place, other)]
+        return speed_up_cell(
+            summary,
+            place,
+            summary.parity_speed_up(place, name, metric),
+            others=[
+                summary.parity_speed_up(place, other, metric) for other in rivals if name in rivals
+            ],
+            note=_published_note(place, "paper", metric) if name == "icl" else "",
+            lost=summary.parity_lost(place, name),
+        )
+
+    return by_place(
+        f"Speed-up to parity with retraining, {title}",
+        places,
+        ("time", "forward passes"),
+        names,
+        cell,
+        caption="Time and forward passes to parity, retraining's own over the strategy's. Never: "
+        "not with as many forward passes as retraining had. Geometric mean over seeds; where some "
+        "never come to parity, the median, in which never is infinitely slow, or that mean over "
+        "the others if it is lower. Seeds whose old encoder is at parity before any update are "
+        "left out, unless the update loses that. Lost again: more than 4 % above retraining on "
+        "old or on new items when the run ended. **Bold** is the best of those that came to "
+        "parity with every seed and stayed. With `ICL()`: the paper's figure for its ICL.",
     )
 
 
-def level_tables(summary: Summary) -> list[Table]:
-    """The same for every kind of set that has rows."""
-    tables = [level_table(summary, sets, title) for sets, title in summary.kinds()]
+def parity_tables(summary: Summary) -> list[Table]:
+    """The same for every kind of data set that has rows."""
+    tables = [parity_table(summary, sets, title) for sets, title in summary.kinds()]
     return [table for table in tables if len(table.columns) > 1]
 
 
-def _column(place: Place, metric: str, title: str) -> Column:
-    return Column(metric, number=True, group=f"{title}, α = {place.growth_ratio:g}")
-
-
-def _paper_cell(
-    summary: Summary, place: Place, name: str, metric: Metric, names: Sequence[str]
-) -> Cell:
-    found = summary.paper_speed_up(place, name, metric)
-    theirs = published_speed_up(place, name, metric)
-    note = "" if theirs is None else f"paper {theirs:g}×"
-    if found is None:
-        return Cell("–", mark="quiet", note=note)
-    if summary.cut_short(place, name):
-        return ratio_cell(summary, place, found, [], note, never="broke off", sign="≤ ")
-    others = [
-        summary.paper_speed_up(place, other, metric)
-        for other in names
-        if not summary.cut_short(place, other)
-    ]
-    return ratio_cell(summary, place, found, others, note, never="broke off")
-
-
-def _our_cell(
-    summary: Summary, place: Place, name: str, metric: Metric, names: Sequence[str]
-) -> Cell:
-    found = summary.our_speed_up(place, name, metric)
-    if found is None:
-        return NOTHING
-    if name == "inference":
-        level, seeds = summary.level_seeds(place, name)
-        return Cell(f"{level} of {seeds} at once", sort=level) if level else NOTHING
-    theirs = (
-        published_speed_up(place, "paper", "time") if name == "icl" and metric == "time" else None
-    )
-    note = "" if theirs is None else f"paper {theirs:g}×"
-    rivals = [other for other in names if other != "inference" and summary.sure(place, other)]
-    others = [summary.our_speed_up(place, other, metric) for other in rivals if name in rivals]
-    lost = summary.lost_again(place, name)
-    return ratio_cell(summary, place, found, others, note, never="never", lost=lost)
-
-
-def ratio_cell(
+def speed_up_cell(
     summary: Summary,
     place: Place,
-    found: Estimate,
-    others: Sequence[Estimate | None],
-    note: str,
+    found: Estimate | None,
     *,
-    never: str,
+    others: Sequence[Estimate | None] = (),
+    note: str = "",
+    never: str = "never",
     sign: str = "",
     lost: int = 0,
 ) -> Cell:
+    """A speed-up with its interval and what to know about its seeds.
+
+    Args:
+        summary: The rows.
+        place: Where it was measured.
+        found: The speed-up; None if the strategy was not run.
+        others: Those that it is compared with, itself among them: the best is bold.
+        note: The figure to compare with.
+        never: What to call a seed without a figure.
+        sign: Stands before it.
+        lost: Seeds that lost parity again.
+    """
+    if found is None:
+        return Cell("–", mark="quiet", note=note)
     seeds = []
     if found.never and found.total > 1:
         seeds.append(f"{found.never} of {found.total} {never}")
-    elif found.total < len(summary.seeds(place, "retraining")):
-        seeds.append(f"{found.total} of {len(summary.seeds(place, 'retraining'))} seeds run")
-    if found.level:
-        seeds.append(f"{found.level} of {found.total} level before")
+    elif found.total < (run := len(summary.seeds(place, RETRAINING))):
+        seeds.append(f"{found.total} of {run} seeds run")
+    if found.before:
+        seeds.append(f"{found.before} of {found.total} at parity before")
     if lost:
         seeds.append(f"{lost} of {found.total} lost again")
     if found.value is None:
-        text = "level before" if found.level == found.total else never
-        return Cell(text, mark="quiet", note=" · ".join((*seeds, *filter(None, (note,)))))
-    sure = [other.value for other in others if other is not None and not other.never]
-    mark: Mark = "best" if found.value in sure and not _beaten(found.value, sure) else ""
-    notes = (found.interval and f"[{found.interval}]", *seeds, note)
-    return Cell(
-        f"{sign}{found.value:.1f}×",
-        sort=found.value,
-        mark=mark,
-        note=" · ".join(filter(None, notes)),
-    )
+        text = "at parity before" if found.before == found.total else never
+        return Cell(text, mark="quiet", note=" · ".join(filter(None, (*seeds, note))))
+    sure = [other.value for other in others if other and not other.never and other.value]
+    mark: Mark = "best" if found.value in sure and found.value == max(sure) else ""
+    interval = f"[{found.interval}]" if found.interval else ""
+    notes = " · ".join(filter(None, (interval, *seeds, note)))
+    return Cell(f"{sign}{found.value:.1f}×", sort=found.value, mark=mark, note=notes)
 
 
-def _beaten(value: float, others: Sequence[float | None]) -> bool:
-    return any(other is not None and other > value for other in others)
+def _published_note(place: Place, name: str, metric: Metric) -> str:
+    theirs = published_speed_up(place, name, metric)
+    return "" if theirs is None else f"paper {theirs:g}×"
 
 
 def _rank_cell(ours: float | None, theirs: float | None) -> Cell:

@@ -23,11 +23,11 @@ class Estimate:
     Args:
         value: The mean or median; None if there is none, as where most seeds never get there.
         low: Lower end of the 95 % confidence interval; None with fewer than three seeds, from
-            which it would tell nothing.
+            which it would say nothing.
         high: Its upper end.
         seeds: Seeds that have a figure.
         never: Seeds that have none.
-        level: Seeds left out, because there was nothing to get to.
+        before: Seeds left out, because they were at parity before any update.
     """
 
     value: float | None
@@ -35,12 +35,12 @@ class Estimate:
     high: float | None
     seeds: int
     never: int = 0
-    level: int = 0
+    before: int = 0
 
     @property
     def total(self) -> int:
         """All seeds."""
-        return self.seeds + self.never + self.level
+        return self.seeds + self.never + self.before
 
     @property
     def interval(self) -> str:
@@ -67,7 +67,7 @@ def mean(values: Sequence[float]) -> Estimate:
     return Estimate(centre, centre - half, centre + half, len(values))
 
 
-def ratio(values: Sequence[float | None], *, level: int = 0) -> Estimate:
+def ratio(values: Sequence[float | None], *, before: int = 0) -> Estimate:
     """The geometric mean of speed-ups; None stands for a seed that never got there.
 
     Where there are such seeds it is the median instead, in which never is infinitely slow, or that
@@ -82,19 +82,19 @@ def ratio(values: Sequence[float | None], *, level: int = 0) -> Estimate:
 
     Args:
         values: One for each seed.
-        level: Seeds that had nothing to get to.
+        before: Seeds that were at parity before.
     """
     found = [value for value in values if value is not None]
     never = len(values) - len(found)
     if len(found) <= never:
-        return Estimate(None, None, None, len(found), never, level)
+        return Estimate(None, None, None, len(found), never, before)
     if never:
         middle = min(statistics.median_low([0.0] * never + found), statistics.geometric_mean(found))
-        return Estimate(middle, None, None, len(found), never, level)
+        return Estimate(middle, None, None, len(found), never, before)
     logs = mean([math.log(value) for value in found])
     assert logs.value is not None
     low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
-    return Estimate(math.exp(logs.value), low, high, len(found), never, level)
+    return Estimate(math.exp(logs.value), low, high, len(found), never, before)
 
 
 def rank_correlation(values: Sequence[float]) -> float:

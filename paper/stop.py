@@ -1,4 +1,4 @@
-"""The paper's stop rule, applied to a run that goes on after it."""
+"""The paper's stop rule, applied to a run that continues after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from incontrast.training.progress import Progress
+from incontrast import Progress
 
 __all__ = ["StopRule", "best_epoch", "stop_epoch"]
 
@@ -16,7 +16,7 @@ class StopRule:
     """Waits for the loss to stop falling, and keeps the encoder of that moment.
 
     One run serves both protocols that way: where the paper's ends is written down, and training
-    goes on until it has had all the encoder passes that it may have.
+    continues until it has had all the forward passes that it may have.
 
     Args:
         patience: Epochs without a new lowest loss.

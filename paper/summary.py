@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
 from incontrast.parity import TOLERANCE, EvaluationLoss, at_parity, keeps_parity
-from paper.names import GRAPHS, IMAGES, SETS, SHIFTED, STRATEGIES, TITLES
+from paper.names import GRAPHS, IMAGES, RETRAINING, SETS, SHIFTED, STRATEGIES, set_title
 from paper.row_file import Row
 from paper.statistics import Estimate, mean, ratio
 
-__all__ = ["RATIOS", "Metric", "Place", "Summary", "published", "published_speed_up"]
+__all__ = [
+    "RATIOS",
+    "Metric",
+    "Place",
+    "Protocol",
+    "Summary",
+    "last_third",
+    "published",
+    "published_speed_up",
+]
 
 RATIOS = (0.3, 0.5, 0.7)
 """The growth ratios of the paper's tables."""
 
-Metric = Literal["time", "epoch", "passes"]
-_FIELD = {"time": "seconds", "epoch": "epochs", "passes": "passes"}
+Metric = Literal["time", "epoch", "forward passes"]
+Protocol = Literal["paper", "parity"]
+_FIELD = {"time": "seconds", "epoch": "epochs", "forward passes": "forward_passes"}
 
 
 @cache
@@ -43,6 +53,11 @@ class Place:
         """Whether the paper's tables have this growth ratio."""
         return self.growth_ratio in RATIOS
 
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{set_title(self.set)}, α = {self.growth_ratio:g}"
+
 
 def published_speed_up(place: Place, strategy: str, metric: str) -> float | None:
     """The paper's own, if it has one."""
@@ -59,7 +74,7 @@ class Summary:
 
     Rows of one place count together only if they share the clock and all settings but strategy and
     seed. Of settings that differ, those count with which retraining has been run with most seeds,
-    or the later ones; the rest is set aside. Of rows that stand for the same cell the last one
+    or the later ones; the rest is set aside. Of rows that stand for the same run the last one
     counts.
 
     Args:
@@ -69,21 +84,21 @@ class Summary:
 
     rows: Sequence[Row]
     scale: str = "small"
-    _cells: dict[tuple[Place, str, int], Row] = field(init=False, repr=False)
+    _runs: dict[tuple[Place, str, int], Row] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_cells", self._select())
+        object.__setattr__(self, "_runs", self._select())
 
     def _select(self) -> dict[tuple[Place, str, int], Row]:
-        cells: dict[tuple[Place, str, int], Row] = {}
-        for row in self._of_kind("cell"):
-            broken = row["strategy"] == "retraining" and "failed" in row
+        runs: dict[tuple[Place, str, int], Row] = {}
+        for row in self._of_kind("run"):
+            broken = row["strategy"] == RETRAINING and "failed" in row
             if not broken and self._settings.get(_place(row)) == _shared(row):
-                cells[_place(row), row["strategy"], row["seed"]] = row
+                runs[_place(row), row["strategy"], row["seed"]] = row
         return {
             (place, strategy, seed): row
-            for (place, strategy, seed), row in cells.items()
-            if (place, "retraining", seed) in cells
+            for (place, strategy, seed), row in runs.items()
+            if (place, RETRAINING, seed) in runs
         }
 
     def _of_kind(self, kind: str) -> list[Row]:
@@ -93,8 +108,8 @@ class Summary:
     def _settings(self) -> dict[Place, str]:
         """The settings that count at each place."""
         seeds: dict[Place, dict[str, set[int]]] = {}
-        for row in self._of_kind("cell"):
-            if row["strategy"] == "retraining" and "failed" not in row:
+        for row in self._of_kind("run"):
+            if row["strategy"] == RETRAINING and "failed" not in row:
                 found = seeds.setdefault(_place(row), {})
                 shared = _shared(row)
                 found[shared] = found.pop(shared, set()) | {row["seed"]}  # the latest comes last
@@ -105,16 +120,16 @@ class Summary:
 
     @property
     def set_aside(self) -> int:
-        """Cells whose settings are not those that count at their place."""
+        """Runs whose settings are not those that count at their place."""
         return sum(
             _place(row) in self._settings and self._settings[_place(row)] != _shared(row)
-            for row in self._of_kind("cell")
+            for row in self._of_kind("run")
         )
 
     @cached_property
     def places(self) -> list[Place]:
         """Data sets and growth ratios, in the order of the tables."""
-        found = {place for place, _, _ in self._cells}
+        found = {place for place, _, _ in self._runs}
         order = {name: number for number, name in enumerate(SETS)}
         return sorted(found, key=lambda place: (order.get(place.set, 99), place.growth_ratio))
 
@@ -125,44 +140,39 @@ class Summary:
             (IMAGES, "images"),
             (GRAPHS, "graphs"),
             (SHIFTED, "new classes and a shift"),
-            (sorted(others), "other sets"),
+            (sorted(others), "other data sets"),
         )
 
     @cached_property
     def strategies(self) -> list[str]:
         """Strategies that have rows, in the order of the tables."""
-        found = {strategy for _, strategy, _ in self._cells}
+        found = {strategy for _, strategy, _ in self._runs}
         return [name for name in STRATEGIES if name in found]
 
     @cached_property
     def _seeds(self) -> dict[tuple[Place, str], list[int]]:
         found: dict[tuple[Place, str], list[int]] = {}
-        for place, strategy, seed in sorted(self._cells, key=lambda cell: cell[2]):
+        for place, strategy, seed in sorted(self._runs, key=lambda run: run[2]):
             found.setdefault((place, strategy), []).append(seed)
         return found
 
     def seeds(self, place: Place, strategy: str) -> list[int]:
-        """Seeds that this cell has been run with."""
+        """Seeds that this strategy has been run with."""
         return self._seeds.get((place, strategy), [])
 
     def of_seeds(self, seeds: Collection[int]) -> Summary:
         """The same of these seeds only."""
         return Summary([row for row in self.rows if row["seed"] in seeds], self.scale)
 
-    def title(self, name: str) -> str:
-        """A data set's name for people."""
-        found = (str(row["data"]) for row in self.rows if row["set"] == name)
-        return next(found, TITLES.get(name, name))
-
     def runs(self, place: Place, strategy: str) -> list[tuple[Row, Row]]:
         """Its rows, one for each seed, each with retraining's row of that seed."""
         return [
-            (self._cells[place, strategy, seed], self._cells[place, "retraining", seed])
+            (self._runs[place, strategy, seed], self._runs[place, RETRAINING, seed])
             for seed in self.seeds(place, strategy)
         ]
 
     def finished(self, place: Place, strategy: str) -> list[Row]:
-        """Its rows less those whose training broke off."""
+        """Its rows less those whose training diverged."""
         return [row for row, _ in self.runs(place, strategy) if "failed" not in row]
 
     def paper_speed_up(self, place: Place, strategy: str, metric: Metric) -> Estimate | None:
@@ -170,7 +180,7 @@ class Summary:
         return self._speed_up(place, strategy, metric, lambda row: row["paper"]["best"])
 
     def cut_short(self, place: Place, strategy: str) -> bool:
-        """Whether an update's passes ended before the paper's rule did, in any seed.
+        """Whether an update's forward passes ended before the paper's rule did, in any seed.
 
         Its loss may have fallen further: the paper's speed-up is then at most what was found.
         """
@@ -179,50 +189,49 @@ class Summary:
 
     def capped(self, place: Place) -> bool:
         """Whether retraining was ended by its number of epochs, in any seed."""
-        rows = self.finished(place, "retraining")
+        rows = self.finished(place, RETRAINING)
         return any(row["paper"]["stopped"] == "epochs" for row in rows)
 
-    def our_speed_up(self, place: Place, strategy: str, metric: Metric) -> Estimate | None:
-        """Ours: the same until both are level with what retraining ends with.
+    def parity_speed_up(self, place: Place, strategy: str, metric: Metric) -> Estimate | None:
+        """The same to parity with what retraining ends with.
 
-        Seeds whose old encoder is level before any update are left out, as there is nothing to
+        Seeds whose old encoder is at parity before any update are left out, as there is nothing to
         gain, unless the update loses that.
         """
-        level = {row["seed"] for row in self.finished(place, strategy) if row["ours"]["reached"]}
+        reached = {row["seed"] for row in self._at_parity(place, strategy)}
         return self._speed_up(
             place,
             strategy,
             metric,
-            lambda row: row["ours"]["reached"],
-            left_out=level & self._level_before(place),
+            lambda row: row["parity"]["reached"],
+            left_out=reached & self._parity_before(place),
         )
 
-    def level_seeds(self, place: Place, strategy: str) -> tuple[int, int]:
-        """Seeds with which a strategy was level with retraining at some time, and all of them."""
-        level = [row for row in self.finished(place, strategy) if row["ours"]["reached"]]
-        return len(level), len(self.seeds(place, strategy))
+    def parity_seeds(self, place: Place, strategy: str) -> tuple[int, int]:
+        """Seeds with which a strategy was at parity at some time, and all of them."""
+        return len(self._at_parity(place, strategy)), len(self.seeds(place, strategy))
 
-    def never_level(self, place: Place, strategy: str) -> list[Row]:
-        """Runs that were not level at any time once they had begun."""
-        return [row for row in self.finished(place, strategy) if not row["ours"]["reached"]]
-
-    def lost_again(self, place: Place, strategy: str) -> int:
-        """Seeds with which it was level at some time, but no longer at the end of the run."""
-        level = [row["ours"] for row in self.finished(place, strategy) if row["ours"]["reached"]]
-        return sum(not keeps_parity(_loss(ours, "after"), _loss(ours, "target")) for ours in level)
+    def parity_lost(self, place: Place, strategy: str) -> int:
+        """Seeds with which it was at parity at some time, but no longer at the end of the run."""
+        return sum(
+            not keeps_parity(_loss(row, "after"), _loss(row, "target"))
+            for row in self._at_parity(place, strategy)
+        )
 
     def sure(self, place: Place, strategy: str) -> bool:
-        """Whether it was run with every seed, came to the level with each and did not lose it."""
-        level, seeds = self.level_seeds(place, strategy)
-        every = level == seeds == len(self.seeds(place, "retraining"))
-        return every and not self.lost_again(place, strategy)
+        """Whether it was run with every seed, came to parity with each and did not lose it."""
+        reached, seeds = self.parity_seeds(place, strategy)
+        every = reached == seeds == len(self.seeds(place, RETRAINING))
+        return every and not self.parity_lost(place, strategy)
 
-    def _level_before(self, place: Place) -> set[int]:
-        rows = self.finished(place, "retraining")
+    def _at_parity(self, place: Place, strategy: str) -> list[Row]:
+        """Runs that were at parity at some time once they had begun."""
+        return [row for row in self.finished(place, strategy) if row["parity"]["reached"]]
+
+    def _parity_before(self, place: Place) -> set[int]:
+        rows = self.finished(place, RETRAINING)
         return {
-            row["seed"]
-            for row in rows
-            if at_parity(_loss(row["ours"], "before"), _loss(row["ours"], "target"))
+            row["seed"] for row in rows if at_parity(_loss(row, "before"), _loss(row, "target"))
         }
 
     def _speed_up(
@@ -230,39 +239,38 @@ class Summary:
         place: Place,
         strategy: str,
         metric: Metric,
-        at: Any,
+        at: Callable[[Row], Any],
         left_out: Collection[int] = (),
     ) -> Estimate | None:
         values: list[float | None] = []
         runs = self.runs(place, strategy)
-        for row, ceiling in runs:
+        for row, retrained in runs:
             if row["seed"] in left_out:
                 continue
             found = None if "failed" in row else at(row)
             name = _FIELD[metric]
-            values.append(None if not found else at(ceiling)[name] / max(found[name], 1e-9))
-        return ratio(values, level=len(runs) - len(values)) if runs else None
+            values.append(None if not found else at(retrained)[name] / max(found[name], 1e-9))
+        return ratio(values, before=len(runs) - len(values)) if runs else None
 
     def accuracy(
-        self, place: Place, strategy: str, which: str, protocol: str = "paper"
+        self, place: Place, strategy: str, which: str, protocol: Protocol = "paper"
     ) -> Estimate:
         """SVM or kNN accuracy over seeds: svm_old, svm_new, knn_old, knn_new, held_out."""
         return mean(_accuracies(self.finished(place, strategy), which, protocol))
 
     def accuracy_difference(
-        self, place: Place, strategy: str, which: str, protocol: str = "paper"
+        self, place: Place, strategy: str, which: str, protocol: Protocol = "paper"
     ) -> Estimate:
         """The same less retraining's, seed by seed."""
-        pairs = [
-            (row, ceiling) for row, ceiling in self.runs(place, strategy) if "failed" not in row
-        ]
-        mine = _accuracies([row for row, _ in pairs], which, protocol)
-        ceilings = _accuracies([ceiling for _, ceiling in pairs], which, protocol)
-        return mean([a - b for a, b in zip(mine, ceilings, strict=True)])
+        pairs = [pair for pair in self.runs(place, strategy) if "failed" not in pair[0]]
+        mine, retrained = (
+            _accuracies([pair[side] for pair in pairs], which, protocol) for side in (0, 1)
+        )
+        return mean([a - b for a, b in zip(mine, retrained, strict=True)])
 
     def loss(self, place: Place, strategy: str, part: str, when: str = "after") -> Estimate:
-        """The true loss of old, new or all items, before or after."""
-        return mean([row["ours"][when][part] for row in self.finished(place, strategy)])
+        """The evaluation loss of old, new or all items, before or after."""
+        return mean([row["parity"][when][part] for row in self.finished(place, strategy)])
 
     def forgets(self, place: Place, strategy: str) -> bool:
         """Whether the old items' loss ends above what it was by more than the tolerance."""
@@ -287,27 +295,27 @@ class Summary:
         return {name: sum(found) / len(found) for name, found in ranks.items() if found}
 
     def search_cost(self, place: Place) -> dict[str, tuple[int, float, float | None]]:
-        """For each searched strategy: trials, their seconds, and the rate that was chosen."""
+        """For each searched strategy: trials, their seconds, the learning rate chosen."""
         costs = {}
         for name, trials in self._trials.get(place, {}).items():
             good = [row for row in trials if row["loss"] is not None]
-            best = min(good, key=lambda row: (row["loss"], -row["rate"]), default=None)
+            best = min(good, key=lambda row: (row["loss"], -row["lr"]), default=None)
             seconds = sum(row["cost"]["seconds"] for row in trials)
-            costs[name] = (len(trials), seconds, None if best is None else best["rate"])
+            costs[name] = (len(trials), seconds, None if best is None else best["lr"])
         return costs
 
     @cached_property
     def _trials(self) -> dict[Place, dict[str, list[Row]]]:
         """Trials of learning rates, of the settings that count, by place and strategy."""
-        # The trials of the first fit itself each have one of their own.
+        # The trials of the initial training itself each have one of their own.
         counting = {
-            (place, _shared(row, "fitting"))
-            for (place, name, _), row in self._cells.items()
-            if name == "retraining"
+            (place, _shared(row, "fit_strategy"))
+            for (place, name, _), row in self._runs.items()
+            if name == RETRAINING
         }
         found: dict[Place, dict[str, list[Row]]] = {}
         for row in self._of_kind("trial"):
-            if (_place(row), _shared(row, "fitting")) in counting:
+            if (_place(row), _shared(row, "fit_strategy")) in counting:
                 found.setdefault(_place(row), {}).setdefault(row["strategy"], []).append(row)
         return found
 
@@ -323,11 +331,21 @@ def _shared(row: Row, *but: str) -> str:
     return json.dumps([settings, row["clock"]], sort_keys=True)
 
 
-def _loss(ours: dict[str, Any], when: str) -> EvaluationLoss:
-    return EvaluationLoss(**ours[when])
+def last_third(row: Row) -> float:
+    """The share by which the evaluation loss fell in the last third of a run's forward passes."""
+    passes, losses = row["curve"]["forward_passes"], row["curve"]["all"]
+    before: list[float] = [
+        loss for spent, loss in zip(passes, losses, strict=True) if 3 * spent <= 2 * passes[-1]
+    ]
+    fall: float = 1.0 - losses[-1] / before[-1]
+    return fall
 
 
-def _accuracies(rows: Iterable[Row], which: str, protocol: str) -> list[float]:
+def _loss(row: Row, when: str) -> EvaluationLoss:
+    return EvaluationLoss(**row["parity"][when])
+
+
+def _accuracies(rows: Iterable[Row], which: str, protocol: Protocol) -> list[float]:
     values = []
     for row in rows:
         accuracy = row[protocol]["accuracy"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from incontrast.cli.app import app
+from paper.__main__ import app
 from paper.sets import SMALL
 
 
@@ -17,38 +17,30 @@ def test_the_chain_from_data_to_report(tmp_path: Path, monkeypatch: pytest.Monke
     quick = replace(SMALL["digits-vectors"], folds=2)
     monkeypatch.setitem(SMALL, "digits-vectors", quick)
     rows, out = str(tmp_path / "rows.jsonl"), tmp_path / "paper.html"
-    run = [
-        "paper",
-        "run",
-        "--set",
-        "digits-vectors",
-        "--strategy",
-        "inference",
-        "--strategy",
-        "icl",
-    ]
+    run = ["run", "--set", "digits-vectors", "--strategy", "no-update", "--strategy", "icl"]
     run += ["--items", "90", "--epochs", "2", "--rows", rows, "--work", str(tmp_path / "work")]
     threads = torch.get_num_threads()
     first = CliRunner().invoke(app, run)
     torch.set_num_threads(threads)
     assert first.exit_code == 0, first.output
-    assert "3 cells, 3 without a row" in first.output
+    assert "3 runs, 3 without a row" in first.output
     assert "nothing left" in first.output
-    assert "4 new rows" in first.output  # the first fit has one too
+    assert "4 new rows" in first.output  # the initial training has one too
     again = CliRunner().invoke(app, run)
-    assert "3 cells, 0 without a row" in again.output
+    assert "3 runs, 0 without a row" in again.output
     assert "0 new rows" in again.output
-    shown = CliRunner().invoke(app, ["paper", "show", "--rows", rows])
+    shown = CliRunner().invoke(app, ["show", "--rows", rows])
     assert shown.exit_code == 0, shown.output
-    for word in ("Who comes to", "until level", "have no rows yet", f"paper report --rows {rows}"):
+    for word in ("Who comes to", "to parity", "median speed-up", f"paper report --rows {rows}"):
         assert word in "".join(shown.output.splitlines())
-    assert "Table 3" not in shown.output, "it has no rows"
-    made = CliRunner().invoke(app, ["paper", "report", "--rows", rows, "--out", str(out)])
+    for word in ("Table 3", "Claims", "The sweep"):
+        assert word not in shown.output, f"{word} has no rows"
+    made = CliRunner().invoke(app, ["report", "--rows", rows, "--out", str(out)])
     assert made.exit_code == 0, made.output
-    assert "reproduced and judged" in out.read_text()
+    assert "the paper, reproduced" in out.read_text()
 
 
-def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_run_is_an_error_with_a_code(tmp_path: Path) -> None:
     rows = str(tmp_path / "rows.jsonl")
     for wrong, code, message in (
         (["--set", "nope"], 2, "there is no data set 'nope'"),
@@ -56,6 +48,6 @@ def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
         (["--set", "proteins", "--data", str(tmp_path / "none")], 3, "there is no folder"),
         (["--set", "mnist-2", "--data", str(tmp_path)], 3, "there is no train-images-idx3-ubyte"),
     ):
-        shown = CliRunner().invoke(app, ["paper", "run", "--rows", rows, *wrong])
+        shown = CliRunner().invoke(app, ["run", "--rows", rows, *wrong])
         assert shown.exit_code == code, shown.output
         assert message in shown.output

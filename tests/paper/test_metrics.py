@@ -1,4 +1,4 @@
-"""The figures of a row, from an update that is written down by hand."""
+"""The metrics of a row, from an update that is written down by hand."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from incontrast.data import Labelled
 from incontrast.evaluate import EvaluationLoss
 from incontrast.outcome import Change, Outcome
 from incontrast.training.progress import Epoch, Progress
-from paper import cells
-from paper.cells import Bench
-from paper.metrics import accuracies, curve, level, paper_figures, totals
+from paper import experiment
+from paper.experiment import Experiment
+from paper.metrics import accuracies, curve, paper_protocol, parity_protocol, totals
 from paper.sets import SMALL, Splits
 from paper.strategies import retraining
 
 # Five epochs, each ten seconds by the wall and one of the processor. The paper's rule with a
-# patience of two stops after the fourth, whose lowest loss was the second's; the true loss is
-# level with 0.5 from the third on.
+# patience of two stops after the fourth, whose lowest loss was the second's; the evaluation loss
+# is at parity with 0.5 from the third on.
 TRAINING_LOSSES = (3.0, 2.0, 2.5, 2.6, 1.0)
-TRUE_LOSSES = (0.9, 0.8, 0.7, 0.5, 0.4, 0.3)
+EVALUATION_LOSSES = (0.9, 0.8, 0.7, 0.5, 0.4, 0.3)
 TARGET = EvaluationLoss(0.5, 0.5, 0.5)
 DATA = replace(SMALL["digits-vectors"], items=90, patience=2, max_epochs=10)
 
@@ -40,7 +40,7 @@ def by_hand(encoder: nn.Module | None = None) -> Trace:
     )
     points = [
         Point(10.0 * number, 100 * number, number, EvaluationLoss(loss, loss, loss), float(number))
-        for number, loss in enumerate(TRUE_LOSSES)
+        for number, loss in enumerate(EVALUATION_LOSSES)
     ]
     first, last = points[0].loss, points[-1].loss
     outcome = Outcome(
@@ -65,47 +65,47 @@ def by_hand(encoder: nn.Module | None = None) -> Trace:
 
 @pytest.mark.parametrize(("clock", "second"), [("processor", 1.0), ("wall", 10.0)])
 def test_each_figure_is_of_its_moment_and_its_clock(clock: str, second: float) -> None:
-    paper = paper_figures(by_hand(), DATA, clock)
+    paper = paper_protocol(by_hand(), DATA, clock)
     assert (paper["stopped"], paper["epochs"]) == ("patience", 4)
     assert paper["best"] == {
         "seconds": 2 * second,
         "wall_seconds": 20.0,
         "epochs": 2,
-        "passes": 200,
+        "forward_passes": 200,
         "loss": 2.0,
     }
-    ours = level(by_hand(), TARGET, clock)
-    assert ours["reached"] == {
+    parity = parity_protocol(by_hand(), TARGET, clock)
+    assert parity["reached"] == {
         "seconds": 3 * second,
         "wall_seconds": 30.0,
         "epochs": 3,
-        "passes": 300,
+        "forward_passes": 300,
     }
-    assert [ours[part]["all"] for part in ("before", "target", "after")] == [0.9, 0.5, 0.3]
-    assert level(by_hand(), EvaluationLoss(0.2, 0.2, 0.2), clock)["reached"] is None
+    assert [parity[part]["all"] for part in ("before", "target", "after")] == [0.9, 0.5, 0.3]
+    assert parity_protocol(by_hand(), EvaluationLoss(0.2, 0.2, 0.2), clock)["reached"] is None
     end = 5.5 if clock == "processor" else 51.0
     assert totals(by_hand(), clock) == {
         "seconds": end,
         "wall_seconds": 51.0,
         "epochs": 5,
         "steps": 15,
-        "passes": 500,
+        "forward_passes": 500,
         "stopped": "budget",
     }
     drawn = curve(by_hand(), clock)
     assert drawn["seconds"] == [*(number * second for number in range(6)), end]
-    assert drawn["passes"] == [0, 100, 200, 300, 400, 500, 500]
-    assert drawn["new"] == [*TRUE_LOSSES, TRUE_LOSSES[-1]]
+    assert drawn["forward_passes"] == [0, 100, 200, 300, 400, 500, 500]
+    assert drawn["new"] == [*EVALUATION_LOSSES, EVALUATION_LOSSES[-1]]
     assert drawn["training_loss"] == list(TRAINING_LOSSES)
 
 
 @pytest.fixture
-def told_cell(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Makes the row of an update by hand, with the words for its encoders as accuracies."""
+def row_of(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Gives the row of an update by hand, with names of its encoders as accuracies."""
     (group,) = tiny(max_epochs=10).groups()
     encoders = [nn.Identity() for _ in range(6)]  # after each epoch; the last is the whole run's
-    words = ["epoch 1", "epoch 2", "epoch 3", "epoch 4", "epoch 5", "end"]
-    spoken = dict(zip(map(id, encoders), words, strict=True))
+    names = ["epoch 1", "epoch 2", "epoch 3", "epoch 4", "epoch 5", "end"]
+    named = dict(zip(map(id, encoders), names, strict=True))
     budgets = []
 
     def watched(learner, old, new, strategy, *, budget, progress, seen, **options) -> Trace:
@@ -116,53 +116,54 @@ def told_cell(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             step = Progress(
                 epoch=epoch.number,
                 epochs=10,
-                loss=epoch.loss,
-                rate=epoch.lr,
+                lr=epoch.lr,
                 steps=epoch.steps,
                 forward_passes=epoch.forward_passes,
                 seconds=epoch.seconds,
+                done=0.1 * epoch.number,
                 finished=epoch,
                 snapshot=lambda encoder=encoder: encoder,
+                step_loss=torch.tensor(epoch.loss),
             )
             progress(step)
             seen(point, encoder)
         seen(made.points[-1], encoders[-1])
         return made
 
-    monkeypatch.setattr(cells, "trace", watched)
-    monkeypatch.setattr(cells, "biases", lambda *of: {})
-    monkeypatch.setattr(cells, "accuracies", lambda encoder, *of: spoken[id(encoder)])
-    bench = Bench(group, retraining(group.data, 1e-3), None, tmp_path)
+    monkeypatch.setattr(experiment, "trace", watched)
+    monkeypatch.setattr(experiment, "biases", lambda *of: {})
+    monkeypatch.setattr(experiment, "accuracies", lambda encoder, *of: named[id(encoder)])
+    bench = Experiment(group, retraining(group.data, 1e-3), None, tmp_path)
     learner = SimpleNamespace(
         engine=SimpleNamespace(device=torch.device("cpu")), memory=SimpleNamespace(items=None)
     )
 
     def make(target: EvaluationLoss | None):
-        ceiling = None
+        retrained = None
         if target is not None:
-            ceiling = {"ours": {"after": target._asdict()}, "total": {"passes": 700}}
-        row = bench.cell("icl", NoUpdate(), learner, ceiling=ceiling, progress=lambda step: None)
+            retrained = {"parity": {"after": target._asdict()}, "total": {"forward_passes": 700}}
+        row = bench.run("icl", NoUpdate(), learner, retrained=retrained, callback=lambda step: None)
         return row, budgets[-1]
 
     return make
 
 
-def test_accuracy_is_that_of_the_encoder_of_each_protocols_moment(told_cell) -> None:
-    row, budget = told_cell(TARGET)
+def test_accuracy_is_that_of_the_encoder_of_each_protocols_moment(row_of) -> None:
+    row, budget = row_of(TARGET)
     assert row["paper"]["accuracy"] == "epoch 4", "where the paper's rule stops"
-    assert row["ours"]["accuracy"] == "epoch 3", "the first that is level"
+    assert row["parity"]["accuracy"] == "epoch 3", "the first at parity"
     assert budget.forward_passes == 700, "as many as retraining"
     assert row["paper"]["best"]["epochs"] == 2
-    assert row["ours"]["reached"]["passes"] == 300
+    assert row["parity"]["reached"]["forward_passes"] == 300
     assert row["total"]["seconds"] == 5.5, "by the processor's clock"
 
 
-def test_without_a_moment_accuracy_is_that_of_the_whole_run(told_cell) -> None:
-    never, _ = told_cell(EvaluationLoss(0.2, 0.2, 0.2))
-    assert never["ours"]["accuracy"] == "end"
+def test_without_a_moment_accuracy_is_that_of_the_whole_run(row_of) -> None:
+    never, _ = row_of(EvaluationLoss(0.2, 0.2, 0.2))
+    assert never["parity"]["accuracy"] == "end"
     assert never["paper"]["accuracy"] == "epoch 4"
-    ceiling, budget = told_cell(None)
-    assert ceiling["paper"]["accuracy"] == ceiling["ours"]["accuracy"] == "end"
+    retrained, budget = row_of(None)
+    assert retrained["paper"]["accuracy"] == retrained["parity"]["accuracy"] == "end"
     assert budget is None
 
 
@@ -184,9 +185,14 @@ def test_processor_time_is_that_between_callbacks(monkeypatch: pytest.MonkeyPatc
         objective = engine = encoder = None
         seed = 0
 
-        def update(self, new, *, strategy, budget, progress) -> Outcome:
+        def update(self, new, *, strategy, budget, callbacks) -> Outcome:
             def step(number: int, wall: float, ended: Epoch | None) -> None:
-                progress(Progress(number, 2, 1.0, 1e-3, number, number, wall, ended, lambda: None))
+                loss = torch.tensor(1.0)
+                now = Progress(
+                    number, 2, 1e-3, number, number, wall, 0.5, ended, lambda: None, loss
+                )
+                for callback in callbacks:
+                    callback(now)
 
             spend(9.0)  # before the first callback, where the wall's 0.5 count
             step(1, 0.5, None)

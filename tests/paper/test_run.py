@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from paper.estimate import seconds_left
 from paper.grid import Grid
+from paper.group_run import Event
+from paper.progress import seconds_left
 from paper.row_file import read_rows, without_times
-from paper.run import Event, run, unfinished
+from paper.run import run, unfinished
 
 
 @pytest.fixture(scope="module")
@@ -30,30 +31,30 @@ def timeless(path: Path) -> list[dict]:
     return [without_times(row) for row in read_rows(path)]
 
 
-def test_every_cell_has_a_row_with_both_protocols(finished: Path, tiny) -> None:
+def test_every_run_has_a_row_with_both_protocols(finished: Path, tiny) -> None:
     rows = read_rows(finished / "rows.jsonl")
-    cells = {row["strategy"]: row for row in rows if row["kind"] == "cell"}
-    assert list(cells) == ["retraining", "inference", "fine-tuning", "icl"]
-    assert [row["kind"] for row in rows].count("fit") == 1, "the first fit is shared"
-    assert {row["strategy"] for row in rows if row["kind"] == "trial"} == {"fitting", "fine-tuning"}
-    for name, row in cells.items():
+    runs = {row["strategy"]: row for row in rows if row["kind"] == "run"}
+    assert list(runs) == ["retraining", "no-update", "fine-tuning", "icl"]
+    assert [row["kind"] for row in rows].count("fit") == 1, "the initial training is shared"
+    assert {row["strategy"] for row in rows if row["kind"] == "trial"} == {"fit", "fine-tuning"}
+    for name, row in runs.items():
         assert row["counts"]["old"] + row["counts"]["new"] == 90
-        assert row["ours"]["target"] == cells["retraining"]["ours"]["after"]
-        for protocol in ("paper", "ours"):
+        assert row["parity"]["target"] == runs["retraining"]["parity"]["after"]
+        for protocol in ("paper", "parity"):
             assert 0.0 <= row[protocol]["accuracy"]["svm_new"] <= 1.0
             assert set(row[protocol]["accuracy"]["held_out"]) == {"old", "new"}
-        assert row["curve"]["all"][0] == pytest.approx(row["ours"]["before"]["all"], rel=1e-4)
+        assert row["curve"]["all"][0] == pytest.approx(row["parity"]["before"]["all"], rel=1e-4)
         assert row["machine"]["threads"] == 1
         assert row["clock"] == "processor"
         assert row["software"]["torch"]
-        if name != "inference":
+        if name != "no-update":
             assert row["paper"]["best"]["epochs"] <= row["paper"]["epochs"] <= 3
-    assert cells["inference"]["paper"]["best"] is None
-    assert cells["retraining"]["ours"]["reached"] is not None
-    limit = cells["retraining"]["total"]["passes"]
-    assert cells["icl"]["total"]["stopped"] == "budget"
+    assert runs["no-update"]["paper"]["best"] is None
+    assert runs["retraining"]["parity"]["reached"] is not None
+    limit = runs["retraining"]["total"]["forward_passes"]
+    assert runs["icl"]["total"]["stopped"] == "budget"
     step = 2 * (32 + 64)  # both views of what ICL takes at a time
-    assert limit <= cells["icl"]["total"]["passes"] < limit + step
+    assert limit <= runs["icl"]["total"]["forward_passes"] < limit + step
     assert unfinished(tiny(), rows) == []
 
 
@@ -64,21 +65,21 @@ def test_what_is_done_is_skipped_and_other_settings_are_not(
     path.write_bytes((finished / "rows.jsonl").read_bytes())
     assert run(tiny(), path, work=tmp_path) == []
     # One more strategy: only its own rows are made, and the fit is made again, for nobody kept it.
-    made = run(tiny(strategies=("inference", "distillation")), path, work=tmp_path)
-    assert {row["strategy"] for row in made if row["kind"] == "cell"} == {"distillation"}
+    made = run(tiny(strategies=("no-update", "distillation")), path, work=tmp_path)
+    assert {row["strategy"] for row in made if row["kind"] == "run"} == {"distillation"}
     left = unfinished(tiny(sample=16), read_rows(path))
-    assert [cell.strategy for cell in left] == ["retraining", "inference", "fine-tuning", "icl"]
+    assert [run.strategy for run in left] == ["retraining", "no-update", "fine-tuning", "icl"]
 
 
 def test_a_kept_encoder_that_cannot_be_read_is_fitted_again(
     finished: Path, tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, work = tmp_path / "rows.jsonl", tmp_path / "work"
-    grid = tiny(strategies=("inference",))
+    grid = tiny(strategies=("no-update",))
     run(grid, path, work=work)
     whole = timeless(path)
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]))  # the last cell is to be run again
+    path.write_text("".join(lines[:-1]))  # the last run is to be repeated
     for weights in work.glob("*/encoder.safetensors"):
         weights.write_bytes(b"broken")
     run(grid, path, work=work)
@@ -86,20 +87,20 @@ def test_a_kept_encoder_that_cannot_be_read_is_fitted_again(
     assert "cannot be used, its encoder is fitted again" in caplog.text
 
 
-def test_the_row_of_a_kept_encoder_is_told_again_if_it_was_lost(tiny, tmp_path: Path) -> None:
+def test_the_row_of_a_kept_encoder_is_added_again_if_it_was_lost(tiny, tmp_path: Path) -> None:
     path, work = tmp_path / "rows.jsonl", tmp_path / "work"
-    grid = tiny(strategies=("inference",))
+    grid = tiny(strategies=("no-update",))
     run(grid, path, work=work)
     whole = timeless(path)
     lines = path.read_text().splitlines(keepends=True)
-    assert [row["kind"] for row in whole] == ["trial", "trial", "fit", "cell", "cell"]
+    assert [row["kind"] for row in whole] == ["trial", "trial", "fit", "run", "run"]
     path.write_text("".join(lines[:2]))
     run(grid, path, work=work)
     assert timeless(path) == whole
     assert path.read_text().splitlines(keepends=True)[2] == lines[2], "it was not fitted again"
 
 
-def test_an_interrupted_run_goes_on_to_the_same_rows(finished: Path, tiny, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_to_the_same_rows(finished: Path, tiny, tmp_path: Path) -> None:
     """Broken off after every single row, and once within a training."""
     path, work = tmp_path / "rows.jsonl", tmp_path / "work"
     breaks = 0
@@ -110,7 +111,7 @@ def test_an_interrupted_run_goes_on_to_the_same_rows(finished: Path, tiny, tmp_p
 
     for _ in range(40):
         try:
-            run(tiny(), path, work=work, tell=break_off)
+            run(tiny(), path, work=work, notify=break_off)
             break
         except KeyboardInterrupt:
             breaks += 1
@@ -118,17 +119,19 @@ def test_an_interrupted_run_goes_on_to_the_same_rows(finished: Path, tiny, tmp_p
     assert timeless(path) == timeless(finished / "rows.jsonl")
 
 
-def test_a_killed_run_side_by_side_goes_on_to_the_same_rows(
+def test_a_killed_run_in_parallel_resumes_to_the_same_rows(
     finished: Path, tiny, tmp_path: Path
 ) -> None:
     path = tmp_path / "rows.jsonl"
     code = f"""
 from dataclasses import replace
 from pathlib import Path
-from paper.grid import Grid, run
+from paper.grid import Grid
+from paper.run import run
 if __name__ == "__main__":
-    grid = Grid.of(sets=["digits-vectors"], strategies=["inference", "fine-tuning", "icl"],
-        items=90, max_epochs=3, patience=2, sample=32, rates=(1e-3, 1e-4), search_epochs=1, folds=2)
+    grid = Grid.of(sets=["digits-vectors"], strategies=["no-update", "fine-tuning", "icl"],
+        items=90, max_epochs=3, patience=2, sample=32, learning_rates=(1e-3, 1e-4),
+        search_epochs=1, folds=2)
     run(grid, {str(path)!r}, work={str(tmp_path / "work")!r}, jobs=2)
 """
     script = tmp_path / "grid.py"
@@ -143,7 +146,7 @@ if __name__ == "__main__":
     process.wait()
     while _lives(process.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not _lives(process.pid), "a worker goes on without anybody to tell"
+    assert not _lives(process.pid), "a worker trains on for nobody"
     assert len(read_rows(path)) >= 2
     run(tiny(), path, work=tmp_path / "work", jobs=1)
     assert timeless(path) == timeless(finished / "rows.jsonl")
@@ -158,8 +161,8 @@ def _lives(group: int) -> bool:
     return any(int(pgid) == group and not state.startswith("Z") for pgid, state in states)
 
 
-def test_an_error_of_a_worker_is_told(tmp_path: Path) -> None:
-    grid = Grid.of(sets=["proteins"], strategies=["inference"])
+def test_an_error_of_a_worker_is_raised(tmp_path: Path) -> None:
+    grid = Grid.of(sets=["proteins"], strategies=["no-update"])
     with pytest.raises(FileNotFoundError, match="PROTEINS needs a folder of data sets"):
         run(grid, tmp_path / "rows.jsonl", work=tmp_path, jobs=2)
 
@@ -168,7 +171,7 @@ def test_seeds_share_the_search(finished: Path, tiny, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes((finished / "rows.jsonl").read_bytes())
     made = run(tiny(strategies=("fine-tuning",), seeds=(0, 1)), path, work=tmp_path)
-    assert [row["kind"] for row in made] == ["fit", "cell", "cell"]
+    assert [row["kind"] for row in made] == ["fit", "run", "run"]
     assert {row["seed"] for row in made} == {1}
 
 
@@ -183,65 +186,69 @@ def test_the_time_that_is_left(finished: Path, tiny) -> None:
     assert seconds_left([], rows) == 0.0
 
 
-def test_a_training_that_breaks_off_is_a_row(tiny, tmp_path: Path, monkeypatch) -> None:
-    from incontrast.training.loop import TrainingDiverged
-    from paper import cells
+def test_a_training_that_diverges_is_a_row(tiny, tmp_path: Path, monkeypatch) -> None:
+    from incontrast.training.progress import TrainingDiverged
+    from paper import experiment
 
-    real = cells.trace
+    real = experiment.trace
 
     def diverging(learner, old, new, strategy, **options):
         if type(strategy).__name__ == "ICL":
             raise TrainingDiverged("the loss became nan")
         return real(learner, old, new, strategy, **options)
 
-    monkeypatch.setattr(cells, "trace", diverging)
+    monkeypatch.setattr(experiment, "trace", diverging)
     made = run(tiny(strategies=("icl",)), tmp_path / "rows.jsonl", work=tmp_path)
     assert made[-1]["failed"] == "the loss became nan"
     assert unfinished(tiny(strategies=("icl",)), made) == []
 
 
-def test_a_retraining_that_breaks_off_is_told_and_the_grid_goes_on(
+def test_a_retraining_that_diverges_is_logged_and_the_grid_continues(
     tiny, tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from incontrast.training.loop import TrainingDiverged
-    from paper import cells
+    from incontrast.training.progress import TrainingDiverged
+    from paper import experiment
 
-    real = cells.trace
+    real = experiment.trace
 
     def diverging(learner, old, new, strategy, **options):
         if learner.seed == 0 and type(strategy).__name__ == "Retrain":
             raise TrainingDiverged("the loss became nan")
         return real(learner, old, new, strategy, **options)
 
-    monkeypatch.setattr(cells, "trace", diverging)
-    grid = tiny(strategies=("inference",), seeds=(0, 1))
+    monkeypatch.setattr(experiment, "trace", diverging)
+    grid = tiny(strategies=("no-update",), seeds=(0, 1))
     made = run(grid, tmp_path / "rows.jsonl", work=tmp_path)
-    assert "retraining broke off, there is nothing to compare with" in caplog.text
-    done = [(row["seed"], row["strategy"]) for row in made if row["kind"] == "cell"]
-    assert done == [(0, "retraining"), (1, "retraining"), (1, "inference")]
+    assert "retraining diverged, there is nothing to compare with" in caplog.text
+    done = [(row["seed"], row["strategy"]) for row in made if row["kind"] == "run"]
+    assert done == [(0, "retraining"), (1, "retraining"), (1, "no-update")]
     assert run(grid, tmp_path / "rows.jsonl", work=tmp_path) == []
 
 
-def test_a_first_fit_that_breaks_off_takes_only_what_needs_it(
+def test_an_initial_training_that_diverges_takes_only_what_needs_it(
     tiny, tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from incontrast.training.loop import TrainingDiverged
-    from paper.cells import Bench
+    from incontrast.training.progress import TrainingDiverged
+    from paper.experiment import Experiment
 
-    real = Bench.fit
+    real = Experiment.fit
 
-    def diverging(bench, progress):
+    def diverging(bench, callback):
         if bench.group.seed == 0:
             raise TrainingDiverged("the loss became nan")
-        return real(bench, progress)
+        return real(bench, callback)
 
-    monkeypatch.setattr(Bench, "fit", diverging)
-    grid = tiny(strategies=("fine-tuning", "inference"), seeds=(0, 1))
+    monkeypatch.setattr(Experiment, "fit", diverging)
+    grid = tiny(strategies=("fine-tuning", "no-update"), seeds=(0, 1))
     made = run(grid, tmp_path / "rows.jsonl", work=tmp_path)
-    done = [(row["seed"], row["strategy"]) for row in made if row["kind"] == "cell"]
-    assert done == [(1, "retraining"), (1, "inference")], "the rate of fine-tuning is seed 0's"
-    assert "seed 0: its first fit broke off and it is left out" in caplog.text
-    assert "seed 1: fine-tuning is left out, a first fit that it needs broke off" in caplog.text
+    done = [(row["seed"], row["strategy"]) for row in made if row["kind"] == "run"]
+    assert done == [(1, "retraining"), (1, "no-update")], (
+        "the learning rate of fine-tuning is seed 0's"
+    )
+    assert "seed 0: its initial training diverged and it is left out" in caplog.text
+    assert (
+        "seed 1: fine-tuning is left out, an initial training that it needs diverged" in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,19 +272,19 @@ def test_unknown_names_are_refused(wrong: dict, message: str) -> None:
 def test_what_is_named_twice_counts_once() -> None:
     grid = Grid.of(
         sets=["proteins", "digits", "proteins"],
-        strategies=["icl", "inference", "icl"],
+        strategies=["icl", "no-update", "icl"],
         seeds=[2, 0, 2],
     )
     assert list(grid.sets) == ["proteins", "digits"]
-    assert grid.strategies == ("icl", "inference")
+    assert grid.strategies == ("icl", "no-update")
     assert grid.seeds == (2, 0)
     assert Grid.of(sets=["proteins"], ratios=[0.5, 0.3, 0.50]).ratios == (0.5, 0.3)
     titles = [group.title for group in grid.groups()]
     assert len(set(titles)) == len(titles) == 8
 
 
-def test_a_missing_folder_is_told(tmp_path: Path) -> None:
-    grid = Grid.of(sets=["proteins"], strategies=["inference"])
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    grid = Grid.of(sets=["proteins"], strategies=["no-update"])
     with pytest.raises(FileNotFoundError, match="PROTEINS needs a folder of data sets: give --da"):
         run(grid, tmp_path / "rows.jsonl", work=tmp_path)
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*none: PROTEINS is looked"):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from paper.grid import describe
-from paper.names import SETS, STRATEGIES
+from paper.names import SETS
+from paper.names import STRATEGIES as NAMES
 from paper.sets import PAPER, SMALL
-from paper.strategies import LINE_UP
+from paper.strategies import STRATEGIES
 
 
 @pytest.mark.parametrize(
@@ -53,22 +54,23 @@ def test_a_shift_turns_what_comes_later() -> None:
 
 
 def test_every_name_has_a_place_in_the_tables() -> None:
-    assert set(LINE_UP) == set(STRATEGIES)
+    assert tuple(STRATEGIES) == NAMES
     assert set(SMALL) == set(SETS)
     assert set(PAPER) <= set(SMALL)
 
 
-def test_a_searched_rate_goes_everywhere_and_no_other_is_touched() -> None:
-    for name, entry in LINE_UP.items():
+def test_a_searched_learning_rate_goes_everywhere_and_no_other_is_touched() -> None:
+    for name, entry in STRATEGIES.items():
         made = entry.make(0.123)
         assert made.patience is None
         assert ("0.123" in repr(describe(made))) == entry.searched, name
-    meta = LINE_UP["paper-no-lrl"].make(0.123).meta
-    assert meta.rates.rate == 0.123
+    meta = STRATEGIES["paper-no-lrl"].make(0.123).meta
+    assert meta.lr == 0.123
 
 
 def test_settings_leave_out_what_is_off() -> None:
-    told = describe(LINE_UP["icl"].strategy)
-    assert told["rates"] == {"type": "Fixed", "rate": 2e-3, "max_relative_update": 0.125}
+    told = describe(STRATEGIES["icl"].strategy)
+    assert (told["lr"], told["optimizer"]["max_relative_update"]) == (2e-3, 0.125)
+    assert "optimizer" not in describe(STRATEGIES["replay"].strategy)
     assert "meta" not in told
     assert describe(SMALL["proteins"].domain) == describe(PAPER["proteins"].domain)

@@ -6,11 +6,17 @@ import math
 
 import pytest
 
-from paper.captions import size
 from paper.statistics import mean, ratio
 from paper.summary import Place, Summary, published
+from paper.tables import settings_table
 
 HERE = Place("proteins", 0.3)
+
+
+def settings(summary: Summary) -> dict[str, str]:
+    table = settings_table(summary)
+    titles = (column.title for column in table.columns)
+    return dict(zip(titles, (cell.text for cell in table.rows[0]), strict=True))
 
 
 def test_speed_ups_are_retraining_over_the_strategy(row) -> None:
@@ -22,53 +28,53 @@ def test_speed_ups_are_retraining_over_the_strategy(row) -> None:
     )
     assert summary.paper_speed_up(HERE, "icl", "time").value == pytest.approx(10.0)
     assert summary.paper_speed_up(HERE, "icl", "epoch").value == pytest.approx(5.0)
-    assert summary.our_speed_up(HERE, "icl", "time").value == pytest.approx(20.0)
-    assert summary.our_speed_up(HERE, "icl", "passes").value == pytest.approx(4.0)
+    assert summary.parity_speed_up(HERE, "icl", "time").value == pytest.approx(20.0)
+    assert summary.parity_speed_up(HERE, "icl", "forward passes").value == pytest.approx(4.0)
     assert summary.paper_speed_up(HERE, "replay", "time") is None
 
 
 def test_never_is_a_result(row) -> None:
     rows = [row("retraining", seed=seed) for seed in range(3)]
     rows += [row("icl", seed=0), row("icl", seed=1, reached=None), row("icl", seed=2)]
-    found = Summary(rows).our_speed_up(HERE, "icl", "time")
+    found = Summary(rows).parity_speed_up(HERE, "icl", "time")
     assert (found.seeds, found.never) == (2, 1)
     assert found.value == pytest.approx(1.0)
     rows[3] = row("icl", seed=0, reached=None)
-    assert Summary(rows).our_speed_up(HERE, "icl", "time").value is None
+    assert Summary(rows).parity_speed_up(HERE, "icl", "time").value is None
 
 
-def test_a_run_that_broke_off_counts_as_never(row) -> None:
-    broken = {k: v for k, v in row("icl").items() if k not in ("paper", "ours", "curve")}
+def test_a_run_that_diverged_counts_as_never(row) -> None:
+    broken = {k: v for k, v in row("icl").items() if k not in ("paper", "parity", "curve")}
     summary = Summary([row("retraining"), broken | {"failed": "nan"}])
-    assert summary.our_speed_up(HERE, "icl", "time").never == 1
+    assert summary.parity_speed_up(HERE, "icl", "time").never == 1
     assert summary.finished(HERE, "icl") == []
     assert summary.accuracy(HERE, "icl", "svm_old").value is None
 
 
-def test_a_retraining_that_broke_off_is_nothing_to_compare_with(row) -> None:
-    broken = {k: v for k, v in row("retraining").items() if k not in ("paper", "ours", "total")}
-    summary = Summary([broken | {"failed": "nan"}, row("icl"), row("inference", best=None)])
+def test_a_retraining_that_diverged_is_nothing_to_compare_with(row) -> None:
+    broken = {k: v for k, v in row("retraining").items() if k not in ("paper", "parity", "total")}
+    summary = Summary([broken | {"failed": "nan"}, row("icl"), row("no-update", best=None)])
     assert summary.places == []
     assert summary.paper_speed_up(HERE, "icl", "time") is None
 
 
-def test_a_retraining_that_broke_off_does_not_replace_one_that_did_not(row) -> None:
-    broken = {k: v for k, v in row("retraining").items() if k not in ("paper", "ours", "total")}
+def test_a_retraining_that_diverged_does_not_replace_one_that_did_not(row) -> None:
+    broken = {k: v for k, v in row("retraining").items() if k not in ("paper", "parity", "total")}
     summary = Summary([row("retraining"), row("icl"), broken | {"failed": "nan"}])
-    assert summary.our_speed_up(HERE, "icl", "time").value == pytest.approx(1.0)
+    assert summary.parity_speed_up(HERE, "icl", "time").value == pytest.approx(1.0)
 
 
-def test_a_seed_that_was_level_and_is_ruined_counts(row) -> None:
+def test_a_seed_that_was_at_parity_and_is_ruined_counts(row) -> None:
     rows = []
     for seed, spoilt in enumerate((False, True, False)):
         rows += [row("retraining", seed=seed, reached=(100.0, 6000)), row("icl", seed=seed)]
-        if seed < 2:  # level before any update
-            rows[-2]["ours"]["before"] = dict(rows[-2]["ours"]["target"])
+        if seed < 2:  # at parity before any update
+            rows[-2]["parity"]["before"] = dict(rows[-2]["parity"]["target"])
         if spoilt:
-            rows[-1]["ours"] |= {"reached": None, "after": {"old": 0.9, "new": 0.9, "all": 0.9}}
-    found = Summary(rows).our_speed_up(HERE, "icl", "time")
-    assert (found.seeds, found.never, found.level) == (1, 1, 1)
-    assert found.value is None, "half of the seeds that count are never level"
+            rows[-1]["parity"] |= {"reached": None, "after": {"old": 0.9, "new": 0.9, "all": 0.9}}
+    found = Summary(rows).parity_speed_up(HERE, "icl", "time")
+    assert (found.seeds, found.never, found.before) == (1, 1, 1)
+    assert found.value is None, "half of the seeds that count never come to parity"
     assert not Summary(rows).sure(HERE, "icl")
 
 
@@ -84,11 +90,12 @@ def test_a_trial_run_with_other_settings_does_not_mix_with_the_rest(row) -> None
         summary = Summary(order)
         found = summary.paper_speed_up(HERE, "icl", "time")
         assert (found.seeds, found.value) == (3, pytest.approx(10.0))
-        assert "at most 200 epochs, 3 seeds (0, 1, 2)" in size(summary, "proteins")
+        assert settings(summary)["epochs at most"] == "200"
+        assert settings(summary)["seeds"] == "3"
     assert Summary([*rows, *short]).set_aside == 2
     assert Summary(rows).set_aside == 0
     again = [with_epochs(made, 400) for made in rows]
-    assert "at most 400 epochs" in size(Summary([*rows, *again]), "proteins"), "the later ones"
+    assert settings(Summary([*rows, *again]))["epochs at most"] == "400", "the later ones"
 
 
 def test_times_by_different_clocks_are_not_compared(row) -> None:
@@ -131,14 +138,24 @@ def test_the_search_and_its_cost(row, trial_row) -> None:
     assert summary.search_cost(HERE) == {"replay": (3, 120.0, 1e-4)}
 
 
-def test_sizes_name_what_a_table_rests_on(row) -> None:
+def test_the_settings_say_what_figures_rest_on(row) -> None:
     rows = [row("retraining", seed=seed) for seed in (0, 3)]
-    assert size(Summary(rows), "proteins") == (
-        "PROTEINS: 100 items, 16×16 px, ResNet-18, patience 50, at most 200 epochs, "
-        "2 seeds (0, 3), 10 held out"
-    )
+    rows[0]["paper"]["stopped"] = "epochs"
+    assert settings(Summary(rows)) == {
+        "data": "PROTEINS",
+        "encoder": "ResNet-18, 16×16 px",
+        "items": "100",
+        "held out": "10",
+        "patience": "50",
+        "epochs at most": "200",
+        "limit": "100 %",
+        "spacing": "1",
+        "seeds": "2",
+        "ended by epochs": "1 of 2",
+        "still falling": "25 %",  # from 0.4 to 0.3
+    }
     rows.append(row("retraining", ratio=0.5, seed=0))
-    assert "2 seeds (0, 3; at 0.5 0), 10 held out" in size(Summary(rows), "proteins")
+    assert settings(Summary(rows))["seeds"] == "1 or 2"
 
 
 def test_confidence_intervals() -> None:
@@ -146,7 +163,7 @@ def test_confidence_intervals() -> None:
     assert three.value == 2.0
     assert three.high == pytest.approx(2.0 + 4.303 / math.sqrt(3))  # Student's t with 2 degrees
     assert three.interval == "-0.5–4.5"
-    assert mean([1.0, 2.0]).low is None, "two seeds tell nothing about their spread"
+    assert mean([1.0, 2.0]).low is None, "two seeds say nothing about their spread"
     assert mean([]).value is None
     many = mean([float(value) for value in range(12)])
     spread = math.sqrt(13.0)  # variance of 0 to 11

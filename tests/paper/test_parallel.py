@@ -1,4 +1,4 @@
-"""Several processes make the rows of one, and lose none, whatever ends the run."""
+"""Several processes write the rows of one, and lose none, whatever ends the run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from incontrast.cli.app import app
-from paper import side_by_side as module
+from paper import parallel as module
+from paper.__main__ import app
+from paper.group_run import Event
+from paper.parallel import LAST_EVENT, _until_done
 from paper.row_file import read_rows, without_times
-from paper.run import Event, run
+from paper.run import run
 from paper.search import identity
 from paper.sets import SMALL
-from paper.side_by_side import LAST_WORD, _until_done
 
 DIE = partial(exec, "import os; os._exit(9)")  # in place of reading data: kills its process
 
@@ -29,46 +30,46 @@ def timeless(path: Path) -> dict[tuple[str, str], dict]:
     return {identity(row): without_times(row) for row in read_rows(path)}
 
 
-def test_two_processes_make_the_rows_of_one(tiny, tmp_path: Path) -> None:
+def test_two_processes_write_the_rows_of_one(tiny, tmp_path: Path) -> None:
     grid = tiny(strategies=("fine-tuning",), seeds=(0, 1))
     (data,) = grid.sets.values()
     grid = replace(grid, sets={"seven": data, "eight": replace(data, new_classes=(8, 9))})
     for jobs, name in ((1, "one"), (2, "two")):
         made = run(grid, tmp_path / f"{name}.jsonl", work=tmp_path / name, jobs=jobs)
         kinds = [row["kind"] for row in made]
-        # Each set has two trials of the first fit and two of fine-tuning; each seed of it a first
-        # fit and two cells.
-        assert {kind: kinds.count(kind) for kind in kinds} == {"trial": 8, "fit": 4, "cell": 8}
+        # Each set has two trials of the initial training and two of fine-tuning; each seed of it
+        # an initial training and two runs.
+        assert {kind: kinds.count(kind) for kind in kinds} == {"trial": 8, "fit": 4, "run": 8}
     one, two = timeless(tmp_path / "one.jsonl"), timeless(tmp_path / "two.jsonl")
     assert two == one
     assert len(one) == len(read_rows(tmp_path / "two.jsonl")) == 20
 
 
-def test_a_word_that_comes_after_its_task_is_done_is_heard() -> None:
+def test_an_event_that_comes_after_its_task_is_done_is_received() -> None:
     done: Future[None] = Future()
     done.set_result(None)
     events: queue.Queue = queue.Queue()
-    row = Event(group="here", doing="icl", row={"kind": "cell"})
+    row = Event(group="here", doing="icl", row={"kind": "run"})
 
-    def speak() -> None:
+    def send() -> None:
         events.put((0, row))
         events.put((0, None))
 
-    threading.Timer(0.5, speak).start()
+    threading.Timer(0.5, send).start()
     assert list(_until_done({0: done}, set(), events)) == [row]
 
 
-def test_nobody_waits_for_the_words_of_a_dead_worker_or_of_a_task_that_never_began() -> None:
+def test_nobody_waits_for_the_events_of_a_dead_worker_or_of_a_task_that_never_began() -> None:
     dead: Future[None] = Future()
     dead.set_exception(BrokenProcessPool())
     waiting: Future[None] = Future()
     events: queue.Queue = queue.Queue()
-    row = Event(group="here", doing="icl", row={"kind": "cell"})
+    row = Event(group="here", doing="icl", row={"kind": "run"})
     events.put((0, row))
     begin = time.monotonic()
     assert list(_until_done({0: dead, 1: waiting}, set(), events)) == [row]
     assert waiting.cancelled()
-    assert time.monotonic() - begin < LAST_WORD / 2
+    assert time.monotonic() - begin < LAST_EVENT / 2
 
 
 def test_rows_that_were_finished_before_an_interruption_are_kept(tiny, tmp_path: Path) -> None:
@@ -81,18 +82,18 @@ def test_rows_that_were_finished_before_an_interruption_are_kept(tiny, tmp_path:
             time.sleep(0.02)
         raise KeyboardInterrupt
 
-    grid = tiny(strategies=("inference",), rates=(1e-3,))
+    grid = tiny(strategies=("no-update",), learning_rates=(1e-3,))
     with pytest.raises(KeyboardInterrupt):
-        run(grid, path, work=work, jobs=2, tell=interrupt)
+        run(grid, path, work=work, jobs=2, notify=interrupt)
     assert "fit" in [row["kind"] for row in read_rows(path)]
 
 
-def test_a_worker_that_is_to_end_tells_the_row_that_it_has_finished(tiny, monkeypatch) -> None:
-    row = Event(group="here", doing="icl", row={"kind": "cell"})
+def test_a_worker_that_is_to_end_sends_the_row_that_it_has_finished(tiny, monkeypatch) -> None:
+    row = Event(group="here", doing="icl", row={"kind": "run"})
 
     class Finishing:
-        def __init__(self, group, rows, folder, work, tell) -> None:
-            self.run = lambda: tell(row)
+        def __init__(self, group, rows, folder, work, notify) -> None:
+            self.run = lambda: notify(row)
 
     stop, events = threading.Event(), queue.Queue()
     stop.set()
@@ -104,11 +105,11 @@ def test_a_worker_that_is_to_end_tells_the_row_that_it_has_finished(tiny, monkey
     assert list(events.queue) == [(3, row), (3, None)]
 
 
-def test_a_killed_process_is_told_in_a_sentence(tmp_path: Path, monkeypatch) -> None:
+def test_a_killed_process_is_an_error_in_a_sentence(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(SMALL, "digits-vectors", replace(SMALL["digits-vectors"], read=DIE))
-    command = ["paper", "run", "--set", "digits-vectors", "--strategy", "inference", "--jobs", "2"]
+    command = ["run", "--set", "digits-vectors", "--strategy", "no-update", "--jobs", "2"]
     command += ["--rows", str(tmp_path / "rows.jsonl"), "--work", str(tmp_path / "work")]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 7, shown.output
     assert "a process was killed, perhaps for lack of memory" in shown.output
-    assert "finished rows are kept, the same command goes on" in shown.output
+    assert "finished rows are kept, the same command resumes" in shown.output

@@ -10,16 +10,16 @@ import threading
 import pytest
 from rich.console import Console
 
-from incontrast.cli import grid_progress as progress_module
-from incontrast.cli import paper as paper_module
+from paper import progress as progress_module
+from paper.group_run import Event
+from paper.names import OWN_SETS, SETS
 from paper.progress import grid_progress
-from paper.run import Event
 from paper.sets import PAPER, SMALL
-from paper.strategies import LINE_UP
+from paper.strategies import STRATEGIES
 
 ROW = {
     "key": "a",
-    "kind": "cell",
+    "kind": "run",
     "set": "digits-vectors",
     "strategy": "icl",
     "cost": {"seconds": 3.0},
@@ -27,23 +27,18 @@ ROW = {
 
 
 def test_help_names_every_set_and_strategy_and_what_runs_without_options() -> None:
-    assert paper_module.SETS.split(", ") == [name for name in SMALL if name in PAPER]
-    assert paper_module.SMALL_SETS.split(", ") == [name for name in SMALL if name not in PAPER]
-    usual = [name for name, entry in LINE_UP.items() if entry.usual]
-    assert paper_module.STRATEGIES.split(", ") == usual
-    unusual = [name for name in LINE_UP if name not in usual]
-    assert paper_module.UNUSUAL_STRATEGIES.split(", ") == unusual
+    assert set(SETS) - set(OWN_SETS) == set(PAPER)
     code = """
 import sys
 from typer.testing import CliRunner
-from incontrast.cli.app import app
-shown = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["paper", "run", "--help"])
+from paper.__main__ import app
+shown = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["run", "--help"])
 print(shown.output)
 sys.exit("torch" in sys.modules)
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert shown.returncode == 0, f"help waits for torch: {shown.stderr}"
-    for name in (*SMALL, *LINE_UP):
+    for name in (*SMALL, *STRATEGIES):
         assert name in shown.stdout
     assert "Without it: 0 alone" in shown.stdout
 
@@ -64,25 +59,25 @@ def test_the_estimate_is_made_when_a_row_arrives_and_not_when_it_is_drawn(
 
     monkeypatch.setattr(progress_module, "seconds_left", estimate)
     monkeypatch.setattr(progress_module, "REDRAWS", 1e9)
-    with grid_progress(terminal, tiny(), [], jobs=1) as tell:
+    with grid_progress(terminal, tiny(), [], jobs=1) as notify:
         for epoch in range(20):
-            tell(Event(group="here", doing="icl", epoch=epoch))
+            notify(Event(group="here", doing="icl", epoch=epoch))
         assert "epoch 19" in terminal.file.getvalue()
         assert made == [0]
-        tell(Event(group="here", doing="icl", row=ROW))
+        notify(Event(group="here", doing="icl", row=ROW))
     assert made == [0, 1]
-    assert "4 of 4 cells left, about 60 s" in terminal.file.getvalue()
+    assert "4 of 4 runs left, about 60 s" in terminal.file.getvalue()
 
 
 def test_with_one_job_nothing_draws_while_it_trains(tiny, terminal: Console) -> None:
     """A thread that draws would be part of the processor time of training."""
     threads = set(threading.enumerate())
-    with grid_progress(terminal, tiny(), [], jobs=1) as tell:
+    with grid_progress(terminal, tiny(), [], jobs=1) as notify:
         assert set(threading.enumerate()) == threads
-        tell(Event(group="digits by class, seed 0", doing="icl", epoch=7, share=0.5))
+        notify(Event(group="digits by class, seed 0", doing="icl", epoch=7, share=0.5))
         assert "epoch 7" in terminal.file.getvalue()
         drawn = len(terminal.file.getvalue())
-        tell(Event(group="digits by class, seed 0", doing="icl", epoch=8, share=0.5))
+        notify(Event(group="digits by class, seed 0", doing="icl", epoch=8, share=0.5))
         assert len(terminal.file.getvalue()) == drawn, "at most four times a second"
     with grid_progress(terminal, tiny(), [], jobs=2):
         assert set(threading.enumerate()) > threads

@@ -1,7 +1,7 @@
 """Increments of a grid in several processes, of which the parent alone writes rows.
 
-All increments of a seed come before those of the next, so that no two processes search for the same
-rates at once.
+All increments of a seed come before those of the next, so that no two processes search for the
+same learning rates at once.
 """
 
 from __future__ import annotations
@@ -22,24 +22,35 @@ from typing import Any
 import torch
 
 from paper.grid import Group
-from paper.group_run import Event, GroupRun, Tell
+from paper.group_run import Event, GroupRun, Notify
 from paper.row_file import Row
 from paper.search import Ledger
 
-__all__ = ["side_by_side"]
+__all__ = ["run_groups"]
 
-LAST_WORD = 10.0  # seconds until the last word of a task that is done is waited for no more
+LAST_EVENT = 10.0  # seconds to wait for the last event of a task that is done
 
 
-def side_by_side(
+def run_groups(
     todo: list[Group],
     rows: Ledger,
     folder: Path | None,
     work: Path,
     jobs: int,
-    tell: Tell,
+    notify: Notify,
     keep: Callable[[Row], None],
 ) -> None:
+    """Run these increments, so many at a time.
+
+    Args:
+        todo: The increments, by seed.
+        rows: The rows there are.
+        folder: The folder of data sets.
+        work: A folder for fitted learners.
+        jobs: Processes.
+        notify: Called with what happens.
+        keep: Called with rows that were finished after the run was ended.
+    """
     context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()
     stop = context.Event()
@@ -54,12 +65,12 @@ def side_by_side(
             ended: set[int] = set()
             try:
                 for event in _until_done(tasks, ended, events):
-                    tell(event)
+                    notify(event)
             except BaseException:
                 stop.set()  # workers look at it after every epoch
                 for task in tasks.values():
                     task.cancel()
-                # A worker whose words nobody takes does not end, and a row among them is finished.
+                # A worker whose events nobody takes does not end, and a row among them is finished.
                 for event in _until_done(tasks, ended, events):
                     if event.row is not None:
                         with suppress(OSError):  # the disk may be what this ends for
@@ -71,23 +82,23 @@ def side_by_side(
 
 
 def _until_done(tasks: dict[int, Future[None]], ended: set[int], events: Any) -> Iterator[Event]:
-    """What workers tell. When one of them fails, the others finish what they are at.
+    """The events of all workers. When one of them fails, the others finish what they are at.
 
-    A task is done a moment before its last words arrive, for a thread of its worker sends them.
+    A task is done a moment before its last event arrives, for a thread of its worker sends it.
 
     Args:
         tasks: By number.
-        ended: Numbers of tasks whose last word has come; it is filled here.
-        events: Where they speak: numbers and events, with None for the last word.
+        ended: Numbers of tasks whose last event has come; it is filled here.
+        events: Numbers of tasks and their events; None is a task's last one.
     """
     while True:
         running = [task for task in tasks.values() if not task.done()]
         if any(_fault(task) is not None for task in tasks.values()):
             for task in running:
                 task.cancel()
-        late = any(_speaks(task) for number, task in tasks.items() if number not in ended)
+        late = any(_has_last_event(task) for number, task in tasks.items() if number not in ended)
         try:
-            number, event = events.get(timeout=0.2 if running or not late else LAST_WORD)
+            number, event = events.get(timeout=0.2 if running or not late else LAST_EVENT)
         except queue.Empty:
             if not running:
                 return
@@ -102,8 +113,8 @@ def _fault(task: Future[None]) -> BaseException | None:
     return task.exception() if task.done() and not task.cancelled() else None
 
 
-def _speaks(task: Future[None]) -> bool:
-    """Whether this task has a last word: not if it never began, or if its worker died."""
+def _has_last_event(task: Future[None]) -> bool:
+    """Whether this task sends a last event: not if it never began, or if its worker died."""
     return not task.cancelled() and not isinstance(_fault(task), BrokenProcessPool)
 
 
@@ -119,7 +130,7 @@ def _begin_worker(events: Any, stop: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker of a parent that was killed would train on with nobody to tell."""
+    """A worker of a parent that was killed would train on for nobody."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -127,12 +138,12 @@ def _end_with_parent() -> None:
 
 
 def _work(number: int, group: Group, rows: Ledger, folder: Path | None, work: Path) -> None:
-    def tell(event: Event) -> None:
+    def notify(event: Event) -> None:
         _events.put((number, event))
         if _stop.is_set():
             raise InterruptedError("the run was ended")
 
     try:
-        GroupRun(group, rows, folder, work, tell).run()
+        GroupRun(group, rows, folder, work, notify).run()
     finally:
         _events.put((number, None))
