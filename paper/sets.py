@@ -12,12 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from incontrast import Domain, Graphs, Images, ImageViews, Vectors
 from incontrast.data import Labelled
-from incontrast.domains.base import Domain
-from incontrast.domains.graphs.domain import Graphs
-from incontrast.domains.images.domain import Images
-from incontrast.domains.images.views import ImageViews
-from incontrast.domains.vectors import Vectors
 from incontrast.randomness import generator
 from incontrast.streams import by_class, by_growth, pick
 from paper.folder import Digits, GraphFiles, ImageFiles, MnistFiles, Parts

@@ -187,7 +187,7 @@ def test_the_time_that_is_left(finished: Path, tiny) -> None:
 
 
 def test_a_training_that_diverges_is_a_row(tiny, tmp_path: Path, monkeypatch) -> None:
-    from incontrast.training.progress import TrainingDiverged
+    from incontrast import TrainingDiverged
     from paper import experiment
 
     real = experiment.trace
@@ -206,7 +206,7 @@ def test_a_training_that_diverges_is_a_row(tiny, tmp_path: Path, monkeypatch) ->
 def test_a_retraining_that_diverges_is_logged_and_the_grid_continues(
     tiny, tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from incontrast.training.progress import TrainingDiverged
+    from incontrast import TrainingDiverged
     from paper import experiment
 
     real = experiment.trace
@@ -228,7 +228,7 @@ def test_a_retraining_that_diverges_is_logged_and_the_grid_continues(
 def test_an_initial_training_that_diverges_takes_only_what_needs_it(
     tiny, tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from incontrast.training.progress import TrainingDiverged
+    from incontrast import TrainingDiverged
     from paper.experiment import Experiment
 
     real = Experiment.fit

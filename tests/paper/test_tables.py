@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from incontrast.loss import Objective
+from incontrast import Objective
 from incontrast.report import render
 from paper.__main__ import app
 from paper.grid import describe
