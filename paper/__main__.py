@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from paper.grid import Grid
     from paper.summary import Summary
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="paper",
     help="The paper's experiments: run them, show the tables, write the report.",

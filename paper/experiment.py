@@ -38,8 +38,6 @@ from paper.row_file import Row, append_row, key_of, read_rows
 from paper.sets import Splits
 from paper.stop import StopRule
 
-__all__ = ["Experiment"]
-
 log = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from incontrast.report.page import Figure
 from paper.names import GRAPHS, IMAGES, RETRAINING, set_title, strategy_title
 from paper.summary import Place, Summary
 
-__all__ = ["accuracy_figure", "parity_figure", "sweep_figure", "training_figure"]
-
 COLOURS = {
     "retraining": SERIES[0],
     "icl": SERIES[1],

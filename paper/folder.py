@@ -14,8 +14,6 @@ from PIL import Image
 
 from incontrast.data import Labelled, digits, image_folder, mnist, tu
 
-__all__ = ["Digits", "GraphFiles", "ImageFiles", "MnistFiles", "Parts"]
-
 VARIABLE = "INCONTRAST_DATA"
 
 

@@ -11,8 +11,6 @@ from paper.names import ON_REQUEST, RETRAINING
 from paper.sets import SCALES, DataSet
 from paper.strategies import STRATEGIES
 
-__all__ = ["SEARCH_SEED", "Grid", "Group", "describe", "settings_of"]
-
 UNMENTIONED = {  # what all strategies had before there was a choice
     "optimizer": {"type": "Adam"},
     "warmup": 0.0,

@@ -15,8 +15,6 @@ from paper.row_file import Row
 from paper.search import Ledger, best_lr, fit_trials, identity, strategy_trials
 from paper.strategies import STRATEGIES, retraining
 
-__all__ = ["Event", "GroupRun", "Notify"]
-
 log = logging.getLogger(__name__)
 
 FIT = "initial training"

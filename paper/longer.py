@@ -10,8 +10,6 @@ from paper.names import RETRAINING, strategy_title
 from paper.speed_tables import speed_up_cell
 from paper.summary import Place, Summary, last_third, published_speed_up
 
-__all__ = ["longer_table"]
-
 STRATEGIES = ("warm-start", "icl", "icl-learned")
 
 

@@ -16,8 +16,6 @@ import torch
 
 from incontrast import __version__
 
-__all__ = ["AddedMemory", "clock", "load", "machine", "software", "today"]
-
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 PACKAGES = ("torch", "numpy", "scikit-learn", "torch_geometric")
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from incontrast.report.page import Cell, Table
 
-__all__ = ["table_as_markdown"]
-
 
 def table_as_markdown(table: Table) -> str:
     """A table, its notes in brackets; one that is wider than long is transposed."""

@@ -24,16 +24,6 @@ from paper.row_file import Row
 from paper.sets import DataSet, Splits
 from paper.stop import best_epoch, stop_epoch
 
-__all__ = [
-    "accuracies",
-    "biases",
-    "curve",
-    "paper_protocol",
-    "parity_protocol",
-    "target_of",
-    "totals",
-]
-
 
 def paper_protocol(traced: Trace, data: DataSet, clock: str) -> dict[str, Any]:
     """The paper's protocol: time and epochs to the lowest training loss before its stop rule ends.

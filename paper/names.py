@@ -2,21 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ABLATIONS",
-    "GRAPHS",
-    "IMAGES",
-    "ON_REQUEST",
-    "OWN_SETS",
-    "PUBLISHED",
-    "RETRAINING",
-    "SETS",
-    "SHIFTED",
-    "STRATEGIES",
-    "set_title",
-    "strategy_title",
-]
-
 RETRAINING = "retraining"
 ABLATIONS = ("paper-no-lrl", "paper-no-m", "paper-no-m-lrl")
 PUBLISHED = ("fine-tuning", "replay", "distillation", "paper", *ABLATIONS)

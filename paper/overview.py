@@ -6,8 +6,6 @@ from incontrast.report.page import Cell, Column, Mark, Table
 from paper.names import RETRAINING, strategy_title
 from paper.summary import Metric, Place, Summary
 
-__all__ = ["overview_table"]
-
 OVERVIEW = "mnist-class"  # the data set of the table
 METRICS: tuple[Metric, ...] = ("time", "forward passes")
 

@@ -19,8 +19,6 @@ from paper.tables import (
 )
 from paper.verdicts import claims_table
 
-__all__ = ["METHOD", "paper_page", "table_sections"]
-
 METHOD = """**The paper's protocol.** Time and epochs to the lowest training loss, where training \
 stops once that has not fallen for `patience` epochs, or its epochs are over. The speed-up is \
 retraining's over the strategy's.

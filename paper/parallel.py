@@ -26,8 +26,6 @@ from paper.group_run import Event, GroupRun, Notify
 from paper.row_file import Row
 from paper.search import Ledger
 
-__all__ = ["run_groups"]
-
 LAST_EVENT = 10.0  # seconds to wait for the last event of a task that is done
 
 

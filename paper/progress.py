@@ -13,11 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from paper.grid import Grid
+from paper.grid import Group as Increment
 from paper.group_run import Event, Notify
 from paper.row_file import Row
-from paper.run import Unfinished, unfinished
-
-__all__ = ["duration", "grid_progress", "seconds_left"]
+from paper.run import unfinished
 
 REDRAWS = 4  # a second, at most
 
@@ -45,7 +44,9 @@ def grid_progress(console: Console, grid: Grid, rows: list[Row], *, jobs: int) -
     yield print_rows
 
 
-def seconds_left(runs: Iterable[Unfinished], rows: Sequence[Row], *, jobs: int = 1) -> float | None:
+def seconds_left(
+    runs: Iterable[tuple[Increment, str]], rows: Sequence[Row], *, jobs: int = 1
+) -> float | None:
     """The sum over runs of what a similar one took; None if there is nothing to go by.
 
     Similar is: the same strategy on the same data, else any on the same data, else the same
@@ -55,10 +56,10 @@ def seconds_left(runs: Iterable[Unfinished], rows: Sequence[Row], *, jobs: int =
     spent = sum(row["cost"]["seconds"] for row in rows)
     overhead = spent / max(sum(row["cost"]["seconds"] for row in finished), 1e-9)
     total = 0.0
-    for run in runs:
-        same_data = [row for row in finished if row["set"] == run.set]
-        same_strategy = [row for row in finished if row["strategy"] == run.strategy]
-        both = [row for row in same_data if row["strategy"] == run.strategy]
+    for group, strategy in runs:
+        same_data = [row for row in finished if row["set"] == group.name]
+        same_strategy = [row for row in finished if row["strategy"] == strategy]
+        both = [row for row in same_data if row["strategy"] == strategy]
         similar = both or same_data or same_strategy or finished
         if not similar:
             return None

@@ -15,8 +15,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FORMAT", "Row", "append_row", "key_of", "read_rows", "without_times"]
-
 log = logging.getLogger(__name__)
 
 Row = dict[str, Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from paper.grid import Grid, Group
@@ -11,23 +10,11 @@ from paper.parallel import run_groups
 from paper.row_file import Row, append_row, read_rows
 from paper.search import Ledger, identity
 
-__all__ = ["FIELDS", "Unfinished", "run", "unfinished"]
-
 FIELDS = (
     *("key", "kind", "scale", "set", "data", "growth_ratio", "seed"),
     *("settings", "strategy", "clock"),
 )
 """What every row of a grid has."""
-
-
-@dataclass(frozen=True)
-class Unfinished:
-    """A run that has no row yet."""
-
-    set: str
-    growth_ratio: float
-    seed: int
-    strategy: str
 
 
 def run(
@@ -77,14 +64,10 @@ def run(
     return created
 
 
-def unfinished(grid: Grid, rows: list[Row]) -> list[Unfinished]:
-    """The runs that have no row yet, in the order in which they are started."""
+def unfinished(grid: Grid, rows: list[Row]) -> list[tuple[Group, str]]:
+    """Increments and strategies that have no row yet, in the order in which they are run."""
     known = {identity(row): row for row in rows}
-    return [
-        Unfinished(group.name, group.growth_ratio, group.seed, name)
-        for group in grid.groups()
-        for name in _unfinished(group, known)
-    ]
+    return [(group, name) for group in grid.groups() for name in _unfinished(group, known)]
 
 
 def _unfinished(group: Group, rows: Ledger) -> list[str]:

@@ -11,8 +11,6 @@ from paper.grid import SEARCH_SEED, Group
 from paper.row_file import Row
 from paper.strategies import STRATEGIES, retraining
 
-__all__ = ["Ledger", "best_lr", "fit_trials", "identity", "strategy_trials"]
-
 Ledger = dict[tuple[str, str], Row]
 """Rows by ``identity``."""
 

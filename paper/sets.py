@@ -19,8 +19,6 @@ from incontrast.streams import by_class, by_growth, pick
 from paper.folder import Digits, GraphFiles, ImageFiles, MnistFiles, Parts
 from paper.names import set_title
 
-__all__ = ["PAPER", "SCALES", "SMALL", "DataSet", "Split", "Splits"]
-
 Split = Literal["random", "class", "shift"]
 
 

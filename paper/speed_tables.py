@@ -12,16 +12,6 @@ from paper.statistics import Estimate
 from paper.summary import RATIOS, Metric, Place, Summary, published, published_speed_up
 from paper.tables import NOTHING, by_place
 
-__all__ = [
-    "parity_table",
-    "parity_tables",
-    "speed_up_cell",
-    "speed_up_table",
-    "speed_up_tables",
-    "standings_table",
-    "sweep_table",
-]
-
 
 def standings_table(summary: Summary) -> Table:
     """Who comes to parity with retraining, over all places: the whole comparison at a glance."""

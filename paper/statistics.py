@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Estimate", "mean", "rank_correlation", "ratio"]
-
 # Student's t for 95 %, by degrees of freedom, from 2 to 20.
 _T = (
     *(4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201),

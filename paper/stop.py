@@ -9,8 +9,6 @@ from torch import nn
 
 from incontrast import Progress
 
-__all__ = ["StopRule", "best_epoch", "stop_epoch"]
-
 
 class StopRule:
     """Waits for the loss to stop falling, and keeps the encoder of that moment.

@@ -19,8 +19,6 @@ from incontrast import (
 from paper.names import RETRAINING
 from paper.sets import DataSet
 
-__all__ = ["STRATEGIES", "Entry", "retraining"]
-
 UNLIMITED = 1_000_000  # epochs: more than any budget allows
 
 

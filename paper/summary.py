@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
+from statistics import fmean
 from typing import Any, Literal
 
 from incontrast.parity import TOLERANCE, EvaluationLoss, at_parity, keeps_parity
 from paper.names import GRAPHS, IMAGES, RETRAINING, SETS, SHIFTED, STRATEGIES, set_title
 from paper.row_file import Row
 from paper.statistics import Estimate, mean, ratio
-
-__all__ = [
-    "RATIOS",
-    "Metric",
-    "Place",
-    "Protocol",
-    "Summary",
-    "last_third",
-    "published",
-    "published_speed_up",
-]
 
 RATIOS = (0.3, 0.5, 0.7)
 """The growth ratios of the paper's tables."""
@@ -84,17 +74,15 @@ class Summary:
 
     rows: Sequence[Row]
     scale: str = "small"
-    _runs: dict[tuple[Place, str, int], Row] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_runs", self._select())
-
-    def _select(self) -> dict[tuple[Place, str, int], Row]:
-        runs: dict[tuple[Place, str, int], Row] = {}
-        for row in self._of_kind("run"):
-            broken = row["strategy"] == RETRAINING and "failed" in row
-            if not broken and self._settings.get(_place(row)) == _shared(row):
-                runs[_place(row), row["strategy"], row["seed"]] = row
+    @cached_property
+    def _runs(self) -> dict[tuple[Place, str, int], Row]:
+        runs = {
+            (_place(row), row["strategy"], row["seed"]): row
+            for row in self._of_kind("run")
+            if self._settings.get(_place(row)) == _shared(row)
+            and not (row["strategy"] == RETRAINING and "failed" in row)
+        }
         return {
             (place, strategy, seed): row
             for (place, strategy, seed), row in runs.items()
@@ -186,11 +174,6 @@ class Summary:
         """
         rows = self.finished(place, strategy)
         return any(row["paper"]["stopped"] == "limit" for row in rows)
-
-    def capped(self, place: Place) -> bool:
-        """Whether retraining was ended by its number of epochs, in any seed."""
-        rows = self.finished(place, RETRAINING)
-        return any(row["paper"]["stopped"] == "epochs" for row in rows)
 
     def parity_speed_up(self, place: Place, strategy: str, metric: Metric) -> Estimate | None:
         """The same to parity with what retraining ends with.
@@ -346,12 +329,5 @@ def _loss(row: Row, when: str) -> EvaluationLoss:
 
 
 def _accuracies(rows: Iterable[Row], which: str, protocol: Protocol) -> list[float]:
-    values = []
-    for row in rows:
-        accuracy = row[protocol]["accuracy"]
-        if which == "held_out":
-            parts = accuracy["held_out"].values()
-            values.append(sum(parts) / len(parts))
-        else:
-            values.append(accuracy[which])
-    return values
+    found = [row[protocol]["accuracy"][which] for row in rows]
+    return [fmean(value.values()) if isinstance(value, dict) else value for value in found]

@@ -12,17 +12,6 @@ from paper.row_file import Row
 from paper.statistics import Estimate
 from paper.summary import Place, Summary, last_third, published
 
-__all__ = [
-    "NOTHING",
-    "accuracy_table",
-    "bias_table",
-    "by_place",
-    "cost_table",
-    "loss_tables",
-    "search_table",
-    "settings_table",
-]
-
 NOTHING = Cell("–", mark="quiet")
 ENCODERS = {"resnet18": "ResNet-18", "resnet18-standard": "ResNet-18", "small": "small CNN"}
 

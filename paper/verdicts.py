@@ -14,8 +14,6 @@ from paper.statistics import rank_correlation
 from paper.summary import Metric, Place, Protocol, Summary, published, published_speed_up
 from paper.tables import NOTHING
 
-__all__ = ["claims_table"]
-
 PAPER = (*IMAGES, *GRAPHS)
 SWEPT = 5  # growth ratios that a trend needs at least
 FALL = -0.5  # a rank correlation that is a fall

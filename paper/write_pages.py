@@ -20,8 +20,6 @@ from paper.page import METHOD, table_sections
 from paper.row_file import read_rows
 from paper.summary import Summary, published
 
-__all__ = ["BEGIN", "END", "tables_page", "with_table"]
-
 HERE = Path(__file__).resolve().parent
 ROWS, LONGER = HERE / "rows" / "paper.jsonl", HERE / "rows" / "longer.jsonl"
 PAGE, README = HERE.parent / "docs" / "results-tables.md", HERE.parent / "README.md"
