@@ -164,7 +164,7 @@ def describe(value: Any) -> Any:
     >>> describe(FineTune(lr=1e-3, patience=None))["lr"]
     0.001
     """
-    if isinstance(value, Fixed):
+    if isinstance(value, Fixed) and value == Fixed(value.lr):
         return value.lr
     if isinstance(value, Domain) or is_dataclass(value):
         if isinstance(value, Domain):
