@@ -19,26 +19,13 @@ from paper.tables import (
 )
 from paper.verdicts import claims_table
 
-METHOD = """**The paper's protocol.** Time and epochs to the lowest training loss, where training \
-stops once that has not fallen for `patience` epochs, or its epochs are over. The speed-up is \
-retraining's over the strategy's.
-
-**Time to parity.** The training loss means something else for every strategy, and says nothing \
-about old data. So we also measure the evaluation loss: InfoNCE over all data with fixed views and \
-negatives from old and new items. A strategy is at parity when it is at or below what retraining \
-ends with, and on old and on new items apart within 2 % of it. Retraining's own time is until it \
-is first there itself. Every strategy has as many forward passes as retraining had; never means \
-not within them.
-
-**Weights.** All strategies are measured with averaged weights (EMA), retraining among them; only \
-the paper's ICL and its ablations have none, as in the paper. During a run these are measured with \
-their current weights, at its end with those of the epoch of lowest training loss.
-
-**Time.** Training with everything a strategy needs (teachers, agents, support steps); evaluation \
-does not count. On one thread it is processor time, which other work on the machine still slows by \
-what it takes of caches and memory: small differences mean nothing, and forward passes are the \
-steadier figure. The initial training on old data is the same for all and does not count, nor does \
-the search for learning rates, whose cost has a table."""
+METHOD = """A strategy is at **parity** when its evaluation loss (InfoNCE over all data, fixed \
+views, negatives from old and new items) is at or below what retraining ends with, and on old and \
+on new items apart within 2 % of it. Every strategy has as many forward passes as retraining had; \
+never means not within them. By **the paper's protocol** time and epochs are those to the lowest \
+training loss, before training stops for lack of patience or at its last epoch. Speed-ups are \
+retraining's figure over the strategy's; evaluation does not count, and on one thread time is \
+processor time."""
 
 
 def table_sections(summary: Summary) -> list[tuple[str, list[Table]]]:

@@ -23,7 +23,7 @@ from paper.speed_tables import parity_table, speed_up_table, standings_table, sw
 from paper.strategies import STRATEGIES, retraining
 from paper.summary import Summary
 from paper.tables import bias_table, cost_table, search_table
-from paper.write_pages import BEGIN, END, LONGER, ROWS, pages, tables_page, with_table
+from paper.write_pages import LONGER, README, ROWS, pages, tables_page, with_tables
 
 EXPECTED = Path(__file__).with_name("published_tables.json")
 
@@ -77,6 +77,7 @@ def test_published_rows_are_of_sets_and_strategies_as_they_are() -> None:
 
 def test_the_pages_fit_the_rows() -> None:
     """What the documentation shows is what the rows say."""
+    assert "<!-- table: overview -->" in README.read_text(encoding="utf-8")
     for page, text in pages().items():
         assert page.read_text(encoding="utf-8") == text, f"{page.name}: run `make results`"
 
@@ -265,14 +266,17 @@ def test_longer_training_is_compared_on_the_same_seeds(row) -> None:
     assert "### Table 4" in page
 
 
-def test_the_readme_keeps_its_own_words(summary: Summary) -> None:
-    written = with_table(f"before\n{BEGIN}\nstale\n{END}\nafter\n", summary)
+def test_pages_keep_their_own_words(summary: Summary) -> None:
+    tables = {"overview": overview_table(summary)}
+    page = "before\n<!-- table: overview -->\nstale\n<!-- end of table -->\nafter\n"
+    written = with_tables(page, tables)
     assert written.startswith("before\n")
     assert written.endswith("\nafter\n")
     assert "stale" not in written
-    assert with_table(written, summary) == written
-    with pytest.raises(ValueError, match="the README needs"):
-        with_table("no place", summary)
+    assert "| warm start |" in written
+    assert with_tables(written, tables) == written
+    with pytest.raises(ValueError, match="there is no table 'overview': choose from other"):
+        with_tables(page, {"other": overview_table(summary)})
 
 
 def test_show_and_report_from_the_command_line(whole_grid, tmp_path: Path) -> None:
