@@ -81,9 +81,8 @@ def command(
                     return
                 if as_json:
                     emit(answer.value)
-                else:
-                    for line in answer.lines:
-                        say(line)
+                elif lines := list(answer.lines):
+                    say("\n".join(lines))
             except KeyboardInterrupt:
                 _end(f"interrupted: {interrupted}", Exit.INTERRUPTED, as_json)
             except Exception as error:

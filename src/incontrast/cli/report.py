@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from incontrast.cli.command import Answer
 from incontrast.cli.output import counted
@@ -15,7 +15,7 @@ from incontrast.report.update import update_page
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.status import refused_candidate, sentence
 
-__all__ = ["report", "summary", "write_report"]
+__all__ = ["Account", "report", "summary", "write_report"]
 
 
 def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
@@ -26,28 +26,51 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
         raise WorkspaceError(f"{space.folder} has no encoder yet: run fit first")
     number = numbers[-1] if version is None else version
     space.versions.verify(number)
-    page = write_report(space, number, to)
-    lines = summary(space, number, refused=number == refused_candidate(space))
+    account = Account.of(space, number)
+    page = write_report(space, account, to)
+    lines = summary(account, space.current, refused=number == refused_candidate(space))
     return Answer({"version": number, "report": page}, [*lines, f"Report: {page}"])
 
 
-def write_report(workspace: Workspace, number: int, to: Path | None = None) -> Path:
+class Account(NamedTuple):
+    """What a workspace has written down about a version."""
+
+    record: dict[str, Any]
+    evaluation: dict[str, Any]
+    events: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, workspace: Workspace, number: int) -> Account:
+        """Read it."""
+        versions = workspace.versions
+        evaluation = versions.evaluation(number) or {}
+        return cls(versions.record(number), evaluation, workspace.journal.events())
+
+    def last_retraining(self) -> float | None:
+        """Seconds of the last training from scratch before this version."""
+        for event in reversed(self.events):
+            earlier = event["step"] == "train" and event["version"] < self.record["version"]
+            if earlier and event["from_scratch"]:
+                seconds: float = event["training_seconds"]
+                return seconds
+        return None
+
+
+def write_report(workspace: Workspace, account: Account, to: Path | None = None) -> Path:
     """Write the page of a version; returns where."""
-    versions = workspace.versions
-    evaluation = versions.evaluation(number) or {"failed_checks": [], "tolerance": 0.0, "sample": 0}
-    events = workspace.journal.events()
+    number = account.record["version"]
     shown = {
         item
-        for example in evaluation.get("movement", {}).get("examples", [])
+        for example in account.evaluation.get("movement", {}).get("examples", [])
         for item in (example["item"], *example["before"], *example["after"])
     }
     page = update_page(
-        record=versions.record(number),
-        evaluation=evaluation,
-        promoted=any(e["step"] == "promote" and e["version"] == number for e in events),
+        record=account.record,
+        evaluation={"failed_checks": [], "tolerance": 0.0, "sample": 0, **account.evaluation},
+        promoted=any(e["step"] == "promote" and e["version"] == number for e in account.events),
         current=number == workspace.current,
-        from_scratch_seconds=_last_retraining(workspace, number),
-        journal=[sentence(event) for event in events],
+        from_scratch_seconds=account.last_retraining(),
+        journal=[sentence(event) for event in account.events],
         pictures=_pictures(workspace, sorted(shown)),
         folder=str(workspace.folder),
     )
@@ -83,59 +106,40 @@ def _pictures(workspace: Workspace, ids: list[int]) -> dict[int, str]:
     return uris
 
 
-def summary(workspace: Workspace, number: int, *, refused: bool) -> Iterator[str]:
+def summary(account: Account, current: int | None, *, refused: bool) -> list[str]:
     """What was done, what came of it, and which version serves."""
-    record = workspace.versions.record(number)
-    evaluation = workspace.versions.evaluation(number) or {}
+    record, evaluation = account.record, account.evaluation
     outcome = record["outcome"]
     items = counted(record["data"]["items"], "item" if record["kind"] == "fit" else "new item")
-    yield (
-        f"Version {number}: {outcome['strategy']} on {items}, "
-        f"{counted(outcome['epochs'], 'epoch')} in {outcome['seconds']:.1f} s"
-        f"{_against(_last_retraining(workspace, number), outcome['seconds'])}"
-    )
+    epochs, seconds = counted(outcome["epochs"], "epoch"), outcome["seconds"]
+    line = f"Version {record['version']}: {outcome['strategy']} on {items}, "
+    line += f"{epochs} in {seconds:.1f} s"
+    if (whole := account.last_retraining()) is not None and seconds > 0:
+        line += f" (the last training from scratch took {whole:.1f} s: {whole / seconds:.1f}×)"
+    lines = [line]
+
     before, after = outcome["loss"]["before"], outcome["loss"]["after"]
     parts = ("old", "new") if before["old"] is not None else ("new",)
     for part in parts:
         name = f"loss of {part} items" if len(parts) > 1 else "loss"
-        yield f"  {name:<20}{_figure(before[part])} → {_figure(after[part])}"
-    if outcome["change_ratio"] is not None:
-        ratios = (outcome["change_ratio"][when]["median"] for when in ("before", "after"))
-        yield "  {:<20}{} → {}".format("change ratio", *map(_figure, ratios))
-    if "movement" in evaluation:
-        moved = evaluation["movement"]
-        yield (
+        lines.append(_change(name, before[part], after[part]))
+    if ratios := outcome["change_ratio"]:
+        medians = (ratios[when]["median"] for when in ("before", "after"))
+        lines.append(_change("change ratio", *medians))
+    if moved := evaluation.get("movement"):
+        lines.append(
             f"  embeddings moved    cosine {moved['cosine'][1]:.3f}, "
             f"{moved['overlap']:.0%} of the 10 nearest neighbours stayed"
         )
-    for check in evaluation.get("failed_checks", []):
-        yield f"  failed check: {check}"
-    if refused:
-        serving = workspace.current
-        keeps = "there is no other" if serving is None else f"version {serving} keeps serving"
-        again = f"incontrast {record['kind']}"
-        yield (
-            f"Not promoted: {keeps}. Promote it with `{again} --force`, drop it with "
-            f"`{again} --discard`."
-        )
-    else:
-        yield f"Version {workspace.current} is the current one."
+    lines += [f"  failed check: {check}" for check in evaluation.get("failed_checks", [])]
+    if not refused:
+        return [*lines, f"Version {current} is the current one."]
+    keeps = "there is no other" if current is None else f"version {current} keeps serving"
+    command = f"incontrast {record['kind']}"
+    advice = f"Promote it with `{command} --force`, drop it with `{command} --discard`."
+    return [*lines, f"Not promoted: {keeps}. {advice}"]
 
 
-def _last_retraining(workspace: Workspace, number: int) -> float | None:
-    """Seconds of the last training from scratch before a version."""
-    for event in reversed(workspace.journal.events()):
-        if event["step"] == "train" and event["from_scratch"] and event["version"] < number:
-            seconds: float = event["training_seconds"]
-            return seconds
-    return None
-
-
-def _figure(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.3f}"
-
-
-def _against(whole: float | None, seconds: float) -> str:
-    if whole is None or seconds == 0:
-        return ""
-    return f" (the last training from scratch took {whole:.1f} s: {whole / seconds:.1f}×)"
+def _change(name: str, *values: float | None) -> str:
+    before, after = ("not finite" if value is None else f"{value:.3f}" for value in values)
+    return f"  {name:<20}{before} → {after}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from incontrast.cli.options import StrategyName
 from incontrast.cli.output import note, note_skipped, speaks, stderr
 from incontrast.cli.processes import opened
 from incontrast.cli.progress import training_bar
-from incontrast.cli.report import summary, write_report
+from incontrast.cli.report import Account, summary, write_report
 from incontrast.data import read_source
 from incontrast.training.progress import Budget
 from incontrast.workspace import Step, Workspace
@@ -68,13 +67,19 @@ def _train(
     if not speaks():
         return Answer(None, (), code)
     note_skipped(step.skipped)
-    page = None
+    account, page = Account.of(space, step.version), None
     try:
         if not step.repeated or not space.report_file(step.version).exists():
-            page = write_report(space, step.version)
+            page = write_report(space, account)
     except OSError as error:
         note(f"the report cannot be written: {error}")
-    return Answer({**vars(step), "report": page}, _lines(space, step, page), code)
+    lines = summary(account, space.current, refused=not step.promoted)
+    if page is not None:
+        lines.append(f"Report: {page}")
+    if step.repeated:
+        already = f"version {step.version} has learned from these data already"
+        lines = [f"Nothing to do: {already} (--again ingests them once more)."]
+    return Answer({**vars(step), "report": page}, lines, code)
 
 
 def _discard(space: Workspace, kind: str) -> Answer:
@@ -83,15 +88,3 @@ def _discard(space: Workspace, kind: str) -> Answer:
     if dropped:
         line = "what was interrupted or refused is dropped; the current version is as it was"
     return Answer({"discarded": dropped}, [line])
-
-
-def _lines(space: Workspace, step: Step, page: Path | None) -> Iterator[str]:
-    if step.repeated:
-        yield (
-            f"Nothing to do: version {step.version} has learned from these data already "
-            "(--again ingests them once more)."
-        )
-        return
-    yield from summary(space, step.version, refused=not step.promoted)
-    if page is not None:
-        yield f"Report: {page}"
