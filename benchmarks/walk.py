@@ -37,17 +37,23 @@ class Walk:
         self.switches = 0
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        file = frame.f_code.co_filename
-        if event != "call" or not file.startswith(PACKAGE) or not file.endswith(".py"):
-            return  # jinja compiles templates, and resumes them at every line
+        if event != "call" or not ours(frame):
+            return
         if frame.f_code.co_name.startswith("<"):  # module level, comprehensions, lambdas
             return
+        file = frame.f_code.co_filename
         self.files.add(file)
         self.functions.add((file, frame.f_code.co_qualname))
         caller = frame.f_back
-        while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+        while caller is not None and not ours(caller):
             caller = caller.f_back
         self.switches += caller is None or caller.f_code.co_filename != file
+
+
+def ours(frame: FrameType) -> bool:
+    """Whether a frame is of the package; templates are not, which jinja resumes at every line."""
+    file = frame.f_code.co_filename
+    return file.startswith(PACKAGE) and file.endswith(".py")
 
 
 @contextmanager
