@@ -7,8 +7,7 @@ from incontrast.memory.sqlite_file import StoreBusy, StoreError, StoreUnwritable
 from incontrast.memory.store import Columns, Extent, Store, content_hash
 
 if TYPE_CHECKING:
-    from incontrast.memory.memory import Memory
-    from incontrast.memory.policies import KeepAll, Policy, Queue, Reservoir
+    from incontrast.memory.memory import KeepAll, Memory, Policy, Queue, Reservoir
     from incontrast.memory.stored import StoredCollection
 
 __all__ = [
@@ -32,5 +31,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # These need torch; forgetting items does not.
-    home = {"Memory": "memory", "StoredCollection": "stored"}.get(name, "policies")
+    home = "stored" if name == "StoredCollection" else "memory"
     return getattr(import_module(f"{__name__}.{home}"), name)

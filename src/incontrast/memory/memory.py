@@ -1,8 +1,14 @@
-"""What is kept of everything seen. A memory never changes: admitting items makes another one."""
+"""What is kept of everything seen. A memory never changes: admitting items makes another one.
+
+A policy gives every item a key when it arrives; memory keeps the items with the smallest keys. A
+random key makes a reservoir (a uniform sample of everything seen), the negated time of arrival a
+queue. Nothing else distinguishes the policies.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -10,14 +16,79 @@ import torch
 from torch import Generator, Tensor
 
 from incontrast.domains.base import Collection, Domain
-from incontrast.memory.policies import KeepAll, Policy
 from incontrast.memory.store import Extent, Store
 from incontrast.memory.stored import StoredCollection
 
-__all__ = ["Memory"]
+__all__ = ["KeepAll", "Memory", "Policy", "Queue", "Reservoir"]
 
 NOTHING = torch.empty(0, dtype=torch.int64)
 NO_KEYS = torch.empty(0, dtype=torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy(ABC):
+    """Limits of a memory.
+
+    Args:
+        items: Items at most; None for no limit.
+        bytes: Bytes at most; None for no limit.
+    """
+
+    items: int | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("items", "bytes"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ValueError(f"a memory's {name} must be at least 1, got {limit}")
+
+    @abstractmethod
+    def keys(self, ids: Tensor, generator: Generator) -> Tensor:
+        """(n,) float64 keys for items with these ids, which count arrivals."""
+
+    def can_hold(self, sizes: Tensor) -> Tensor:
+        """(n,) whether each item of these sizes in bytes would fit by itself."""
+        if self.bytes is None:
+            return torch.ones(len(sizes), dtype=torch.bool)
+        return sizes <= self.bytes
+
+    def fits(self, sizes: Tensor) -> int:
+        """How many of the items with these (n,) sizes in bytes fit, taken from the front."""
+        count = len(sizes)
+        if self.items is not None:
+            count = min(count, self.items)
+        if self.bytes is not None:
+            count = min(count, int((sizes.cumsum(0) <= self.bytes).sum()))
+        return count
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepAll(Policy):
+    """Keep every item."""
+
+    def __post_init__(self) -> None:
+        if self.items is not None or self.bytes is not None:
+            raise ValueError("KeepAll has no limit: use Reservoir or Queue for a limited memory")
+
+    def keys(self, ids: Tensor, generator: Generator) -> Tensor:
+        return torch.zeros(len(ids), dtype=torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservoir(Policy):
+    """Keep a uniform random sample of everything seen."""
+
+    def keys(self, ids: Tensor, generator: Generator) -> Tensor:
+        return torch.rand(len(ids), dtype=torch.float64, generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue(Policy):
+    """Keep the most recent items: what an update then calls X is the recent past."""
+
+    def keys(self, ids: Tensor, generator: Generator) -> Tensor:
+        return -ids.to(torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +156,14 @@ class Memory:
         keys, ids = torch.cat([self.keys, drawn]), torch.cat([self.ids, fresh])
         sizes = new.sizes() if self.items is None else torch.cat([self.items.sizes(), new.sizes()])
 
-        if not self.policy.can_hold(sizes).any():
+        possible = self.policy.can_hold(sizes)
+        if not possible.any():
             raise ValueError(
                 f"the memory is too small for a single item: {self.policy}, "
                 f"an item has {int(sizes.min())} bytes or more"
             )
         order = keys.argsort(stable=True)
-        order = order[(keys[order] < self.threshold) & self.policy.can_hold(sizes)[order]]
+        order = order[(keys[order] < self.threshold) & possible[order]]
         count = self.policy.fits(sizes[order])
         threshold = float(keys[order[count]]) if count < len(order) else self.threshold
         kept = order[:count].sort().values
