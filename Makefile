@@ -23,6 +23,9 @@ test-portable: .venv/installed
 slow: .venv/installed
 	$(BIN)/pytest -m slow
 
+mutants: .venv/installed
+	$(BIN)/python tools/mutants.py
+
 check: .venv/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

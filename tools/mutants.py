@@ -11,9 +11,9 @@ survivor too. Texts of messages, docstrings, annotations and assertions are not 
 
 How: tests run once under a trace, which tells which tests call which function. For each mutant a
 fork of a process that has imported torch, but nothing of the project, imports the changed module
-and runs the tests that call the function, fastest first, until one fails. Results and the reasons for
-survivors, which a person writes behind ``#`` and the next run keeps, are in
-benchmarks/results/mutants.txt.
+and runs the tests that call the function, fastest first, until one fails. Results are in
+benchmarks/results/mutants.txt, with the reasons for survivors: a person writes them behind ``#``,
+and the next run keeps them.
 """
 
 from __future__ import annotations
