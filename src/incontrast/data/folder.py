@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from incontrast.data.labelled import Labelled
-from incontrast.domains.images.reading import find_images, is_image
+from incontrast.domains.images.files import find_images, is_image
 
 __all__ = ["image_folder"]
 

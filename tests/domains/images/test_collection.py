@@ -10,8 +10,15 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from incontrast.domains.images.collection import ImageCollection, decode, fit
+from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.domain import Images
+from incontrast.domains.images.files import fit
+
+
+def decode(path: str, size: int, channels: int) -> NDArray[np.uint8]:
+    """(C, S, S) pixels of a file, as a collection takes them."""
+    collection = Images(size, channels).collect([path])
+    return collection.take(torch.tensor([0]))[0].numpy()
 
 
 def noise(*shape: int, seed: int = 0) -> NDArray[np.uint8]:

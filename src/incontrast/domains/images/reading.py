@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,17 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.data import Dataset
 
 from incontrast.domains.base import dataset_items
-from incontrast.domains.images.arrays import CHUNK, as_tensor, fit_arrays
-from incontrast.domains.images.collection import ImageCollection, check_files, fit
+from incontrast.domains.images.collection import ImageCollection
+from incontrast.domains.images.files import check_headers, find_images, fit
 
-__all__ = ["find_images", "is_image", "read_images"]
+__all__ = ["read_images"]
 
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+CHUNK = 1024  # images converted at a time, so that large arrays need little memory beside them
+_TORCH_KNOWS = {"u1", "f2", "f4", "f8"}  # NumPy's names of the types that images may have
 
 
 def read_images(items: Any, size: int, channels: int) -> ImageCollection:
@@ -36,7 +38,7 @@ def read_images(items: Any, size: int, channels: int) -> ImageCollection:
         path = Path(items)
         collection = _from_stream(find_images(path) if path.is_dir() else [path], size, channels)
     elif isinstance(items, np.ndarray | Tensor):
-        collection = ImageCollection(fit_arrays(as_tensor(items), size, channels))
+        collection = ImageCollection(_fit_arrays(_as_tensor(items), size, channels))
     elif isinstance(items, Dataset):
         collection = _from_stream(dataset_items(items), size, channels)
     elif isinstance(items, list | tuple):
@@ -51,45 +53,6 @@ def read_images(items: Any, size: int, channels: int) -> ImageCollection:
     return collection
 
 
-def find_images(root: str | Path) -> list[str]:
-    """All image files under a folder, sorted by name. Hidden files and folders are left out.
-
-    Links to folders are followed, but no folder is entered twice.
-
-    Raises:
-        ValueError: There is no such folder, or no image in it.
-    """
-    root = Path(root).absolute()
-    if not root.is_dir():
-        raise ValueError(f"there is no folder {root}")
-    found: list[str] = []
-    entered: set[str] = set()
-    for folder, below, names in os.walk(root, onerror=_stop, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in entered:
-            below.clear()
-            continue
-        entered.add(real)
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        found += [
-            os.path.join(folder, name)  # noqa: PTH118 (a Path for each of a million files is slow)
-            for name in names
-            if is_image(name)
-        ]
-    if not found:
-        raise ValueError(f"there are no images in {root}: looked for {' '.join(_SUFFIXES)}")
-    return sorted(found)
-
-
-def is_image(name: str) -> bool:
-    """Whether a file of this name is an image; hidden ones are not."""
-    return name.lower().endswith(_SUFFIXES) and not name.startswith(".")
-
-
-def _stop(error: OSError) -> None:
-    raise error  # os.walk would leave out a folder that it may not read
-
-
 def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollection:
     """Images of any kind, each looked at once."""
     pixels = [torch.empty(0, channels, size, size, dtype=torch.uint8)]
@@ -101,7 +64,7 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
 
     def convert_waiting() -> None:
         if waiting:
-            pixels.append(fit_arrays(torch.stack(waiting), size, channels))
+            pixels.append(_fit_arrays(torch.stack(waiting), size, channels))
             waiting.clear()
 
     for number, item in enumerate(items):
@@ -114,7 +77,7 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
             convert_waiting()
             pixels.append(_fit_picture(image, size, channels, number))
         elif isinstance(image, np.ndarray | Tensor):
-            array = as_tensor(image)
+            array = _as_tensor(image)
             first = array if first is None else first
             _check_array(array, first, number)
             waiting.append(array.clone())  # a Dataset may use one buffer for all its items
@@ -128,7 +91,8 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
         source.append(rows)
         rows += 1
     convert_waiting()
-    check_files(files)
+    for reason in filter(None, check_headers(files)):
+        raise ValueError(reason)
     return ImageCollection(torch.cat(pixels), files, torch.tensor(source, dtype=torch.int64))
 
 
@@ -151,3 +115,106 @@ def _fit_picture(image: Image.Image, size: int, channels: int, number: int) -> T
         return torch.tensor(fit(ImageOps.exif_transpose(image), size, channels))[None]
     except (OSError, ValueError) as error:
         raise ValueError(f"item {number} cannot be used as an image: {error}") from error
+
+
+def _as_tensor(array: np.ndarray[Any, Any] | Tensor) -> Tensor:
+    """The array as a tensor on the CPU, without a copy where that is possible."""
+    if isinstance(array, Tensor):
+        if array.dtype != torch.uint8 and not array.is_floating_point():
+            raise _wrong_type(array.dtype)
+        return array.detach().cpu()
+    if array.dtype.str[1:] not in _TORCH_KNOWS:
+        raise _wrong_type(array.dtype)
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _fit_arrays(images: Tensor, size: int, channels: int) -> Tensor:
+    """Images as pixels of the size and channels asked for; what fits already is not copied.
+
+    Shapes:
+        images: (n, H, W), (n, H, W, C) or (n, C, H, W), uint8 or floating point in [0, 1]
+        result: (n, channels, size, size) uint8
+    """
+    images = _channels_first(images)
+    if images.dtype == torch.uint8 and images.shape[1:] == (channels, size, size):
+        return images.contiguous()
+    pixels = torch.empty(len(images), channels, size, size, dtype=torch.uint8)
+    for start in range(0, len(images), CHUNK):
+        chunk = _to_bytes(images[start : start + CHUNK])
+        pixels[start : start + CHUNK] = _resized(_with_channels(chunk, channels), size)
+    return pixels
+
+
+def _channels_first(images: Tensor) -> Tensor:
+    """(n, H, W), (n, H, W, C) or (n, C, H, W), checked, as a (n, C, H, W) view."""
+    shape = tuple(images.shape)
+    if images.dim() == 3:
+        if shape[2] in (1, 3):
+            raise ValueError(
+                f"shape {shape} looks like one image, where (n, H, W) holds many: pass images[None]"
+            )
+        images = images[:, None]
+    elif images.dim() == 4:
+        first, last = shape[1] in (1, 3), shape[3] in (1, 3)
+        if first and last:
+            raise ValueError(
+                f"shape {shape} can be read as (n, C, H, W) and as (n, H, W, C): "
+                "images must be larger than 3 pixels"
+            )
+        if not (first or last):
+            raise ValueError(
+                f"images must have 1 or 3 channels, got shape {shape}: "
+                "leave other channels (alpha) out"
+            )
+        images = images if first else images.permute(0, 3, 1, 2)
+    else:
+        raise ValueError(
+            f"images must be (n, H, W), (n, H, W, C) or (n, C, H, W), got shape {shape}"
+        )
+    if images.shape[2] == 0 or images.shape[3] == 0:
+        raise ValueError(f"images have no pixels: got shape {shape}")
+    return images
+
+
+def _to_bytes(images: Tensor) -> Tensor:
+    if images.dtype == torch.uint8:
+        return images
+    low, high = images.min().item(), images.max().item()
+    if not math.isfinite(low + high):
+        raise ValueError("images must be finite numbers, got nan or infinite: fix or remove them")
+    if low < 0 or high > 1:
+        raise ValueError(
+            f"floating point images must lie in [0, 1], got {low:.4g} to {high:.4g}: undo the "
+            "normalisation (x * std + mean), or scale them; the domain normalises by itself"
+        )
+    return (images.float() * 255).round_().to(torch.uint8)
+
+
+def _with_channels(images: Tensor, channels: int) -> Tensor:
+    if images.shape[1] == channels:
+        return images
+    if channels == 3:
+        return images.expand(-1, 3, -1, -1)
+    red, green, blue = images.to(torch.int32).unbind(1)
+    # The whole numbers by which Pillow makes luma, so that arrays and files agree to the bit.
+    luma = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+    return luma.to(torch.uint8)[:, None]
+
+
+def _resized(images: Tensor, size: int) -> Tensor:
+    """The centred square of each image, resized, as ``files.fit`` does it."""
+    height, width = images.shape[2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = images[:, :, top : top + side, left : left + side]
+    if side == size:
+        return square
+    return functional.interpolate(square, (size, size), mode="bilinear", antialias=True)
+
+
+def _wrong_type(dtype: object) -> ValueError:
+    return ValueError(
+        "images must be uint8 (0 to 255) or floating point (0 to 1), "
+        f"got {str(dtype).removeprefix('torch.')}: convert them, for example with .astype('uint8')"
+    )

@@ -1,0 +1,204 @@
+"""Image files: found, checked, decoded; some of them may be damaged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+__all__ = [
+    "FORMATS",
+    "Typical",
+    "check_headers",
+    "decode_files",
+    "find_images",
+    "fit",
+    "is_image",
+    "typical_image",
+]
+
+# By content, whatever the name says: some of Pillow's other formats start programs to decode them.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+LOOKED_AT = 64  # images that tell what a folder is like
+LARGEST = 224  # pixels that a side has at most unless it is asked for
+SMALLEST = 8
+
+_R = TypeVar("_R")
+
+
+class Typical(NamedTuple):
+    """What most images of a source are like."""
+
+    size: int
+    channels: int
+
+
+def find_images(root: str | Path) -> list[str]:
+    """All image files under a folder, sorted by name. Hidden files and folders are left out.
+
+    Links to folders are followed, but no folder is entered twice.
+
+    Raises:
+        ValueError: There is no such folder, or no image in it.
+    """
+    root = Path(root).absolute()
+    if not root.is_dir():
+        raise ValueError(f"there is no folder {root}")
+    found: list[str] = []
+    entered: set[str] = set()
+    for folder, below, names in os.walk(root, onerror=_stop, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in entered:
+            below.clear()
+            continue
+        entered.add(real)
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        found += [
+            os.path.join(folder, name)  # noqa: PTH118 (a Path for each of a million files is slow)
+            for name in names
+            if is_image(name)
+        ]
+    if not found:
+        raise ValueError(f"there are no images in {root}: looked for {' '.join(SUFFIXES)}")
+    return sorted(found)
+
+
+def is_image(name: str) -> bool:
+    """Whether a file of this name is an image; hidden ones are not."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _stop(error: OSError) -> None:
+    raise error  # os.walk would leave out a folder that it may not read
+
+
+def typical_image(files: Sequence[str]) -> Typical:
+    """Size and channels that fit most images: the median shorter side, and grey if all are.
+
+    Raises:
+        ValueError: None of the images looked at can be read.
+    """
+    stride = -(-len(files) // LOOKED_AT)
+    sides, grey = [], True
+    for file in files[::stride]:
+        try:
+            with Image.open(file, formats=FORMATS) as image:
+                sides.append(min(image.size))
+                grey = grey and image.mode in ("1", "L", "I;16")
+        except Exception:  # damaged files make Pillow raise nearly anything; they are named later
+            continue
+    if not sides:
+        raise ValueError(f"{files[0]} and others cannot be read as images: give other files")
+    median = sorted(sides)[len(sides) // 2]
+    return Typical(min(max(median, SMALLEST), LARGEST), 1 if grey else 3)
+
+
+def decode_files(
+    paths: Sequence[str],
+    use: Callable[[int, NDArray[np.uint8]], None],
+    *,
+    size: int,
+    channels: int,
+) -> list[str | None]:
+    """Decode files: turned upright as their EXIF tells, then as ``fit`` does it.
+
+    Args:
+        paths: The files.
+        use: Called with the place of each file among them and its (C, S, S) pixels.
+        size: S, the side in pixels that images are brought to.
+        channels: C, 1 or 3.
+
+    Returns:
+        For each file None, or why it cannot be read: missing, damaged, no image, or too large.
+    """
+
+    def read(number: int) -> str | None:
+        return _opened(paths[number], lambda image: use(number, _decoded(image, size, channels)))
+
+    return _in_threads(read, len(paths))
+
+
+def check_headers(paths: Sequence[str]) -> list[str | None]:
+    """For each file None, or why its header cannot be read."""
+    return _in_threads(lambda number: _opened(paths[number], lambda image: None), len(paths))
+
+
+def _in_threads(function: Callable[[int], _R], count: int) -> list[_R]:
+    """The results in order. Pillow lets other threads run while it decodes."""
+    # In portions: one future per file would cost more memory than the paths.
+    portions = [range(count)[start : start + 256] for start in range(0, count, 256)]
+    if count < 256:
+        portions = [range(number, number + 1) for number in range(count)]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        found = pool.map(lambda portion: [function(number) for number in portion], portions)
+        return [result for results in found for result in results]
+
+
+def _opened(path: str, use: Callable[[Image.Image], None]) -> str | None:
+    """Open a file and use it; what is wrong with it, if anything."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            limit = Image.MAX_IMAGE_PIXELS
+            if limit is not None and image.width * image.height > limit:
+                raise Image.DecompressionBombError(f"{image.width}×{image.height} pixels")
+            use(image)
+    except FileNotFoundError:
+        return f"{path} does not exist: was it moved or deleted?"
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        return (
+            f"{path} is larger than the {Image.MAX_IMAGE_PIXELS} pixels that Pillow takes for safe "
+            f"({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+        )
+    except Exception as error:  # damaged files make Pillow raise nearly anything
+        reason = "it is empty" if _is_empty(path) else str(error) or type(error).__name__
+        return f"{path} cannot be read as an image: {reason}. Replace or remove the file"
+    return None
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return Path(path).stat().st_size == 0
+    except OSError:
+        return False
+
+
+def fit(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
+    """(C, S, S) pixels: the centred square of the image, resized (bilinear, antialiased).
+
+    That is the shorter side brought to S, then a centre crop. Transparent parts become white,
+    colours become luma where one channel is asked for, 16 bits become 8.
+    """
+    image = _convert(image, "L" if channels == 1 else "RGB")
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    image = image.crop((left, top, left + side, top + side))
+    if side != size:
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _decoded(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
+    # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size; twice the size asked for is left to
+    # the better filter of fit().
+    image.draft("L" if channels == 1 else "RGB", (2 * size, 2 * size))
+    ImageOps.exif_transpose(image, in_place=True)
+    return fit(image, size, channels)
+
+
+def _convert(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels (mode {image.mode}) have no fixed range: save it with 8 bits")
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image if image.mode == mode else image.convert(mode)
