@@ -15,7 +15,6 @@ from incontrast.cli.tables import print_table
 from incontrast.compare.run import Comparison, sampled
 from incontrast.compare.run import compare as compare_strategies
 from incontrast.data import Source, read_source
-from incontrast.data.tables import odd_columns
 from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
@@ -107,7 +106,7 @@ def _doubts(first: Source, later: Source) -> Iterator[str]:
     """What a user may not have meant."""
     if first.path.resolve() == later.path.resolve():
         yield "OLD and NEW are the same: what is compared is more training, not an update."
-    for name in odd_columns(first.path):
+    for name in first.suspicious:
         yield (
             f"Column {name!r} of {first.path} is used as a number like the others: "
             "take it out if it is a label or an id."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from incontrast.domains.graphs.collection import GraphCollection
-from incontrast.domains.graphs.reading import checked_graphs
+from incontrast.domains.graphs.reading import read_graphs
 
 __all__ = ["json_graphs"]
 
@@ -26,85 +26,47 @@ def json_graphs(path: str | Path) -> GraphCollection:
         ValueError: Names the file and the line, and what is wrong with it.
     """
     path = Path(path)
-    edges: list[Tensor] = []
-    features: list[Tensor | None] = []
-    sizes: list[int] = []
-    with path.open(encoding="utf-8") as file:
-        try:
+    graphs: list[Any] = []
+    lines: list[str] = []
+    try:
+        with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    graph = _graph(line, f"{path}, line {number}")
-                    edges.append(graph[0])
-                    features.append(graph[1])
-                    sizes.append(graph[2])
-                    _check_like_first(features, f"{path}, line {number}")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not text in UTF-8: {error}") from error
-    if not edges:
+                    lines.append(f"{path}, line {number}")
+                    graphs.append(_graph(line, lines[-1]))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8: {error}") from error
+    if not graphs:
         raise ValueError(f"{path} holds no graph: give one in each line")
-    x = torch.cat([x for x in features if x is not None]) if features[0] is not None else None
-    try:
-        return checked_graphs(
-            x,
-            torch.cat(edges, dim=1),
-            torch.tensor([0, *sizes]).cumsum(0),
-            torch.tensor([0, *(pairs.shape[1] for pairs in edges)]).cumsum(0),
-        )
-    except ValueError as error:
-        raise ValueError(f"{path}: {error} (graphs are counted from 0)") from error
+    return read_graphs(graphs, called=lines.__getitem__)
 
 
-def _graph(line: str, where: str) -> tuple[Tensor, Tensor | None, int]:
-    """(2, edges) both ways, (nodes, features) or None, and the number of nodes."""
+def _graph(line: str, where: str) -> tuple[Tensor, Tensor | None, int | None]:
+    """(2, edges) both ways, (nodes, features) or None, and the number of nodes if it is told."""
     try:
         graph = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON: {error}") from error
     if not isinstance(graph, dict) or "edges" not in graph:
         raise ValueError(f'{where} must be {{"edges": [[0, 1], …], "x": [[…], …]}}')
-    pairs = _table(graph["edges"], torch.int64, where, "edges must be pairs of node numbers")
-    if len(pairs) == 0:
-        pairs = pairs.reshape(0, 2)
-    if pairs.shape[1] != 2:
-        raise ValueError(f"{where}: edges must be pairs of node numbers, got {pairs.shape[1]}")
-    if len(pairs) and int(pairs.min()) < 0:
-        raise ValueError(f"{where}: nodes are counted from 0, got {int(pairs.min())}")
-    x: Tensor | None = None
-    nodes = int(pairs.max()) + 1 if len(pairs) else 0
+    rule = "edges must be pairs of node numbers"
+    pairs = _tensor(graph["edges"], None, where, rule)
+    pairs = pairs.long().reshape(0, 2) if pairs.numel() == 0 else pairs
+    if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.dtype != torch.int64:
+        raise ValueError(f"{where}: {rule}, got shape {tuple(pairs.shape)} of {pairs.dtype}")
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    both = torch.unique(torch.cat([pairs, pairs.flip(1)]), dim=0) if len(pairs) else pairs
+    x = None
     if graph.get("x") is not None:
-        x = _table(graph["x"], torch.float32, where, "x must be a row of numbers for each node")
-        nodes = len(x)
-    elif "nodes" in graph:
-        if not isinstance(graph["nodes"], int) or isinstance(graph["nodes"], bool):
-            raise ValueError(f"{where}: nodes must be a number, got {graph['nodes']!r}")
-        nodes = graph["nodes"]
-    if nodes < 1:
-        raise ValueError(f"{where}: a graph needs at least one node")
-    if len(pairs) and int(pairs.max()) >= nodes:
-        raise ValueError(f"{where}: node {int(pairs.max())} has an edge, but there are {nodes}")
-    proper = pairs[pairs[:, 0] != pairs[:, 1]]
-    both = torch.cat([proper, proper.flip(1)])
-    return torch.unique(both, dim=0).T if len(both) else both.T, x, nodes
+        x = _tensor(graph["x"], torch.float64, where, "x must be a row of numbers for each node")
+    nodes = graph.get("nodes")
+    if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
+        raise ValueError(f"{where}: nodes must be a number of at least 1, got {nodes!r:.40}")
+    return both.T, x, nodes
 
 
-def _table(value: Any, kind: torch.dtype, where: str, rule: str) -> Tensor:
+def _tensor(value: Any, dtype: torch.dtype | None, where: str, rule: str) -> Tensor:
     try:
-        table = torch.tensor(value, dtype=torch.float64 if kind.is_floating_point else None)
-    except (TypeError, ValueError, RuntimeError) as error:
+        return torch.tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{where}: {rule}") from error
-    if table.numel() == 0 and not kind.is_floating_point:
-        return table.to(kind)
-    if table.dim() != 2 or (not kind.is_floating_point and table.is_floating_point()):
-        raise ValueError(f"{where}: {rule}, got shape {tuple(table.shape)}")
-    return table.to(kind)
-
-
-def _check_like_first(features: list[Tensor | None], where: str) -> None:
-    first, last = features[0], features[-1]
-    if (first is None) != (last is None):
-        raise ValueError(f"{where}: either all graphs have x or none")
-    if first is not None and last is not None and first.shape[1] != last.shape[1]:
-        raise ValueError(
-            f"{where}: nodes must have {first.shape[1]} features like the first, "
-            f"got {last.shape[1]}"
-        )

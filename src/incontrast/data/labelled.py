@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+
+from incontrast.streams import pick
 
 __all__ = ["Labelled"]
 
@@ -47,12 +48,6 @@ class Labelled:
         if chosen.dtype == np.bool_:
             chosen = chosen.nonzero()[0]
         chosen = chosen.astype(np.int64)
-        items: Any
-        if isinstance(self.items, list | tuple):
-            items = [self.items[index] for index in chosen]
-        elif isinstance(self.items, np.ndarray | Tensor):
-            items = self.items[chosen]
-        else:
-            items = self.items.select(torch.from_numpy(chosen))
+        items = pick(self.items, torch.from_numpy(chosen))
         labels = None if self.labels is None else self.labels[chosen]
         return Labelled(items, labels, self.classes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from incontrast.data.json_graphs import json_graphs
 from incontrast.data.labelled import Labelled
-from incontrast.data.tables import TABLES, read_table
+from incontrast.data.tables import TABLES, StoredRows, read_table
 from incontrast.data.tu import tu
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.graphs.domain import Graphs
@@ -31,6 +32,8 @@ from incontrast.domains.images.files import (
 from incontrast.domains.vectors import Vectors
 
 __all__ = ["Chunk", "Kind", "Source", "collect", "read_source", "resolve", "rows_at_once"]
+
+log = logging.getLogger(__name__)
 
 Kind = Literal["images", "vectors", "graphs"]
 
@@ -67,12 +70,18 @@ class Source:
         kind: What the items are.
         items: What ``Domain.collect`` takes: paths of images, rows of numbers, graphs.
         skipped: Files that cannot be read as images, and why; they are not among the items.
+        ids: A name for each item, if a table has them; else images have paths, others numbers.
+        labels: A label for each item, if a table has them.
+        suspicious: Columns that are features though their names say that they are none.
     """
 
     path: Path
     kind: Kind
     items: Any
     skipped: tuple[Skipped, ...] = ()
+    ids: Sequence[str] | None = None
+    labels: NDArray[Any] | None = None
+    suspicious: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -134,7 +143,8 @@ class Source:
                 yield self._decoded(domain, indices, strict)
             else:
                 items = _some(self.items, indices)
-                yield Chunk(domain.collect(items), [str(i) for i in indices.tolist()], ())
+                names = indices.tolist() if self.ids is None else self.ids[begin : begin + rows]
+                yield Chunk(domain.collect(items), [str(name) for name in names], ())
 
     def _decoded(self, domain: Domain, indices: torch.Tensor, strict: bool) -> Chunk:
         files = [self.items[index] for index in indices.tolist()]
@@ -166,7 +176,15 @@ class Source:
         return [str(self.path)]
 
 
-def read_source(path: str | Path, *, check: bool = True, strict: bool = False) -> Source:
+def read_source(
+    path: str | Path,
+    *,
+    check: bool = True,
+    strict: bool = False,
+    columns: Sequence[str] | None = None,
+    id: str | None = None,
+    label: str | None = None,
+) -> Source:
     """Items from a path.
 
     A folder with images in it or below it, or one image; a ``.npy``, ``.npz``, ``.csv``, ``.tsv``
@@ -178,25 +196,47 @@ def read_source(path: str | Path, *, check: bool = True, strict: bool = False) -
         check: Decode every image once, and leave out those that cannot be read. Without it they
             are found out when they are used; ``Source.chunks`` leaves them out then.
         strict: Refuse an image that cannot be read.
+        columns: The columns of a table that are features; all but label and id by default.
+        id: The column of a table that has a name for each item.
+        label: The column of a table that has a label for each item, which nothing learns from.
 
     Raises:
         ValueError: There is nothing at this path, or nothing that can be read.
     """
     path = Path(path).absolute()
+    suffix = path.suffix.lower()
+    chosen = next((name for name in (columns, id, label) if name is not None), None)
+    if chosen is not None and (path.is_dir() or suffix not in TABLES):
+        raise ValueError(f"{path} is no table: there is no column {chosen!r} to choose")
     if path.is_dir():
         return _folder(path, check, strict)
     if not path.exists():
         reason = "is a link that leads nowhere" if path.is_symlink() else "does not exist"
         raise ValueError(f"{path} {reason}: give a folder of images, or a file of items")
-    suffix = path.suffix.lower()
     if suffix in TABLES:
-        return Source(path, "vectors", read_table(path))
+        table = read_table(path, columns=columns, id=id, label=label)
+        if table.suspicious:
+            log.warning(
+                "%s: the column %r is taken as a feature: is it one? Choose by columns, id, label",
+                path,
+                table.suspicious[0],
+            )
+        return Source(
+            path,
+            "vectors",
+            table.rows,
+            ids=table.ids,
+            labels=table.labels,
+            suspicious=table.suspicious,
+        )
     if suffix == ".jsonl":
         return Source(path, "graphs", json_graphs(path))
     if is_image(path.name):
         return _images(path, [str(path)], check, strict)
+    if suffix in (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"):
+        raise ValueError(f"{path} is an archive: unpack it, and give the folder or file inside")
     raise ValueError(
-        f"{path} is of no kind that is known here: give a folder of images, a folder of TU graphs, "
+        f"{path} has an unsupported format: give a folder of images, a folder of TU graphs, "
         f"graphs as .jsonl, or vectors as {', '.join(TABLES)}"
     )
 
@@ -306,6 +346,6 @@ def _kind_of(domain: Domain) -> Kind | None:
 
 
 def _some(items: Any, indices: torch.Tensor) -> Any:
-    if isinstance(items, np.ndarray):
+    if isinstance(items, np.ndarray | StoredRows):
         return np.array(items[int(indices[0]) : int(indices[-1]) + 1])
     return items.select(indices)

@@ -1,98 +1,325 @@
-"""Vectors from files, for the command line: .npy stays on disk, .parquet where pyarrow is there."""
+"""Tables of numbers in files: .npy, .npz, .csv, .tsv and .parquet. Pickled objects never load."""
 
 from __future__ import annotations
 
+import csv
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
+from torch import Tensor
 
-from incontrast.data.arrays import arrays
+from incontrast.data.labelled import Labelled
 
-__all__ = ["TABLES", "odd_columns", "read_table"]
+__all__ = ["LARGEST", "TABLES", "StoredRows", "Table", "arrays", "read_table"]
 
 TABLES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
+LARGEST = 2 * 2**30
+"""Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
 NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
 ROWS = 65536  # looked at together
 
+Loaded = tuple[NDArray[Any], Sequence[str], dict[str, NDArray[Any]]]
 
-def read_table(path: Path) -> NDArray[Any]:
-    """(n, d) finite numbers. Pickled objects are never loaded.
+
+class StoredRows:
+    """The rows of a .npy file, which stay on disk until they are asked for.
+
+    They are read and not mapped: a file that shrinks under a memory map ends the process.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int):
+        self.path, self.shape, self.dtype, self.offset = path, shape, dtype, offset
+        self.ndim = len(shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, part: slice) -> NDArray[Any]:
+        start, stop, _ = part.indices(len(self))
+        width = self.shape[1]
+        place = self.offset + start * width * self.dtype.itemsize
+        count = (stop - start) * width
+        values = np.fromfile(self.path, self.dtype, count, offset=place)
+        if len(values) != count:
+            raise ValueError(f"{self.path} was shortened while it was read: run it again")
+        return values.reshape(-1, width)
+
+    def select(self, indices: Tensor) -> NDArray[Any]:
+        """These rows, in this order."""
+        return np.concatenate([self[index : index + 1] for index in indices.tolist()])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What a file of numbers holds.
+
+    Args:
+        rows: (n, d) finite numbers: an array, or ``StoredRows``.
+        features: The names of the columns, where the file tells.
+        labels: (n,) a label for each row, if asked for.
+        ids: (n,) a name for each row, if asked for.
+    """
+
+    rows: Any
+    features: tuple[str, ...] = ()
+    labels: NDArray[Any] | None = None
+    ids: tuple[str, ...] | None = None
+
+    @property
+    def suspicious(self) -> tuple[str, ...]:
+        """Features whose names say that they are none."""
+        return tuple(name for name in self.features if name.lower() in NO_FEATURES)
+
+
+def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
+    """Rows of numbers from a file: items (n, d) float32.
+
+    Args:
+        path: A file that ends in .npy, .npz, .csv, .tsv or .parquet; see ``read_table``.
+        label: Where the labels are: the name of a column, or of an array in a .npz.
 
     Raises:
-        ValueError: The file is damaged, or is no table of finite numbers.
+        ValueError: The file is missing or damaged, or is no table of finite numbers.
+    """
+    table = read_table(Path(path), label=label)
+    rows = np.asarray(table.rows, np.float32)
+    if table.labels is None:
+        return Labelled(rows)
+    classes, labels = np.unique(table.labels, return_inverse=True)
+    return Labelled(rows, labels.astype(np.int64), tuple(str(name) for name in classes))
+
+
+def read_table(
+    path: Path,
+    *,
+    columns: Sequence[str] | None = None,
+    label: str | None = None,
+    id: str | None = None,
+) -> Table:
+    """The numbers of a file.
+
+    A text file may begin with a line of column names and be separated by commas, semicolons or
+    tabs. A column without a name (row numbers, as pandas writes them) is left out.
+
+    Args:
+        path: A file with one of the endings in ``TABLES``.
+        columns: The columns that are features; all but label and id by default.
+        label: A column (or an array in a .npz) of labels.
+        id: A column (or an array in a .npz) of names for the rows.
+
+    Raises:
+        ValueError: The file is missing, damaged, too large, or no table of finite numbers.
     """
     kind = path.suffix.lower()
+    if kind not in TABLES:
+        raise ValueError(f"{path} must end in {', '.join(TABLES)} to be read as a table")
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    asked = [name for name in (label, id) if name is not None]
     if kind == ".npy":
-        return _mapped(path)
-    if kind == ".parquet":
-        return _parquet(path)
-    rows: NDArray[np.float32] = arrays(path).items
-    return rows
-
-
-def odd_columns(path: Path) -> list[str]:
-    """Columns of a text file whose names say that they are no features."""
-    if path.suffix.lower() not in (".csv", ".tsv"):
-        return []
-    with path.open(encoding="utf-8", errors="replace") as file:
-        header = file.readline()
-    names = [name.strip(" \"'\r\n") for name in header.split("\t" if "\t" in header else ",")]
-    return [name for name in names if name.lower() in NO_FEATURES]
-
-
-def _mapped(path: Path) -> NDArray[Any]:
-    """The rows of a .npy file, which stay on disk until they are used."""
-    try:
-        # Copy on write: torch takes no array that may not be written to.
-        rows: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        with path.open("rb") as file:
-            begin = file.read(6)
-        if begin != b"\x93NUMPY":
-            raise ValueError(f"{path} is no .npy file") from error
-        if "pickle" in str(error) or "Python objects" in str(error):
+        if asked or columns is not None:
+            name = [*asked, *(columns or ())][0]
             raise ValueError(
-                f"{path} holds Python objects, which could run code and are never loaded: "
-                "save an array of numbers"
-            ) from error
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(rows, np.ndarray):
-        raise ValueError(f"{path} holds several arrays: give it the name .npz")
+                f"{path} holds one array and no column {name!r}: use .npz, .csv or .parquet"
+            )
+        rows: Any = _stored(path)
+        _check(rows, path)
+        return Table(rows)
+    read = {".npz": _read_npz, ".parquet": _read_parquet}.get(kind, _read_text)
+    rows, features, beside = read(path, columns, asked)
     _check(rows, path)
-    return rows
+    for name, values in beside.items():
+        if values.shape != rows.shape[:1]:
+            raise ValueError(
+                f"{path} has {len(rows)} rows but {name!r} of shape {values.shape}: "
+                "give one for each row"
+            )
+    ids = None if id is None else tuple(str(value) for value in beside[id].tolist())
+    with np.errstate(over="ignore"):
+        rows = rows.astype(np.float32)
+    _check(rows, path)  # a double may be too large for a float
+    return Table(rows, tuple(features), None if label is None else beside[label], ids)
 
 
-def _parquet(path: Path) -> NDArray[Any]:
+def _stored(path: Path) -> StoredRows | NDArray[Any]:
+    try:
+        with path.open("rb") as file:
+            if file.read(6) != npy.MAGIC_PREFIX:
+                raise ValueError("it is no .npy file")
+            file.seek(0)
+            version = npy.read_magic(file)
+            header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, by_column, dtype = header(file)
+            if dtype.hasobject:
+                raise ValueError(
+                    "it holds Python objects, which could run code and are never loaded; "
+                    "save an array of numbers"
+                )
+            size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object))
+            if min(shape, default=0) < 0 or path.stat().st_size - file.tell() < size:
+                raise ValueError(f"it ends before the {size} bytes that its header tells")
+            if len(shape) == 2 and size and not by_column:
+                return StoredRows(path, shape, dtype, file.tell())
+            _check_size(size, path)
+            file.seek(0)
+            whole: NDArray[Any] = np.load(file, allow_pickle=False)
+            return whole
+    except Exception as error:  # damaged headers make NumPy raise nearly anything
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Loaded:
+    if columns is not None:
+        raise ValueError(f"{path} has no names of columns to choose from: use .csv or .parquet")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        _check_size(size, path)
+        with np.load(path, allow_pickle=False) as content:
+            members: dict[str, NDArray[Any]] = {name: content[name] for name in content.files}
+    except Exception as error:  # damaged archives and headers make NumPy raise nearly anything
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    for name in asked:
+        if name not in members:
+            raise ValueError(f"{path} has no array {name!r}: it has {sorted(members)}")
+    beside = {name: members.pop(name) for name in dict.fromkeys(asked)}
+    if len(members) != 1:
+        raise ValueError(
+            f"{path} must hold one array (besides labels and ids, if they are named), "
+            f"got {sorted(members)}"
+        )
+    return next(iter(members.values())), (), beside
+
+
+def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Loaded:
+    _check_size(path.stat().st_size, path)
+    first, delimiter = _first_line(path)
+    counted = [text for text in first if text != ""] == [str(i) for i in range(len(first))]
+    # A line 0, 1, 2, … is what pandas writes above columns without names.
+    named = not any(map(_is_number, first)) or (counted and len(first) > 1)
+    named = named or not {*asked, *(columns or ())}.isdisjoint(first)
+    names = first if named else []
+    features = _features(path, names, columns, asked) if named or asked or columns else None
+    # Text becomes numbers while it is read, so that one pass also sees lines of another length.
+    converters: dict[int | str, Callable[[str], float]] = {
+        column: lambda text: 0.0
+        for column in range(len(first))
+        if features is not None and column not in features
+    }
+    codes: dict[str, dict[str, int]] = {name: {} for name in asked}
+    for name, known in codes.items():
+        converters[names.index(name)] = lambda text, known=known: float(  # type: ignore[misc]
+            known.setdefault(text.strip(), len(known))
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a file without rows, which is refused below
+            table = np.loadtxt(
+                path,
+                comments=None,
+                delimiter=delimiter,
+                skiprows=int(named),
+                ndmin=2,
+                encoding="utf-8-sig",
+                quotechar='"',
+                converters=converters,
+            )
+    except (ValueError, csv.Error) as error:
+        reason = str(error).split(";")[0]  # what follows is about numpy
+        raise ValueError(f"{path} must hold numbers only: {reason}") from error
+    if len(table) == 0:
+        raise ValueError(f"{path} has names of columns but no rows")
+    if table.shape[1] != len(first):
+        raise ValueError(
+            f"{path} has {len(first)} names of columns but {table.shape[1]} columns of numbers"
+        )
+    beside = {
+        name: np.array(list(known))[table[:, names.index(name)].astype(np.int64)]
+        for name, known in codes.items()
+    }
+    if features is None:
+        return table, (), beside
+    return table[:, features], [names[column] for column in features], beside
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Loaded:
     try:
         from pyarrow import ArrowException
-        from pyarrow.parquet import read_table as read
+        from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise ValueError(
             f'{path}: reading Parquet needs pyarrow, pip install "incontrast[parquet]"'
         ) from error
     try:
-        table = read(path)
-        columns = [column.to_numpy() for column in table.itercolumns()]
+        with ParquetFile(path) as file:
+            about, names = file.metadata, file.schema_arrow.names
+            groups = [about.row_group(number) for number in range(about.num_row_groups)]
+            values = sum(
+                group.column(column).num_values
+                for group in groups
+                for column in range(group.num_columns)
+            )
+            _check_size(8 * values, path)
+            chosen = [names[column] for column in _features(path, names, columns, asked)]
+            table = file.read(columns=list(dict.fromkeys([*chosen, *asked])))
+            features = [table.column(name).to_numpy() for name in chosen]
+            beside = {name: table.column(name).to_numpy() for name in asked}
     except (ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    if len(columns) == 1 and len(columns[0]) and isinstance(columns[0][0], np.ndarray):
-        columns = list(np.stack(columns[0]).T)  # one column of lists
-    texts = [
-        name
-        for name, column in zip(table.column_names, columns, strict=False)
-        if column.dtype.kind not in "fiub"
-    ]
-    if texts:
-        raise ValueError(f"{path} must hold numbers only: column {texts[0]!r} holds others")
-    rows = np.stack(columns, axis=1) if columns else np.empty((0, 0))
-    _check(rows, path)
-    return rows.astype(np.float32)
+    if len(features) == 1 and len(features[0]) and isinstance(features[0][0], np.ndarray):
+        if len({row.shape for row in features[0]}) > 1:
+            raise ValueError(f"{path} must hold lists of one length in column {chosen[0]!r}")
+        return np.stack(features[0]), (), beside  # one column of lists
+    for name, column in zip(chosen, features, strict=True):
+        if column.dtype.kind not in "fiub":
+            raise ValueError(f"{path} must hold numbers only: column {name!r} holds others")
+    return np.stack(features, axis=1) if features else np.empty((0, 0)), chosen, beside
 
 
-def _check(rows: NDArray[Any], path: Path) -> None:
-    if rows.ndim == 2 and rows.size == 0:
+def _features(
+    path: Path, names: Sequence[str], columns: Sequence[str] | None, asked: list[str]
+) -> list[int]:
+    """The places of the columns that are features: those asked for, or all others that have names.
+
+    Raises:
+        ValueError: A column that was asked for is not there.
+    """
+    for name in [*asked, *(columns or ())]:
+        if name not in names:
+            found = list(names) if names else "no line of column names"
+            raise ValueError(f"{path} has no column {name!r}: it has {found}")
+    if columns is not None:
+        return [names.index(name) for name in columns]
+    return [place for place, name in enumerate(names) if name != "" and name not in asked]
+
+
+def _first_line(path: Path) -> tuple[list[str], str]:
+    """The cells of the first line, and what separates them."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            line = file.readline()
+        if not line.strip():
+            raise ValueError(f"{path} is empty, or its first line is")
+        delimiter = max(",;\t", key=line.count)
+        return [text.strip() for text in next(csv.reader([line], delimiter=delimiter))], delimiter
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8: {error}") from error
+    except csv.Error as error:
+        raise ValueError(f"{path} has a first line that cannot be read: {error}") from error
+
+
+def _check(rows: Any, path: Path) -> None:
+    if rows.ndim == 2 and 0 in rows.shape:
         raise ValueError(f"{path} holds no rows (shape {rows.shape})")
     if rows.ndim != 2:
         raise ValueError(f"{path} must hold a table (n, d), got shape {rows.shape}")
@@ -103,5 +330,21 @@ def _check(rows: NDArray[Any], path: Path) -> None:
         if not finite.all():
             raise ValueError(
                 f"{path} must hold finite numbers, got nan or infinite in row "
-                f"{start + int(finite.argmin())} (counted from 0): mend or remove it"
+                f"{start + int(finite.argmin())} (counted from 0): fix or remove it"
             )
+
+
+def _check_size(size: int, path: Path) -> None:
+    if size > LARGEST:
+        raise ValueError(
+            f"{path} holds {size / 2**30:.1f} GiB, more than the {LARGEST / 2**30:.0f} GiB that "
+            "are read into memory: save its rows as .npy, which stays on disk, or divide it"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -84,7 +84,7 @@ class Vectors(ArgumentDomain):
         elif isinstance(items, Dataset):
             items = [np.asarray(row) for row in dataset_items(items)]
         try:
-            rows = torch.as_tensor(np.asarray(items) if isinstance(items, list) else items)
+            rows = items if isinstance(items, Tensor) else torch.as_tensor(np.asarray(items))
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"vectors must form a (n, {self.dim}) table of numbers, "

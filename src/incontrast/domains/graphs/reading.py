@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -15,11 +15,17 @@ from incontrast.domains.graphs.collection import GraphCollection, NodeLabels
 
 __all__ = ["checked_graphs", "local_degree_profile", "read_graphs"]
 
+MOST_NODES = 2**24  # of graphs without features, which a few bytes of text can ask for
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def read_graphs(items: Any) -> GraphCollection:
-    """A collection of what PyG calls ``Data``, or of pairs (edge_index, x) where x may be None."""
+def read_graphs(items: Any, called: Callable[[int], str] = "graph {}".format) -> GraphCollection:
+    """A collection of what PyG calls ``Data``, or of pairs (edge_index, x) where x may be None.
+
+    Args:
+        items: The graphs; a pair may have a third part, the number of nodes where x is None.
+        called: The name of a graph in messages.
+    """
     if isinstance(items, Dataset) and not isinstance(items, Iterable):
         items = dataset_items(items)
     if not isinstance(items, Iterable) or isinstance(items, str):
@@ -27,27 +33,35 @@ def read_graphs(items: Any) -> GraphCollection:
             f"graphs must come as a list or a data set, got {type(items).__name__}: "
             "give [graph] for a single one"
         )
-    parts = [_parts(item, number) for number, item in enumerate(items)]
+    parts = [_parts(item, called(number)) for number, item in enumerate(items)]
     if not parts:
         raise ValueError("there are no graphs: give at least one")
     edge_indices, features, sizes = zip(*parts, strict=True)
-    present = [x is not None for x in features]
-    if any(present) and not all(present):
-        raise ValueError(
-            f"either all graphs have node features or none, got some for graph "
-            f"{present.index(True)} and none for graph {present.index(False)}"
-        )
     for number, x in enumerate(features):
+        if (x is None) != (features[0] is None):
+            some, none = (number, 0) if features[0] is None else (0, number)
+            raise ValueError(
+                "either all graphs have node features or none, "
+                f"got some for {called(some)} and none for {called(none)}"
+            )
         if x is not None and x.shape[1] != features[0].shape[1]:
             raise ValueError(
-                f"nodes must have {features[0].shape[1]} features like those of graph 0, "
-                f"got {x.shape[1]} in graph {number}"
+                f"nodes must have {features[0].shape[1]} features like those of {called(0)}, "
+                f"got {x.shape[1]} in {called(number)}"
             )
+    if features[0] is None and sum(sizes) > MOST_NODES:
+        largest = max(sizes)
+        raise ValueError(
+            f"graphs without features must have {MOST_NODES} nodes at most in all, got {sum(sizes)}"
+            f", of which {called(sizes.index(largest))} has {largest}: is the number of a node "
+            "wrong? Else divide the data, or give the nodes features"
+        )
     return checked_graphs(
-        torch.cat(features).float() if all(present) else None,
+        torch.cat(features).float() if features[0] is not None else None,
         torch.cat([edge_index.long() for edge_index in edge_indices], dim=1),
         _pointer(sizes),
         _pointer(edge_index.shape[1] for edge_index in edge_indices),
+        called=called,
     )
 
 
@@ -57,18 +71,20 @@ def checked_graphs(
     node_ptr: Tensor,
     edge_ptr: Tensor,
     node_labels: NodeLabels = (),
+    *,
+    called: Callable[[int], str] = "graph {}".format,
 ) -> GraphCollection:
     """A collection of these columns, with sorted edges; degree profiles where ``x`` is None."""
     nodes, sizes = int(node_ptr[-1]), node_ptr.diff()
     if bool((sizes == 0).any()):
-        raise ValueError(f"graph {int((sizes == 0).nonzero()[0])} has no nodes: leave it out")
+        raise ValueError(f"{called(int((sizes == 0).nonzero()[0]))} has no nodes: leave it out")
     edge_graph = torch.repeat_interleave(edge_ptr.diff())
     outside = ((edge_index < 0) | (edge_index >= sizes[edge_graph])).any(dim=0)
     if bool(outside.any()):
         edge = int(outside.nonzero()[0])
         graph = int(edge_graph[edge])
         raise ValueError(
-            f"edges of graph {graph} must join its nodes 0 to {int(sizes[graph]) - 1}, "
+            f"edges of {called(graph)} must join its nodes 0 to {int(sizes[graph]) - 1}, "
             f"got an edge from {int(edge_index[0, edge])} to {int(edge_index[1, edge])}"
         )
     if x is not None and not bool(torch.isfinite(x).all()):
@@ -76,7 +92,7 @@ def checked_graphs(
         graph = int(torch.searchsorted(node_ptr, node, right=True)) - 1
         raise ValueError(
             f"features must be finite, got NaN or infinity at node {node - int(node_ptr[graph])} "
-            f"of graph {graph}: drop such graphs or fill the gaps first"
+            f"of {called(graph)}: drop such graphs or fill the gaps first"
         )
     offset = node_ptr[edge_graph]
     order = (edge_index[0] + offset) * int(sizes.max()) + edge_index[1]
@@ -118,31 +134,31 @@ def local_degree_profile(edge_index: Tensor, nodes: int) -> Tensor:
     return torch.stack(columns, dim=1).float()
 
 
-def _parts(item: Any, number: int) -> tuple[Tensor, Tensor | None, int]:
+def _parts(item: Any, name: str) -> tuple[Tensor, Tensor | None, int]:
     """Edges, features and the number of nodes of one graph."""
     nodes: int | None = None
     if hasattr(item, "edge_index"):
         edge_index, x = item.edge_index, item.x
         if x is None and "num_nodes" in item:
             nodes = int(item.num_nodes)
-    elif isinstance(item, tuple | list) and len(item) == 2:
-        edge_index, x = item
+    elif isinstance(item, tuple | list) and len(item) in (2, 3):
+        edge_index, x, nodes = (*item, None)[:3]
     else:
         raise ValueError(
-            f"graph {number} must be a torch_geometric Data or a pair (edge_index, x), "
+            f"{name} must be a torch_geometric Data or a pair (edge_index, x), "
             f"got {type(item).__name__}"
         )
-    edge_index = _tensor(edge_index, f"edge_index of graph {number}")
+    edge_index = _tensor(edge_index, f"edge_index of {name}")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.dtype not in _INTEGERS:
         raise ValueError(
-            f"edge_index of graph {number} must be integers of shape (2, edges), "
+            f"edge_index of {name} must be integers of shape (2, edges), "
             f"got {edge_index.dtype} of shape {tuple(edge_index.shape)}"
         )
     if x is not None:
-        x = _tensor(x, f"features of graph {number}")
+        x = _tensor(x, f"features of {name}")
         if x.dim() != 2 or x.is_complex():
             raise ValueError(
-                f"features of graph {number} must be numbers of shape (nodes, features), "
+                f"features of {name} must be numbers of shape (nodes, features), "
                 f"got {x.dtype} of shape {tuple(x.shape)}"
             )
         nodes = x.shape[0]
