@@ -208,7 +208,7 @@ def report(
     scale: Scale = "small",
 ) -> None:
     """Write everything into one HTML file that needs nothing else."""
-    from incontrast.report import save
+    from incontrast.report.page import save
     from paper.page import paper_page
 
     summary = _summary(rows, scale)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from incontrast import Objective
-from incontrast.report import render
+from incontrast.report.page import render
 from paper.__main__ import app
 from paper.grid import describe
 from paper.longer import longer_table

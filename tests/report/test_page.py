@@ -10,20 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from incontrast.report import (
-    Cell,
-    Column,
-    Facts,
-    Figure,
-    Page,
-    Section,
-    Table,
-    Text,
-    Verdict,
-    Verdicts,
-    render,
-    save,
-)
+from incontrast.report import page as parts
 from incontrast.report.figures import INK, SERIES, svg
 
 
@@ -37,31 +24,38 @@ def drawing(name: str) -> str:
     return svg(draw, name=name, title='loss "of all" & more')
 
 
-def page() -> Page:
-    table = Table(
+def page() -> parts.Page:
+    table = parts.Table(
         title="Speed-ups",
-        columns=(Column("strategy"), Column("time", number=True, group="PROTEINS", hint="why")),
+        columns=(
+            parts.Column("strategy"),
+            parts.Column("time", number=True, group="PROTEINS", hint="why"),
+        ),
         rows=(
-            (Cell("a < b"), Cell("2.0×", sort=2.0, mark="best", note="paper 3×")),
-            (Cell("c"), Cell("never")),
+            (parts.Cell("a < b"), parts.Cell("2.0×", sort=2.0, mark="best", note="paper 3×")),
+            (parts.Cell("c"), parts.Cell("never")),
         ),
         caption="What to see.",
     )
-    return Page(
+    return parts.Page(
         title="A <b>page</b>",
         lead="With `code` and **strong** words.",
         sections=(
-            Section("One", (Text("First.\n\nSecond."), Facts((("cells", "3", "of 4"),)))),
-            Section(
+            parts.Section(
+                "One", (parts.Text("First.\n\nSecond."), parts.Facts((("cells", "3", "of 4"),)))
+            ),
+            parts.Section(
                 "Two",
                 (
                     table,
-                    Figure(title="Curve", svg=drawing("one"), caption="Down."),
-                    Figure(title="Again", svg=drawing("two"), caption="Down."),
-                    Verdicts((Verdict(claim="It holds.", standing="holds", because="of this"),)),
+                    parts.Figure(title="Curve", svg=drawing("one"), caption="Down."),
+                    parts.Figure(title="Again", svg=drawing("two"), caption="Down."),
+                    parts.Verdicts(
+                        (parts.Verdict(claim="It holds.", standing="holds", because="of this"),)
+                    ),
                 ),
             ),
-            Section("Three", ()),
+            parts.Section("Three", ()),
         ),
         foot="Made today.",
     )
@@ -97,7 +91,7 @@ class Well(HTMLParser):
 
 
 def test_a_page_is_well_formed_and_stands_alone(tmp_path: Path) -> None:
-    save(page(), tmp_path / "page.html")
+    parts.save(page(), tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     parser = Well()
     parser.feed(text)
@@ -111,7 +105,7 @@ def test_a_page_is_well_formed_and_stands_alone(tmp_path: Path) -> None:
 
 
 def test_words_of_others_are_only_words() -> None:
-    text = render(page())
+    text = parts.render(page())
     assert "A &lt;b&gt;page&lt;/b&gt;" in text
     assert "a &lt; b" in text
     assert "<code>code</code>" in text
@@ -119,7 +113,7 @@ def test_words_of_others_are_only_words() -> None:
 
 
 def test_cells_sort_by_what_they_mean() -> None:
-    text = render(page())
+    text = parts.render(page())
     assert 'data-sort="2.0"' in text
     assert "paper 3×" in text
     assert text.count("data-sort=") == 1, "a cell without a figure comes last"
@@ -136,7 +130,9 @@ def test_a_figure_takes_its_colours_from_the_page() -> None:
 
 def test_a_row_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(ValueError, match="table 'T' has 1 columns, got a row of 2 cells"):
-        Table(title="T", columns=(Column("a"),), rows=((Cell("1"), Cell("2")),))
+        parts.Table(
+            title="T", columns=(parts.Column("a"),), rows=((parts.Cell("1"), parts.Cell("2")),)
+        )
 
 
 def test_reports_need_no_torch() -> None:

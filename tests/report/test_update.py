@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from incontrast.report import render
 from incontrast.report.neighbours import neighbour_figure
+from incontrast.report.page import render
 from incontrast.report.update import update_page
 
 EPOCHS = [
@@ -124,3 +124,30 @@ def test_neighbours_as_pictures() -> None:
     assert svg.count("<image") == 4  # 3, 5 before, 5 and 6 after
     assert svg.count("forgotten") == 1  # 4 is gone
     assert svg.count("stroke=") == 1  # 6 is new among the neighbours
+
+
+def test_figures_that_are_not_finite() -> None:
+    """JSON has no nan: it is None in the files of a workspace."""
+    nothing = {"old": None, "new": None, "all": None}
+    outcome = {
+        **RECORD["outcome"],
+        "loss": {"before": {"old": 1.0, "new": 2.0, "all": 1.5}, "after": nothing},
+        "change_ratio": {
+            "before": {"lower": 0.4, "median": float("inf"), "upper": None},
+            "after": {"lower": None, "median": 0.7, "upper": 0.9},
+        },
+        "history": [{**epoch, "loss": None, "lr": None} for epoch in EPOCHS],
+    }
+    evaluation = {
+        **EVALUATION,
+        "health": {
+            "before": {"effective_rank": None, "uniformity": None},
+            "after": {"effective_rank": 31.0, "uniformity": float("nan")},
+        },
+        "movement": {"cosine": [None, 0.9, None], "overlap": None, "examples": EXAMPLES},
+    }
+    html = page(record={**RECORD, "outcome": outcome}, evaluation=evaluation)
+    assert "Effective rank not finite → 31.0, uniformity not finite." in html
+    assert "is 0.900 (not finite to not finite); on average not finite of" in html
+    assert html.count("not finite") == 12
+    assert "Training loss and learning rate over epochs" in html

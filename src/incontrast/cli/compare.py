@@ -18,8 +18,8 @@ from incontrast.data import Source, read_source
 from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
-from incontrast.report import Facts, Figure, Page, Section, Table, Text, save
 from incontrast.report.figures import SERIES, can_draw, svg
+from incontrast.report.page import Facts, Figure, Page, Section, Table, Text, save
 from incontrast.training.progress import Progress, ProgressCallback
 
 __all__ = ["compare"]

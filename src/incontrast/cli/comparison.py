@@ -8,7 +8,7 @@ from typing import Any
 from incontrast.compare.recommend import Attempt
 from incontrast.compare.trace import Trace
 from incontrast.parity import EvaluationLoss
-from incontrast.report import Cell, Column, Table
+from incontrast.report.page import Cell, Column, Table
 
 __all__ = ["CAPTION", "plot_losses", "strategies_table"]
 

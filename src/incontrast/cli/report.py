@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from incontrast.cli.command import Answer
 from incontrast.cli.output import counted
-from incontrast.report import save
+from incontrast.report.page import save
 from incontrast.report.update import update_page
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.status import refused_candidate, sentence

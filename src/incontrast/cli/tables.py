@@ -11,7 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from incontrast.cli.output import plain
-from incontrast.report import Cell, Table, Verdict
+from incontrast.report.page import Cell, Table, Verdict
 
 __all__ = ["print_table", "print_verdicts"]
 
