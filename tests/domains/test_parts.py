@@ -94,7 +94,7 @@ def test_views_of_parts_are_views_of_the_whole(
             generator = Generator().manual_seed(seed)
             part = Part(domain.join(mine), share.start, sources, lambda batch: batch)
             parts.append(domain.views_of_part(part, generator))
-            # Whoever draws next goes on where one process would.
+            # Whoever draws next continues where one process would.
             after.add(int(torch.randint(2**62, (), generator=generator)))
         for view, pieces in zip(expected, zip(*parts, strict=True), strict=True):
             for one, many in zip(columns(view), columns(domain.join(list(pieces))), strict=True):

@@ -9,16 +9,16 @@ from torch import Generator
 from incontrast import TensorCollection, Vectors, check_domain
 
 
-def bound(blobs, **settings) -> Vectors:
+def fitted(blobs, **settings) -> Vectors:
     return Vectors(8, **settings).fit_statistics(TensorCollection(blobs(200)))
 
 
 def test_features_are_standardised_by_the_first_data(blobs) -> None:
     rows = blobs(200)
-    prepared = bound(blobs).prepare(rows)
+    prepared = fitted(blobs).prepare(rows)
     torch.testing.assert_close(prepared.mean(0), torch.zeros(8), atol=1e-5, rtol=0)
     torch.testing.assert_close(prepared.std(0, correction=0), torch.ones(8), atol=1e-4, rtol=0)
-    assert bound(blobs).fit_statistics(TensorCollection(rows + 100)) == bound(blobs)
+    assert fitted(blobs).fit_statistics(TensorCollection(rows + 100)) == fitted(blobs)
 
 
 def test_a_feature_that_hardly_varies_cannot_blow_up() -> None:
@@ -34,7 +34,7 @@ def test_a_feature_that_hardly_varies_cannot_blow_up() -> None:
 
 def test_views_drop_and_shake_features(blobs) -> None:
     rows = blobs(500)
-    domain = bound(blobs, drop=0.3, noise=0.0)
+    domain = fitted(blobs, drop=0.3, noise=0.0)
     prepared = domain.prepare(rows)
     first, second = domain.views(rows, Generator().manual_seed(0))
     for view in (first, second):
@@ -42,12 +42,12 @@ def test_views_drop_and_shake_features(blobs) -> None:
         assert (view[changed] == 0).all()
         assert changed.float().mean().item() == pytest.approx(0.3, abs=0.02)
     assert not torch.equal(first, second)
-    shaken = bound(blobs, drop=0.0, noise=0.2).views(rows, Generator().manual_seed(0))[0]
+    shaken = fitted(blobs, drop=0.0, noise=0.2).views(rows, Generator().manual_seed(0))[0]
     assert (shaken - prepared).std().item() == pytest.approx(0.2, rel=0.05)
 
 
 def test_views_do_not_depend_on_the_rest_of_the_batch(blobs) -> None:
-    domain, rows = bound(blobs), blobs(6)
+    domain, rows = fitted(blobs), blobs(6)
     other = torch.cat([rows[:3], rows[3:] * 50])
     for mine, theirs in zip(
         domain.views(rows, Generator().manual_seed(0)),

@@ -39,7 +39,7 @@ def f(a: Tensor, b: Tensor) -> float:
 
 
 def partitions(anchors: Pair, old: Pair, new: Pair) -> list[dict[str, float]]:
-    """f⁺ and f⁺ + K·E_P for the noise P = X, ΔX, X′, of every anchor."""
+    """f⁺ and f⁺ + K·E_P for negatives from P = X, ΔX, X′, of every anchor."""
     found = []
     for i in range(len(anchors[0])):
         a, positive = anchors[0][i], f(anchors[0][i], anchors[1][i])
@@ -49,12 +49,12 @@ def partitions(anchors: Pair, old: Pair, new: Pair) -> list[dict[str, float]]:
             mean[name] = sum(values) / len(values)
         mean["X′"] = (1 - ALPHA) * mean["X"] + ALPHA * mean["ΔX"]
         found.append(
-            {"f⁺": positive} | {name: positive + K * noise for name, noise in mean.items()}
+            {"f⁺": positive} | {name: positive + K * negatives for name, negatives in mean.items()}
         )
     return found
 
 
-def test_bias_of_inference_and_fine_tuning_is_that_of_table_2() -> None:
+def test_bias_of_no_update_and_fine_tuning_is_that_of_table_2() -> None:
     old, new = pair(0, 7), pair(1, 5)
     on_old, on_new = partitions(old, old, new), partitions(new, old, new)
     log_ratio = [math.log(z["X′"] / z["X"]) for z in on_old]  # log r^{X→X′}
@@ -79,7 +79,7 @@ def test_retraining_and_icl_have_no_bias(dtype: torch.dtype, growth_ratio: float
             torch.testing.assert_close(part, torch.zeros_like(part), rtol=0.0, atol=1e-10)
 
 
-def test_the_old_bias_of_inference_is_nce_ii_itself() -> None:
+def test_the_old_bias_of_no_update_is_nce_ii_itself() -> None:
     measured = made(pair(0, 7), pair(1, 5))
     assert measured.old is not None
     nce_ii = incremental_info_nce(
@@ -157,7 +157,7 @@ def test_risks_under_two_objectives_do_not_compare() -> None:
 def test_old_items_repel_each_other_from_a_certain_retention(
     new_logit: float, margin: float
 ) -> None:
-    """The force on E_X turns at ρ = α·r / (1 − α + α·r), as docs/explanation/theory.md derives it."""
+    """The force on E_X turns at ρ = α·r / (1 − α + α·r): docs/explanation/theory.md derives it."""
     positive, old, new = (
         torch.tensor(logit, dtype=torch.float64) for logit in ([4.0], [[1.0]], [[new_logit]])
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from incontrast import TensorCollection, Vectors
-from incontrast.evaluate import evaluation_loss, measure
+from incontrast.evaluate import measure
 from incontrast.evaluate import population as module
 from incontrast.evaluate.population import population
 from incontrast.loss import Objective
@@ -79,11 +79,11 @@ def test_views_are_fixed_and_samples_too(blobs) -> None:
     domain = Vectors(8).fit_statistics(TensorCollection(blobs(50)))
     encoder = domain.encoder().eval()
     increment = Increment(TensorCollection(blobs(50)), TensorCollection(blobs(30, seed=1)), 50)
-    whole = evaluation_loss(encoder, domain, increment)
-    assert whole == evaluation_loss(encoder, domain, increment)
-    assert whole != evaluation_loss(encoder, domain, increment, seed=1)
-    part = evaluation_loss(encoder, domain, increment, sample=20)
-    assert part == evaluation_loss(encoder, domain, increment, sample=20)
+    whole = measure(encoder, domain, increment).evaluation_loss()
+    assert whole == measure(encoder, domain, increment).evaluation_loss()
+    assert whole != measure(encoder, domain, increment, seed=1).evaluation_loss()
+    part = measure(encoder, domain, increment, sample=20).evaluation_loss()
+    assert part == measure(encoder, domain, increment, sample=20).evaluation_loss()
     assert part != whole
     assert part.all == pytest.approx(whole.all, rel=0.2)
 
@@ -95,3 +95,12 @@ def test_measuring_does_not_touch_the_encoder(blobs) -> None:
     measure(encoder, domain, Increment(None, TensorCollection(blobs(20)), 0))
     for name, value in encoder.state_dict().items():
         assert torch.equal(before[name], value)
+
+
+def test_the_encoder_s_own_device_is_taken(blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else the machine has."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    domain = Vectors(8).fit_statistics(TensorCollection(blobs(50)))
+    increment = Increment(None, domain.collect(blobs(50)), 0)
+    loss = measure(domain.encoder().eval(), domain, increment, sample=10).evaluation_loss()
+    assert loss.new > 0.0

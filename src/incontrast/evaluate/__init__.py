@@ -1,4 +1,4 @@
-"""How good is an encoder: the true loss over X′, what labels say, signs of collapse, bias."""
+"""How good is an encoder: the loss over X′, what labels say, signs of collapse, bias, drift."""
 
 from incontrast.evaluate.bias import Bias, Biases, OldNew, RiskBound, bias, risk_bound
 from incontrast.evaluate.collapse import alignment, effective_rank, uniformity
@@ -7,7 +7,6 @@ from incontrast.evaluate.population import (
     EvaluationLoss,
     Population,
     Quartiles,
-    evaluation_loss,
     measure,
 )
 from incontrast.evaluate.probes import (
@@ -31,7 +30,6 @@ __all__ = [
     "alignment",
     "bias",
     "effective_rank",
-    "evaluation_loss",
     "fit_svm",
     "knn_accuracy",
     "measure",

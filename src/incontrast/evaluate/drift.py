@@ -103,10 +103,10 @@ def measure_drift(
     domain: Domain,
     increment: Increment,
     *,
+    significance: float = 0.05,
     objective: Objective,
     engine: Engine,
     seed: int,
-    significance: float = 0.05,
 ) -> Drift:
     """Draw items, embed views of them, and compare; arguments as in ``measure`` and ``drift``."""
     old, new = increment.old, increment.new

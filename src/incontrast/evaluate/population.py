@@ -28,7 +28,6 @@ __all__ = [
     "Population",
     "Quartiles",
     "embed_views",
-    "evaluation_loss",
     "measure",
 ]
 
@@ -207,25 +206,3 @@ def population(
         growth_ratio,
         objective,
     )
-
-
-def evaluation_loss(
-    encoder: nn.Module,
-    domain: Domain,
-    increment: Increment,
-    *,
-    objective: Objective | None = None,
-    engine: Engine | None = None,
-    sample: int | None = None,
-    seed: int = 0,
-) -> EvaluationLoss:
-    """The evaluation loss of an encoder; arguments as in ``measure``."""
-    return measure(
-        encoder,
-        domain,
-        increment,
-        objective=objective,
-        engine=engine,
-        sample=sample,
-        seed=seed,
-    ).evaluation_loss()

@@ -184,13 +184,13 @@ class _Draw:
 
 
 class _PartDraw(_Draw):
-    """The same draws, made for a whole batch of which only a range of graphs is at hand.
+    """The same draws, made for a whole batch of which only a range of graphs is here.
 
     Args:
         generator: Draws.
         device: Where the data are.
         sizes: (n,) nodes of each graph of the whole batch.
-        mine: The graphs at hand.
+        mine: The graphs that are here.
     """
 
     def __init__(
