@@ -157,8 +157,8 @@ def _training(outcome: Mapping[str, Any]) -> Iterator[page.Block]:
     history = outcome["history"]
     plural = "" if outcome["epochs"] == 1 else "s"
     yield page.Text(
-        f"{outcome['epochs']} epoch{plural}, {outcome['steps']:,} steps, {outcome['forward_passes']:,} "
-        f"forward passes; stopped by {outcome['stopped']}."
+        f"{outcome['epochs']} epoch{plural}, {outcome['steps']:,} steps, "
+        f"{outcome['forward_passes']:,} forward passes; stopped by {outcome['stopped']}."
     )
     if len(history) < 2 or not can_draw():
         return
