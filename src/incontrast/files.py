@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["flush", "flush_folder", "write_bytes"]
+__all__ = ["flush", "flush_files", "flush_folder", "write_bytes"]
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -27,6 +27,13 @@ def flush(path: Path) -> None:
     """See to it that a file has reached the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def flush_files(folder: Path) -> None:
+    """See to it that the files in a folder have reached the disk, and their names."""
+    for path in folder.iterdir():
+        flush(path)
+    flush_folder(folder)
 
 
 def flush_folder(path: Path) -> None:

@@ -24,7 +24,7 @@ from incontrast.memory import (
     StoreError,
     content_hash,
 )
-from incontrast.memory.store import PRESENT
+from incontrast.memory.columns import PRESENT
 
 DOMAIN = Vectors(1)
 
@@ -236,6 +236,81 @@ def test_damage_is_found(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(StoreError, match="is missing: restore it"):
         Store.open(path)
+
+
+@pytest.mark.parametrize("column", ["keys", "sizes", "states", "hashes"])
+def test_a_changed_record_of_items_is_found(tmp_path: Path, column: str) -> None:
+    """One bit in it would leave an item out of training, or hide it from being forgotten."""
+    path = tmp_path / "memory.sqlite"
+    store = Store.create(path)
+    add(store, 0, *(bytes([number]) * 30 for number in range(5)))
+    store.close()
+    with sqlite3.connect(path) as database:
+        (content,) = database.execute(f"select {column} from chunks").fetchone()
+        flipped = bytes([content[0] ^ 1]) + content[1:]
+        database.execute(f"update chunks set {column} = ?", (flipped,))
+    database.close()
+    store = Store.open(path)
+    message = "the record of items 0 and on is not what was written; restore"
+    assert len(store.check()) == 1
+    assert message in store.check()[0]
+    for read in (
+        lambda: store.columns(5),
+        lambda: store.find([content_hash(b"?")]),
+        lambda: store.remove([1]),
+        store.arrivals,
+    ):
+        with pytest.raises(StoreError, match=message):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("delete from items where id = 3", "it has lost item 3"),
+        ("update items set content = zeroblob(30) where id = 3", "item 3 is not what was stored"),
+        ("update items set id = 9 where id = 3", "it holds items that never arrived"),
+        ("delete from chunks", "it holds items that never arrived"),
+    ],
+)
+def test_a_check_compares_items_with_their_records(
+    tmp_path: Path, change: str, message: str
+) -> None:
+    path = tmp_path / "memory.sqlite"
+    store = Store.create(path)
+    add(store, 0, *(bytes([number]) * 30 for number in range(5)))
+    assert store.check() == []
+    store.close()
+    with sqlite3.connect(path) as database:
+        database.execute(change)
+    database.close()
+    assert any(message in problem for problem in Store.open(path).check())
+
+
+def test_an_item_that_was_deleted_and_is_there_is_found(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    add(store, 0, b"one", b"two")
+    row = store._connection.execute("select * from items where id = 1").fetchone()
+    store.remove([1], forgotten=True)
+    store._connection.execute("insert into items values (?, ?, ?)", row)
+    assert any("kept, after it was deleted, item 1" in problem for problem in store.check())
+
+
+def test_whatever_a_damaged_file_holds_is_damage(tmp_path: Path) -> None:
+    """Zeroed pages can turn contents into other types, or into nothing."""
+    store = Store.create(tmp_path / "memory.sqlite")
+    add(store, 0, b"one", b"two")
+    run = store._connection.execute
+    run("pragma writable_schema = on")
+    run("update sqlite_master set sql = replace(sql, ' not null', '')")
+    run("pragma writable_schema = reset")
+    run("update items set content = null where id = 0")
+    run("update items set content = 'text' where id = 1")
+    with pytest.raises(StoreError, match="item 0 is not what was stored"):
+        store.read([0])
+    with pytest.raises(StoreError, match="item 1 is not what was stored"):
+        store.read([1])
+    assert len(store.check()) >= 2
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,14 +30,16 @@ from incontrast import (
     WorkspaceError,
 )
 from incontrast.data import read_source
-from incontrast.memory import Store, content_hash
+from incontrast.memory import Store, StoreError, content_hash
 from incontrast.training.engine import Engine
-from incontrast.workspace import Unfinished
-from incontrast.workspace.files import Journal
+from incontrast.training.loop import TrainingDiverged
+from incontrast.workspace import Damaged, Unfinished
+from incontrast.workspace.files import Journal, _checksum
 from incontrast.workspace.lock import holder
 from incontrast.workspace.process_group import ProcessGroup
 from incontrast.workspace.state import StateMachine
 from incontrast.workspace.status import unfinished
+from incontrast.workspace.versions import Versions
 
 QUICK = ICL(max_epochs=2)
 
@@ -240,6 +244,77 @@ def test_what_is_discarded_or_resumed_is_said(refused: Workspace, blobs) -> None
     assert sentences[0] == "data in memory was unfinished or refused, and is discarded"
     refused.update(notify=sentences.append)
     assert any(text.startswith("resuming with data in memory and the") for text in sentences)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, TrainingDiverged, KeyboardInterrupt])
+def test_a_callback_that_raises_loses_nothing(workspace: Workspace, blobs, error) -> None:
+    rows = blobs(20, seed=1)
+
+    def fail(progress: object) -> None:
+        raise error("of the callback")
+
+    with pytest.raises(error, match="of the callback"):
+        workspace.update(rows, progress=fail)
+    assert unfinished(workspace) == "an update with data in memory, to be trained"
+    sentences: list[str] = []
+    assert workspace.update(notify=sentences.append).promoted
+    assert not any("ingested" in sentence for sentence in sentences)
+    assert workspace.learner().memory.seen == 80
+
+
+def test_training_that_cannot_succeed_leaves_nothing_unfinished(
+    workspace: Workspace, blobs, monkeypatch
+) -> None:
+    def fail(*_, **__) -> None:
+        raise TrainingDiverged("the loss is not finite")
+
+    monkeypatch.setattr(Learner, "update", fail)
+    with pytest.raises(TrainingDiverged):
+        workspace.update(blobs(20, seed=1))
+    assert unfinished(workspace) is None
+    assert workspace.check() == []
+
+
+def test_an_encoder_is_read_once_in_an_update(workspace: Workspace, blobs, monkeypatch) -> None:
+    verified, verify = [], Versions.verify
+    monkeypatch.setattr(
+        Versions, "verify", lambda self, number: (verified.append(number), verify(self, number))
+    )
+    workspace.update(blobs(20, seed=1))
+    assert verified == [1]
+
+
+@pytest.mark.parametrize("name", ["workspace.json", "memory.sqlite"])
+def test_a_workspace_of_an_earlier_format_is_refused(workspace: Workspace, name: str) -> None:
+    if name == "workspace.json":
+        body = {**json.loads((workspace.folder / name).read_text()), "format": 1}
+        del body["checksum"]
+        body["checksum"] = _checksum(body)
+        (workspace.folder / name).write_text(json.dumps(body))
+        advice = r"format 1 of an earlier incontrast.*create a new workspace \(incontrast init\)"
+        with pytest.raises(Damaged, match=advice):
+            Workspace.open(workspace.folder)
+        return
+    with sqlite3.connect(workspace.folder / name) as database:
+        database.execute("pragma user_version = 1")
+    database.close()
+    with pytest.raises(StoreError, match=r"has format 1, .* use the version that wrote it"):
+        workspace.learner()
+
+
+def test_a_workspace_is_read_without_torch(workspace: Workspace, blobs) -> None:
+    workspace.update(blobs(20, seed=1))
+    code = (
+        "import sys; from incontrast.workspace import Workspace\n"
+        "from incontrast.workspace.status import sentence, status_of\n"
+        "space = Workspace.open(sys.argv[1])\n"
+        "assert status_of(space)['seen'] == 80\n"
+        "assert [sentence(event) for event in space.journal.events()]\n"
+        "assert space.rollback() == 1 and space.forget([3]) == 1\n"
+        "assert status_of(space)['kept'] == status_of(space)['seen'] == 59\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(workspace.folder)], check=True)
 
 
 def test_only_the_lock_says_who_writes(workspace: Workspace) -> None:

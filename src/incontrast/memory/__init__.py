@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from incontrast.memory.sqlite_file import StoreBusy, StoreError, StoreUnwritable
-from incontrast.memory.store import Columns, Extent, Store, content_hash
+from incontrast.memory.columns import Columns, Extent
+from incontrast.memory.store import Store, StoreBusy, StoreError, StoreUnwritable, content_hash
 
 if TYPE_CHECKING:
     from incontrast.memory.memory import KeepAll, Memory, Policy, Queue, Reservoir

@@ -16,7 +16,8 @@ import torch
 from torch import Generator, Tensor
 
 from incontrast.domains.base import Collection, Domain
-from incontrast.memory.store import Extent, Store
+from incontrast.memory.columns import Extent
+from incontrast.memory.store import Store
 from incontrast.memory.stored import StoredCollection
 
 __all__ = ["KeepAll", "Memory", "Policy", "Queue", "Reservoir"]

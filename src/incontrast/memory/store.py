@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from incontrast.memory.sqlite_file import WAIT, StoreBusy, StoreError, connect, translated
+from incontrast.memory.columns import FORGOTTEN, GONE, PRESENT, Chunk, Columns, Extent
 
-__all__ = ["Columns", "Extent", "Store", "content_hash"]
+__all__ = ["Store", "StoreBusy", "StoreError", "StoreUnwritable", "content_hash"]
 
 FORMAT = 2
 APPLICATION = 0x49434D31  # what SQLite calls application_id: "ICM1"
 PAGE = 16384  # bytes: five items of 3 KB to a page
 ROWS = 4096  # items to a row of columns
-
-GONE, PRESENT, FORGOTTEN = 0, 1, 2
+CACHE = 16  # megabytes
+MAPPED = 256  # megabytes of the file that are read without a call to the system
+WAIT = 10.0  # seconds that a writer waits for readers
 
 _TABLES = """
 create table items (id integer primary key, checksum integer not null, content blob not null);
@@ -39,75 +42,16 @@ create table chunks (
 """
 
 
-class Columns(NamedTuple):
-    """What is known of every item that arrived, kept or not."""
-
-    keys: NDArray[np.float64]  # (n,)
-    sizes: NDArray[np.int64]  # (n,) bytes
-    states: NDArray[np.uint8]  # (n,) GONE, PRESENT or FORGOTTEN
+class StoreError(RuntimeError):
+    """A store cannot be read or written: it is damaged, of another format, or the disk is full."""
 
 
-class Extent(NamedTuple):
-    """What of a store the memory of a learner holds.
-
-    Keys never change, so it follows from a few numbers: the items that had arrived, other than
-    those of versions that were rolled back, with keys below the threshold.
-
-    Args:
-        arrivals: Ids below this one had been given to items.
-        threshold: Keys from here on are not kept.
-        skipped: Ranges of ids, from and up to, that were given to items of other versions.
-    """
-
-    arrivals: int
-    threshold: float
-    skipped: tuple[tuple[int, int], ...] = ()
-
-    def holds(self, keys: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """(arrivals,) whether an item is kept, from all keys there are."""
-        held: NDArray[np.bool_] = (keys[: self.arrivals] < self.threshold) & ~self._skips()
-        return held
-
-    def stored(self, columns: Columns, largest: int | None = None) -> NDArray[np.bool_]:
-        """(arrivals,) whether an item is kept and not forgotten since.
-
-        Args:
-            columns: What is known of the items.
-            largest: Bytes that the memory has room for: larger items were never kept.
-        """
-        stored: NDArray[np.bool_] = (columns.states == PRESENT) & self.holds(columns.keys)
-        if largest is not None:
-            stored &= columns.sizes <= largest
-        return stored
-
-    def forgotten(self, columns: Columns) -> NDArray[np.bool_]:
-        """(arrivals,) whether an item was forgotten, or is of another version."""
-        forgotten: NDArray[np.bool_] = (columns.states == FORGOTTEN) | self._skips()
-        return forgotten
-
-    def _skips(self) -> NDArray[np.bool_]:
-        outside = np.zeros(self.arrivals, bool)
-        for first, end in self.skipped:
-            outside[first:end] = True
-        return outside
+class StoreUnwritable(StoreError):
+    """The machine does not let the store be read or written: no space, read-only, a bad disk."""
 
 
-class _Chunk(NamedTuple):
-    """A row of columns."""
-
-    first: int
-    keys: NDArray[np.float64]
-    sizes: NDArray[np.int64]
-    states: NDArray[np.uint8]
-    hashes: NDArray[np.void]  # (n,) of 16 bytes
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self.states)
-
-    def row(self) -> tuple[Any, ...]:
-        columns = [column.tobytes() for column in self[1:]]
-        return (self.first, _checksum(self.first, *columns), *columns)
+class StoreBusy(StoreError):
+    """Another process is at the store."""
 
 
 def content_hash(content: bytes) -> bytes:
@@ -130,8 +74,8 @@ class Store:
         """A new, empty store."""
         if path.exists():
             raise StoreError(f"{path} exists already")
-        with translated(path):
-            connection = connect(path, "rwc")
+        with _translated(path):
+            connection = _connect(path, "rwc")
             connection.execute(f"pragma page_size = {PAGE}")
             connection.execute("pragma journal_mode = wal")
             connection.executescript(
@@ -155,8 +99,8 @@ class Store:
         """
         if not path.is_file():
             raise StoreError(f"{path} is missing: restore it from a copy")
-        with translated(path):
-            connection = connect(path, "ro" if readonly else "rw", still=still)
+        with _translated(path):
+            connection = _connect(path, "ro" if readonly else "rw", still=still)
             found = connection.execute("pragma application_id").fetchone()[0]
             version = connection.execute("pragma user_version").fetchone()[0]
         if found != APPLICATION:
@@ -185,7 +129,7 @@ class Store:
             )
             for start in range(0, len(contents), ROWS):
                 part = contents[start : start + ROWS]
-                chunk = _Chunk(
+                chunk = Chunk(
                     first + start,
                     keys[start : start + ROWS].astype("<f8"),
                     np.array([len(content) for content in part], "<i8"),
@@ -210,8 +154,8 @@ class Store:
         wanted = np.unique(np.fromiter(ids, np.int64))
         removed = 0
         with self._writing() as run:
-            for chunk in [chunk for chunk in self._chunks() if len(_inside(wanted, chunk))]:
-                inside = _inside(wanted, chunk)
+            for chunk in [chunk for chunk in self._chunks() if len(chunk.places(wanted))]:
+                inside = chunk.places(wanted)
                 states, hashes = chunk.states.copy(), chunk.hashes.copy()
                 present = inside[states[inside] == PRESENT]
                 run.executemany(
@@ -245,7 +189,7 @@ class Store:
             False if a reader holds on to the log.
         """
         run = self._connection.execute
-        with translated(self.path):
+        with _translated(self.path):
             run(f"pragma busy_timeout = {int(1000 * wait)}")
             try:
                 busy: int = run("pragma wal_checkpoint(truncate)").fetchone()[0]
@@ -270,7 +214,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with translated(self.path):
+        with _translated(self.path):
             self._connection.execute("begin immediate")
             try:
                 yield self._connection
@@ -284,14 +228,14 @@ class Store:
 
     def arrivals(self) -> int:
         """How many ids have been given to items: the next one's id."""
-        with translated(self.path):
+        with _translated(self.path):
             rows = self._connection.execute("select * from chunks order by first desc limit 1")
             return max((self._chunk(row).end for row in rows), default=0)
 
     def columns(self, count: int) -> Columns:
         """What is known of the first ``count`` items that arrived."""
-        chunks: list[_Chunk] = []
-        with translated(self.path):
+        chunks: list[Chunk] = []
+        with _translated(self.path):
             for chunk in self._chunks():
                 if chunk.first >= count:
                     break
@@ -312,7 +256,7 @@ class Store:
         Raises:
             StoreError: One is not there, or is damaged.
         """
-        with translated(self.path):
+        with _translated(self.path):
             rows = self._connection.execute(
                 "select id, checksum, content from items "
                 "where id in (select value from json_each(?))",
@@ -336,7 +280,7 @@ class Store:
 
     def _gone(self, item: int) -> bool:
         """Whether an item was deleted, as opposed to lost."""
-        with translated(self.path):
+        with _translated(self.path):
             rows = self._connection.execute(
                 "select * from chunks where first <= ? order by first desc limit 1", (item,)
             )
@@ -347,7 +291,7 @@ class Store:
         """(n,) ids of the items with these content hashes that are not forgotten."""
         wanted = np.frombuffer(b"".join(hashes), "S16")
         found = [np.empty(0, np.int64)]
-        with translated(self.path):
+        with _translated(self.path):
             for chunk in self._chunks():
                 match = np.isin(chunk.hashes.view("S16"), wanted) & (chunk.states != FORGOTTEN)
                 found.append(chunk.first + match.nonzero()[0])
@@ -356,7 +300,7 @@ class Store:
     def check(self) -> list[str]:
         """Look at every page, row and item; returns what is wrong."""
         try:
-            with translated(self.path):
+            with _translated(self.path):
                 pages = self._connection.execute("pragma integrity_check").fetchall()
                 wrong = [f"{self.path} is damaged: {row[0]}" for row in pages if row[0] != "ok"]
                 end = 0
@@ -370,7 +314,7 @@ class Store:
             return [str(error)]
         return wrong
 
-    def _check_items(self, chunk: _Chunk) -> Iterator[str]:
+    def _check_items(self, chunk: Chunk) -> Iterator[str]:
         rows = self._connection.execute(
             "select id, checksum, content from items where id >= ? and id < ?",
             (chunk.first, chunk.end),
@@ -386,7 +330,7 @@ class Store:
             what = "lost" if not there[place] else "kept, after it was deleted,"
             yield f"{self.path} is damaged: it has {what} item {chunk.first + int(place)}"
 
-    def _chunks(self) -> Iterator[_Chunk]:
+    def _chunks(self) -> Iterator[Chunk]:
         end = 0
         for row in self._connection.execute("select * from chunks order by first"):
             chunk = self._chunk(row)
@@ -395,25 +339,14 @@ class Store:
             end = chunk.end
             yield chunk
 
-    def _chunk(self, row: tuple[Any, ...]) -> _Chunk:
-        first, checksum, *columns = row
-        if not all(isinstance(part, bytes) for part in columns) or checksum != _checksum(
-            first, *columns
-        ):
+    def _chunk(self, row: tuple[Any, ...]) -> Chunk:
+        chunk = Chunk.of_row(row)
+        if chunk is None:
             raise StoreError(
-                f"{self.path} is damaged: the record of items {first} and on is not what was "
+                f"{self.path} is damaged: the record of items {row[0]} and on is not what was "
                 "written; restore the file from a copy"
             )
-        kinds = ("<f8", "<i8", "u1", "V16")
-        parts: list[Any] = [np.frombuffer(*part) for part in zip(columns, kinds, strict=True)]
-        return _Chunk(first, *parts)
-
-
-def _checksum(first: int, *columns: bytes) -> int:
-    total = zlib.crc32(str(first).encode())
-    for column in columns:
-        total = zlib.crc32(column, total)
-    return total
+        return chunk
 
 
 def _whole(row: tuple[Any, ...]) -> bool:
@@ -421,6 +354,51 @@ def _whole(row: tuple[Any, ...]) -> bool:
     return isinstance(row[2], bytes) and zlib.crc32(row[2]) == row[1]
 
 
-def _inside(wanted: NDArray[np.int64], chunk: _Chunk) -> NDArray[np.int64]:
-    """The places in a chunk of the ids that are wanted."""
-    return wanted[(wanted >= chunk.first) & (wanted < chunk.end)] - chunk.first
+def _connect(path: Path, mode: str, *, still: bool = False) -> sqlite3.Connection:
+    address = f"file:{quote(os.fspath(path.absolute()))}?mode={mode}{'&immutable=1' * still}"
+    try:
+        connection = _opened(address)
+        connection.execute("select count(*) from sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        unwritable = any(word in str(error) for word in ("unable to open", "readonly", "read-only"))
+        if mode != "ro" or not unwritable or path.with_name(f"{path.name}-wal").exists():
+            raise
+        # In a folder that may not be written to, the log's index cannot be made; without a log,
+        # the file by itself is all there is.
+        connection = _opened(f"{address}&immutable=1")
+        connection.execute("select count(*) from sqlite_master").fetchone()
+    if mode != "ro":
+        connection.execute("pragma synchronous = full")
+        connection.execute("pragma secure_delete = on")  # deleted contents become zeros
+    connection.execute(f"pragma cache_size = -{CACHE * 1024}")
+    connection.execute(f"pragma mmap_size = {MAPPED * 2**20}")
+    return connection
+
+
+def _opened(address: str) -> sqlite3.Connection:
+    # Batches may be read in another thread than the one that opened the store, one at a time.
+    return sqlite3.connect(
+        address, uri=True, isolation_level=None, timeout=WAIT, check_same_thread=False
+    )
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """What goes wrong in SQLite, as an error that names the file and what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        if "disk is full" in text:
+            raise StoreUnwritable(
+                f"no space left for {path}: nothing was changed; make space and run it again"
+            ) from error
+        if "readonly" in text or "read-only" in text:
+            message = f"{path} cannot be written: it or its folder is read-only"
+            raise StoreUnwritable(message) from error
+        if "locked" in text:
+            raise StoreBusy(f"{path} is being written by another process: try again") from error
+        if "disk I/O error" in text or "unable to open" in text:
+            message = f"{path} cannot be read or written ({text}): look at the disk and permissions"
+            raise StoreUnwritable(message) from error
+        raise StoreError(f"{path} is damaged ({text}): restore it from a copy") from error

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from incontrast.files import flush, flush_folder
+from incontrast.files import flush_files
 from incontrast.workspace.files import read_json, write_json
 from incontrast.workspace.shards import Shards
 from incontrast.workspace.stamps import MANIFEST, digest, ids_file, stamp_file
@@ -31,9 +31,7 @@ def export(file: Path, shards: Shards, stamp: dict[str, Any], *, kept: int) -> N
     folder = shards.folder
     write = _write_parquet if file.suffix == ".parquet" else _write_npy
     written = write(file, shards, stamp, kept)
-    for part in written:
-        flush(part)
-    flush_folder(folder)
+    flush_files(folder)
     whole = {**stamp, "files": {part.name: digest(part) for part in written}}
     write_json(folder / MANIFEST, {**shards.about, "complete": True, "export": whole})
     finish_export(file, folder)

@@ -16,7 +16,7 @@ from incontrast import saving, settings
 from incontrast._version import __version__
 from incontrast.learner import Learner
 from incontrast.memory import Store, StoredCollection, StoreError
-from incontrast.memory.store import FORGOTTEN
+from incontrast.memory.columns import FORGOTTEN
 from incontrast.outcome import Outcome
 from incontrast.randomness import generator
 from incontrast.strategies import Strategy

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from incontrast.files import flush, flush_folder
+from incontrast.files import flush_files, flush_folder
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import read_json, write_json
 
@@ -24,6 +24,7 @@ class Versions:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._records: dict[int, dict[str, Any]] = {}
 
     def folder(self, number: int) -> Path:
         return self.root / f"{number:06d}"
@@ -53,9 +54,7 @@ class Versions:
             write_json(fresh / RECORD, {"version": number, "encoder": encoder, **record})
             hashes = {file.name: _hash(file) for file in sorted(fresh.iterdir())}
             write_json(fresh / MANIFEST, {"files": hashes})
-            for file in fresh.iterdir():
-                flush(file)
-            flush_folder(fresh)
+            flush_files(fresh)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
@@ -83,8 +82,10 @@ class Versions:
                 )
 
     def record(self, number: int) -> dict[str, Any]:
-        """What was written down about a version."""
-        return read_json(self.folder(number) / RECORD)
+        """What was written down about a version, once and for all."""
+        if number not in self._records:
+            self._records[number] = read_json(self.folder(number) / RECORD)
+        return self._records[number]
 
     def evaluation(self, number: int) -> dict[str, Any] | None:
         """How a version was evaluated; None if it was not yet."""

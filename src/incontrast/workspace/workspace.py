@@ -14,7 +14,7 @@ import numpy as np
 
 from incontrast._version import __version__
 from incontrast.memory import Store
-from incontrast.memory.store import PRESENT
+from incontrast.memory.columns import PRESENT
 from incontrast.workspace.errors import Unfinished, WorkspaceError
 from incontrast.workspace.files import sweep, write_json
 from incontrast.workspace.lock import locked
@@ -22,7 +22,7 @@ from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
     from incontrast.learner import Learner, Own
-    from incontrast.memory import Memory
+    from incontrast.memory.memory import Memory
     from incontrast.strategies import Strategy
     from incontrast.training.engine import Engine
     from incontrast.training.progress import Budget, ProgressCallback
@@ -172,7 +172,7 @@ class Workspace(Layout):
         """A version as a learner, with its memory over an open store, or without a memory."""
         from incontrast import saving
         from incontrast.learner import Learner
-        from incontrast.memory import Memory
+        from incontrast.memory.memory import Memory
 
         self.versions.verify(version)
 
