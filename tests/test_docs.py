@@ -1,4 +1,4 @@
-"""The documentation: its programs run, what it names exists, its words are the field's."""
+"""The documentation: its programs run, and what it names exists."""
 
 from __future__ import annotations
 
@@ -17,34 +17,6 @@ from incontrast.cli.app import app
 from tests.documents import ROOT, blocks, pages, shape, text
 
 PROGRAMS = [page for page in pages() if blocks(page, "python")]
-
-# Private words, and the field's words for the same things.
-PRIVATE = {
-    r"\b(?:un)?level(?:s|led)?\b": "parity",
-    r"\btrue loss": "evaluation loss",
-    r"\bnoise\b": "negatives, chance, exploration",
-    r"\bnoisy\b": "variable",
-    r"(?<!forward[ -])\bpasses\b": "forward passes, epochs",
-    r"\bpasses through the encoder": "forward passes",
-    r"(?<!learning[ -])\brates?\b": "learning rate",
-    r"\brooms?\b": "package, folder",
-    r"\bgo(?:es|ing)? on\b": "resumes",
-    r"\b(?:takes?|taken|took)(?: data| items| them)? in\b": "ingested",
-    r"\btaken back\b": "reverted, rolled back",
-    r"\bat hand\b": "stored",
-    r"\bobjections?\b": "failed check",
-    r"\bsame bits\b": "bitwise reproducible",
-    r"\banew\b": "again, from the start",
-    r"\bis no workspace\b": "is not a workspace",
-    r"\bfitting\b": "initial training",
-    r"\bcells?\b": "run",
-    r"\bline-up\b": "strategies",
-    r"\bcrew\b": "process group",
-    r"\bmend(?:s|ed)?\b": "fix",
-    r"\bmade\b": "created",
-    r"\bhold(?:s)? back\b": "cap",
-    r"`rates`|`batch`|`average`|`Inference": "lr, batch_size, ema_decay, NoUpdate",
-}
 
 
 @pytest.mark.parametrize("page", PROGRAMS)
@@ -96,16 +68,6 @@ def test_commands_that_a_page_names_exist(page: str) -> None:
 def _shell_lines(page: str) -> list[str]:
     code = "".join(block.code for block in blocks(page, "sh"))
     return code.replace("\\\n", " ").splitlines()
-
-
-@pytest.mark.parametrize("page", [page for page in pages() if page != "CHANGELOG.md"])
-def test_a_page_speaks_the_fields_words(page: str) -> None:
-    """A private word for a common thing costs every reader."""
-    # What a program prints has its own tests, and lines break between any two words.
-    words = " ".join(re.sub(r"^```text\n.*?^```$", "", text(page), flags=re.S | re.M).split())
-    for private, word in PRIVATE.items():
-        found = re.search(rf".{{0,30}}(?:{private})", words, re.IGNORECASE)
-        assert not found, f"{page}: say {word} in {found[0]!r}"
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -26,7 +26,7 @@ INSTEAD = {
     r"noise (from|items|like)|(as|are|is|of its) noise": "negatives",
     r"views? (that went )?through the encoder|[\d}] passes|encoder passes": "forward passes",
     r"RatePlan|rates?=|(?<!learning )rates? (plan|policy|is learned|\{|\d)": "lr, schedule",
-    r"(?<!learning )(?<!error )(?<!sampling )rates": "learning rates",
+    r"(?<![Ll]earning )(?<!error )(?<!sampling )rates": "learning rates",
     r"batch=": "batch_size=",
     r"average=|`average`": "ema_decay=",
     r"largest_change|hold_back|held back": "max_relative_update, capped learning rate",
@@ -98,6 +98,9 @@ def hits(path: Path) -> list[str]:
     if path.suffix == ".py":  # a phrase may be broken between the lines of a string, not of code
         parts = [*enumerate(text.splitlines(), start=1), *strings(text)]
     else:
+        old_names = re.search(r"^### Names\n.*?(?=^### )", text, re.DOTALL | re.MULTILINE)
+        if old_names is not None:  # of a changelog: what things were called before
+            text = text.replace(old_names[0], "\n" * old_names[0].count("\n"))
         parts = [(1, text)]
     found = {
         (start + line - 1, what) for start, part in parts for line, what in private_words(part)

@@ -20,8 +20,8 @@ class Emphasis:
         until: The part of the run in which it falls to α, linearly.
 
     >>> emphasis = Emphasis(start=0.5, until=0.6)
-    >>> [round(emphasis.weight(0.05, done), 3) for done in (0.0, 0.3, 0.6, 1.0)]
-    [0.5, 0.275, 0.05, 0.05]
+    >>> tuple(round(emphasis.weight(0.05, done), 3) for done in (0.0, 0.3, 0.6, 1.0))
+    (0.5, 0.275, 0.05, 0.05)
     >>> emphasis.weight(0.7, 0.0)
     0.7
     """
