@@ -58,7 +58,6 @@ TESTS = [
     "tests/strategies",
     "tests/memory",
     "tests/test_learner.py",
-    "tests/test_updates.py",
 ]
 HEAVY = ("numpy", "PIL.Image", "safetensors.torch", "scipy.stats", "sklearn.datasets")
 LIMIT = 120.0  # seconds for a mutant, which must not wait for ever
