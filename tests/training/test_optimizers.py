@@ -11,35 +11,56 @@ import torch
 from torch import Tensor, nn
 
 from incontrast import ICL, Adam, Learner, Prodigy, Retrain, Vectors
-from incontrast.training.optimizers import cap_learning_rates, set_lr
+from incontrast.training.optimizers import Stepper
 
 
 def cap(weights: Tensor, share: float = 1 / 8) -> float:
     """The cap that a parameter with these weights gets; infinite if none."""
-    optimizer = torch.optim.Adam([nn.Parameter(weights)])
-    cap_learning_rates(optimizer, share)
-    return optimizer.param_groups[-1].get("cap", math.inf)
+    capped = Stepper(torch.optim.Adam([nn.Parameter(weights)]), share).capped
+    return capped[0][1] if capped else math.inf
 
 
 def test_capped_parameters_take_smaller_steps_and_the_others_the_same() -> None:
     parameters = [nn.Parameter(torch.zeros(3)) for _ in range(4)]
     caps = [math.inf, 0.01, 0.5, 1e-9]
-    optimizer = Adam()(parameters)
-    cap_learning_rates(optimizer, 1 / 8, agreed=lambda _: caps)
     for parameter in parameters:
         parameter.grad = torch.ones(3)
-    set_lr(optimizer, 0.1)
-    optimizer.step()
+    Stepper(Adam()(parameters), 1 / 8, agreed=lambda _: caps).step(0.1)
     taken = [parameter[0].item() for parameter in parameters]
     assert taken == pytest.approx([-0.1, -0.01, -0.1, -0.1 / 32])  # next to nothing may still grow
 
 
-def test_capped_parameters_keep_the_options_of_their_group() -> None:
-    weight = nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.Adam([{"params": [weight], "betas": (0.5, 0.9), "weight_decay": 0.1}])
-    cap_learning_rates(optimizer, 1 / 8, agreed=lambda _: [0.01])
-    (group,) = (group for group in optimizer.param_groups if group["params"])
-    assert (group["betas"], group["weight_decay"], group["cap"]) == ((0.5, 0.9), 0.1, 0.01)
+@pytest.mark.parametrize(
+    "make",
+    [
+        Adam(),
+        functools.partial(torch.optim.AdamW, betas=(0.5, 0.9), weight_decay=0.1),
+        functools.partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
+    ],
+)
+def test_a_cap_is_a_learning_rate_of_its_own(make) -> None:
+    """As if every capped layer had a parameter group, with one call for all of them."""
+    draws = torch.Generator().manual_seed(0)
+    start = [torch.randn(4, 3, generator=draws) for _ in range(2)]
+    ours, theirs = ([nn.Parameter(weights.clone()) for weights in start] for _ in range(2))
+    stepper = Stepper(make(ours), 1 / 8, agreed=lambda _: [math.inf, 0.02])
+    groups = make([{"params": [parameter]} for parameter in theirs])
+    for lr in (0.1, 0.01, 0.05, 2.0):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(4, 3, generator=draws)
+            other.grad = one.grad.clone()
+        stepper.step(lr)
+        for group, cap in zip(groups.param_groups, (math.inf, 0.02), strict=True):
+            group["lr"] = min(lr, max(cap, lr / 32))
+        groups.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_one_call_takes_the_steps_of_all_layers() -> None:
+    parameters = [nn.Parameter(torch.randn(64, 64)) for _ in range(3)]
+    optimizer = Adam()(parameters)
+    Stepper(optimizer, 1 / 8)
+    assert len(optimizer.param_groups) == 1
 
 
 def test_at_its_cap_a_step_changes_a_layer_by_the_share() -> None:

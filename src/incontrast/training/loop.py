@@ -18,7 +18,7 @@ from incontrast.schedules import ScheduleState
 from incontrast.training.calibration import calibrate, train_mode
 from incontrast.training.checkpoint import Checkpoint
 from incontrast.training.engine import Engine
-from incontrast.training.optimizers import ExponentialMovingAverage, cap_learning_rates, set_lr
+from incontrast.training.optimizers import ExponentialMovingAverage, Stepper
 from incontrast.training.progress import (
     Budget,
     Callback,
@@ -107,8 +107,7 @@ class Training:
         self.parameters = [p for p in task.encoder.parameters() if p.requires_grad]
         self.optimizer = strategy.optimizer(self.parameters)
         share = getattr(strategy.optimizer, "max_relative_update", None)
-        if share is not None:
-            cap_learning_rates(self.optimizer, share, task.engine.broadcast)
+        self.stepper = Stepper(self.optimizer, share, task.engine.broadcast)
         self.ema = ExponentialMovingAverage(
             self.parameters, strategy.ema_decay, strategy.ema_leaning
         )
@@ -163,10 +162,9 @@ class Training:
             self.lr = self.schedule.next_lr(task.done)
             if self.schedule.watches:  # what is learned may differ by a bit between processes
                 self.lr = engine.broadcast_float(self.lr)
-            set_lr(self.optimizer, self.lr)
             self.optimizer.zero_grad()
             engine.backward(loss, self.parameters)
-            self.optimizer.step()  # step
+            self.stepper.step(self.lr)  # step
             self.ema.update()
             self.steps += 1
             spent = self.spent()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +14,7 @@ __all__ = [
     "ExponentialMovingAverage",
     "OptimizerFactory",
     "Prodigy",
-    "cap_learning_rates",
-    "set_lr",
+    "Stepper",
 ]
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -71,38 +69,54 @@ class Prodigy:
         return optimizer
 
 
-def cap_learning_rates(
-    optimizer: torch.optim.Optimizer,
-    max_relative_update: float,
-    agreed: Callable[[list[float]], list[float]] = lambda caps: caps,
-) -> None:
-    """Give layers whose learning rate may need a cap parameter groups of their own, for ``set_lr``.
+class Stepper:
+    """Takes the steps of a run, in one call of the optimiser for all layers.
+
+    A layer at its cap goes back part of the way afterwards. Wherever a step is proportional to its
+    learning rate, that is the same as a lower learning rate for this layer; a parameter group for
+    each layer would cost an accelerator a launch for each.
 
     Args:
         optimizer: Fresh, with its weights as they are when the run begins.
         max_relative_update: As in ``Adam``.
         agreed: Gives all processes the caps of the first one.
     """
-    capped: list[dict[str, Any]] = []
-    for group in optimizer.param_groups:
-        caps = agreed(_caps(group["params"], max_relative_update))
-        pairs = list(zip(group["params"], caps, strict=True))
-        options = {name: value for name, value in group.items() if name != "params"}
-        capped += [{**options, "params": [p], "cap": cap} for p, cap in pairs if cap < math.inf]
-        group["params"] = [p for p, cap in pairs if cap == math.inf]
-    for group in capped:
-        optimizer.add_param_group(group)
 
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        max_relative_update: float | None = None,
+        agreed: Callable[[list[float]], list[float]] = lambda caps: caps,
+    ) -> None:
+        self.optimizer = optimizer
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        caps = [math.inf] * len(parameters)
+        if max_relative_update is not None:
+            caps = agreed([_cap(p.detach(), max_relative_update) for p in parameters])
+        pairs = zip(parameters, caps, strict=True)
+        self.capped = [(p, cap) for p, cap in pairs if cap < math.inf]
+        self._before = [torch.empty_like(p) for p, _ in self.capped]
 
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """The learning rate of the next step, for every parameter as far as its cap lets it."""
-    for group in optimizer.param_groups:
-        group["lr"] = min(lr, max(group.get("cap", math.inf), LEAST * lr))
-
-
-@torch.no_grad()
-def _caps(parameters: Sequence[Tensor], max_relative_update: float) -> list[float]:
-    return [_cap(weights, max_relative_update) for weights in parameters]
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """One step with this learning rate, for every layer as far as its cap lets it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        shares = [max(cap / lr, LEAST) for _, cap in self.capped]
+        moved = [
+            (p, before, share)
+            for (p, _), before, share in zip(self.capped, self._before, shares, strict=True)
+            if share < 1.0
+        ]
+        if not moved:
+            self.optimizer.step()
+            return
+        weights, before, parts = (list(column) for column in zip(*moved, strict=True))
+        torch._foreach_copy_(before, weights)
+        self.optimizer.step()
+        torch._foreach_sub_(weights, before)
+        torch._foreach_mul_(weights, parts)
+        torch._foreach_add_(weights, before)
 
 
 def _cap(weights: Tensor, max_relative_update: float) -> float:
