@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from typer.models import OptionInfo
 
 from incontrast.cli.exit_codes import Exit
 from paper.names import ON_REQUEST, OWN_SETS, SETS, STRATEGIES
@@ -27,6 +28,13 @@ DEFAULT_ROWS = Path(__file__).resolve().parent / "rows" / "paper.jsonl"
 RESUME = "finished rows are kept, the same command resumes"
 USUAL_SETS = ", ".join(name for name in SETS if name not in OWN_SETS)
 USUAL_STRATEGIES = ", ".join(name for name in STRATEGIES if name not in ON_REQUEST)
+
+
+def _several(flag: str, what: str, default: str) -> OptionInfo:
+    help_text = f"{what}; may be given again. Without it: {default}."
+    option: OptionInfo = typer.Option(flag, help=help_text, show_default=False)
+    return option
+
 
 Rows = Annotated[
     Path, typer.Option(help="The file of rows, one JSON line for each run.", show_default=False)
@@ -55,35 +63,23 @@ def run_command(
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
+        _several(
             "--set",
-            help=f"A data set; may be given again. Without it: {USUAL_SETS}. At scale 'small' "
-            f"there are also {', '.join(OWN_SETS)}.",
-            show_default=False,
+            "A data set",
+            f"{USUAL_SETS}. At scale 'small' there are also {', '.join(OWN_SETS)}",
         ),
     ] = None,
     strategies: Annotated[
         list[str] | None,
-        typer.Option(
+        _several(
             "--strategy",
-            help=f"A strategy; may be given again. Without it: {USUAL_STRATEGIES}. There are also "
-            f"{', '.join(ON_REQUEST)}. Retraining always runs.",
-            show_default=False,
+            "A strategy",
+            f"{USUAL_STRATEGIES}. There are also {', '.join(ON_REQUEST)}. Retraining always runs",
         ),
     ] = None,
-    seeds: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--seed", help="A seed; may be given again. Without it: 0 alone.", show_default=False
-        ),
-    ] = None,
+    seeds: Annotated[list[int] | None, _several("--seed", "A seed", "0 alone")] = None,
     ratios: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--ratio",
-            help="A growth ratio; may be given again. Without it: each data set's own.",
-            show_default=False,
-        ),
+        list[float] | None, _several("--ratio", "A growth ratio", "each data set's own")
     ] = None,
     scale: Scale = "small",
     epochs: Annotated[

@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from incontrast.report.page import Cell, Column, Table
+from incontrast.report.page import Cell, Table
 from paper.names import RETRAINING, strategy_title
 from paper.speed_tables import speed_up_cell
 from paper.summary import Place, Summary, last_third, published_speed_up
+from paper.tables import columns
 
 STRATEGIES = ("warm-start", "icl", "icl-learned")
 
@@ -23,14 +24,10 @@ def longer_table(summary: Summary, longer: Summary) -> Table:
             rows += [_row(each.of_seeds(seeds), place, names) for each in (summary, longer)]
     return Table(
         title="Trained longer",
-        columns=(
-            Column("data"),
-            Column("epochs at most", number=True),
-            Column("seeds", number=True),
-            Column("still falling", number=True, hint="last third of retraining"),
-            Column("old encoder", number=True, hint="its loss above retraining's"),
-            *(Column(strategy_title(name), number=True) for name in names),
-            Column("the paper's ICL, published", number=True),
+        columns=columns(
+            *("data", "epochs at most", "seeds", "still falling", "old encoder"),
+            *map(strategy_title, names),
+            "the paper's ICL, published",
         ),
         rows=tuple(rows),
         caption="The same increments with few epochs and with many: how much retraining's "

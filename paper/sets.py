@@ -148,6 +148,12 @@ _SMALL_ENCODER: dict[str, Any] = {
     "max_epochs": 100,
     "search_epochs": 10,
 }
+_NEW_DIGITS: dict[str, Any] = {
+    "split": "class",
+    "new_classes": (7, 8, 9),
+    "ratios": (0.3,),
+    "learning_rates": (1e-3,),
+}
 
 SMALL: dict[str, DataSet] = {
     "proteins": DataSet(name=set_title("proteins"), read=GraphFiles("PROTEINS"), domain=Graphs()),
@@ -185,19 +191,13 @@ SMALL: dict[str, DataSet] = {
         name=set_title("digits"),
         read=Digits(flat=False),
         domain=Images(8, 1, encoder="small", views=ImageViews(flip=0.0, scale=(0.4, 1.0))),
-        split="class",
-        new_classes=(7, 8, 9),
-        ratios=(0.3,),
-        learning_rates=(1e-3,),
+        **_NEW_DIGITS,
     ),
     "digits-vectors": DataSet(
         name=set_title("digits-vectors"),
         read=Digits(flat=True),
         domain=Vectors(64),
-        split="class",
-        new_classes=(7, 8, 9),
-        ratios=(0.3,),
-        learning_rates=(1e-3,),
+        **_NEW_DIGITS,
     ),
     "mnist-2-small": DataSet(
         name=set_title("mnist-2-small"),

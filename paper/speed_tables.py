@@ -10,7 +10,7 @@ from incontrast.report.page import Cell, Column, Mark, Table
 from paper.names import GRAPHS, IMAGES, PUBLISHED, RETRAINING, strategy_title
 from paper.statistics import Estimate
 from paper.summary import RATIOS, Metric, Place, Summary, published, published_speed_up
-from paper.tables import NOTHING, by_place
+from paper.tables import NOTHING, by_place, columns
 
 
 def standings_table(summary: Summary) -> Table:
@@ -38,12 +38,8 @@ def standings_table(summary: Summary) -> Table:
         )
     return Table(
         title="Who comes to parity with retraining",
-        columns=(
-            Column("strategy"),
-            Column("with every seed", number=True),
-            Column("with most seeds", number=True),
-            Column("median speed-up there", number=True),
-            Column("forgets", number=True, hint="old items' loss rises by more than 2 %"),
+        columns=columns(
+            *("strategy", "with every seed", "with most seeds", "median speed-up there", "forgets")
         ),
         rows=tuple(rows),
         caption="Data sets and growth ratios at which a strategy comes to retraining's evaluation "
@@ -73,12 +69,7 @@ def sweep_table(summary: Summary) -> Table:
         )
     return Table(
         title="The sweep of α: speed-up of ICL() over retraining, in time",
-        columns=(
-            Column("data"),
-            Column("seeds", number=True),
-            Column("by the paper's protocol", number=True),
-            Column("to parity", number=True),
-        ),
+        columns=columns("data", "seeds", "by the paper's protocol", "to parity"),
         rows=tuple(rows),
         caption="The paper: 2.2× to 18.3×, falling with α. ≤ and notes: as in the tables above.",
     )

@@ -40,10 +40,10 @@ def by_place(
         more_cells: Their cells, by strategy.
     """
     at = [(place, part) for place in places for part in parts]
-    columns = [Column(part, number=True, group=place.title) for place, part in at]
+    figures = [Column(part, number=True, group=place.title) for place, part in at]
     return Table(
         title=title,
-        columns=(Column("strategy"), *columns, *more),
+        columns=(Column("strategy"), *figures, *more),
         rows=tuple(
             (
                 Cell(strategy_title(name)),
@@ -54,6 +54,18 @@ def by_place(
         ),
         caption=caption,
     )
+
+
+def columns(first: str, *numbers: str) -> tuple[Column, ...]:
+    """A column of names, and columns of figures."""
+    return (Column(first), *(Column(title, number=True) for title in numbers))
+
+
+def plain_cell(found: Estimate, note: str = "") -> Cell:
+    """A figure to three digits."""
+    if found.value is None:
+        return NOTHING
+    return Cell(f"{found.value:.3f}", sort=found.value, note=note)
 
 
 def settings_table(summary: Summary) -> Table:
@@ -80,13 +92,13 @@ def settings_table(summary: Summary) -> Table:
         )
         cells = (Cell(set_title(name)), Cell(_encoder(settings)), *map(Cell, figures))
         rows.append(cells)
-    numbers = (
-        *("items", "held out", "patience", "epochs at most", "limit", "spacing", "seeds"),
-        *("ended by epochs", "still falling"),
+    titles = (
+        *("encoder", "items", "held out", "patience", "epochs at most", "limit", "spacing"),
+        *("seeds", "ended by epochs", "still falling"),
     )
     return Table(
         title="Data sets and settings",
-        columns=(Column("data"), Column("encoder"), *(Column(n, number=True) for n in numbers)),
+        columns=columns("data", *titles),
         rows=tuple(rows),
         caption="Limit: the forward passes of an update, as a share of retraining's. Spacing: the "
         "evaluation loss is measured whenever so many times more steps have been taken; smaller "
@@ -108,8 +120,8 @@ def loss_tables(summary: Summary) -> list[Table]:
 def _loss_table(summary: Summary, places: Sequence[Place], title: str) -> Table:
     def cell(place: Place, name: str, part: str) -> Cell:
         if part == "held out":
-            return _plain(summary.accuracy(place, name, "held_out", "parity"))
-        return _plain(summary.loss(place, name, part))
+            return plain_cell(summary.accuracy(place, name, "held_out", "parity"))
+        return plain_cell(summary.loss(place, name, part))
 
     return by_place(
         f"Evaluation loss after an update, and accuracy on held-out items, {title}",
@@ -130,7 +142,7 @@ def accuracy_table(summary: Summary) -> Table:
     def cell(place: Place, name: str, part: str) -> Cell:
         gap = summary.accuracy_difference(place, name, f"svm_{part}").value
         note = "" if gap is None or name == RETRAINING else f"{gap:+z.4f}"
-        return _plain(summary.accuracy(place, name, f"svm_{part}"), note=note)
+        return plain_cell(summary.accuracy(place, name, f"svm_{part}"), note=note)
 
     band = published()["accuracy_band"]
     return by_place(
@@ -234,7 +246,7 @@ def search_table(summary: Summary) -> Table:
     titles = ["initial training, retraining" if n == "fit" else strategy_title(n) for n in names]
     return Table(
         title="The search for learning rates",
-        columns=(Column("data"), *(Column(title, number=True) for title in titles)),
+        columns=columns("data", *titles),
         rows=tuple(
             (Cell(place.title), *(cell(cost, name) for name in names))
             for place, cost in costs.items()
@@ -261,12 +273,6 @@ def _added_memory(row: Row) -> list[float]:
     """In MiB; empty where it was not measured."""
     added = row["cost"].get("added_memory")
     return [] if added is None else [added / 2**20]
-
-
-def _plain(found: Estimate, note: str = "") -> Cell:
-    if found.value is None:
-        return NOTHING
-    return Cell(f"{found.value:.3f}", sort=found.value, note=note)
 
 
 def _mean(values: Sequence[float], form: str) -> Cell:

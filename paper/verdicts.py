@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from incontrast.report.page import Cell, Column, Table
+from incontrast.report.page import Cell, Table
 from paper.names import GRAPHS, IMAGES, PUBLISHED, SHIFTED, strategy_title
 from paper.statistics import rank_correlation
 from paper.summary import Metric, Place, Protocol, Summary, published, published_speed_up
-from paper.tables import NOTHING
+from paper.tables import NOTHING, columns
 
 PAPER = (*IMAGES, *GRAPHS)
 SWEPT = 5  # growth ratios that a trend needs at least
@@ -41,13 +41,7 @@ def claims_table(summary: Summary) -> Table:
     ]
     return Table(
         title="Claims",
-        columns=(
-            Column("claim"),
-            Column("holds", number=True),
-            Column("does not", number=True),
-            Column("undecided", number=True),
-            Column("figures", number=True),
-        ),
+        columns=columns("claim", "holds", "does not", "undecided", "figures"),
         rows=tuple(row for row in rows if row is not None),
         caption="Data sets at a growth ratio where a claim was confirmed, where it was not, "
         "and where that is undecided: an update was cut short, so that its figure is only a bound, "
