@@ -37,12 +37,12 @@ class Entry:
 
     def make(self, lr: float, *, max_epochs: int = UNLIMITED) -> Strategy:
         """The strategy, at this learning rate if its learning rate is searched."""
-        made = replace(self.strategy, max_epochs=max_epochs, patience=None)
+        strategy = replace(self.strategy, max_epochs=max_epochs, patience=None)
         if not self.searched:
-            return made
-        if isinstance(made, ICL) and made.meta is not None:
-            made = replace(made, meta=replace(made.meta, lr=lr))
-        return replace(made, lr=lr)
+            return strategy
+        if isinstance(strategy, ICL) and strategy.meta is not None:
+            strategy = replace(strategy, meta=replace(strategy.meta, lr=lr))
+        return replace(strategy, lr=lr)
 
 
 def retraining(data: DataSet, lr: float, *, max_epochs: int | None = None) -> Retrain:

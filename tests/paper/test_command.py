@@ -35,8 +35,8 @@ def test_the_chain_from_data_to_report(tmp_path: Path, monkeypatch: pytest.Monke
         assert word in "".join(shown.output.splitlines())
     for word in ("Table 3", "Claims", "The sweep"):
         assert word not in shown.output, f"{word} has no rows"
-    made = CliRunner().invoke(app, ["report", "--rows", rows, "--out", str(out)])
-    assert made.exit_code == 0, made.output
+    written = CliRunner().invoke(app, ["report", "--rows", rows, "--out", str(out)])
+    assert written.exit_code == 0, written.output
     assert "the paper, reproduced" in out.read_text()
 
 

@@ -108,10 +108,10 @@ def row_of(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     named = dict(zip(map(id, encoders), names, strict=True))
     budgets = []
 
-    def watched(learner, old, new, strategy, *, budget, progress, seen, **options) -> Trace:
+    def traced(learner, old, new, strategy, *, budget, progress, seen, **options) -> Trace:
         budgets.append(budget)
-        made = by_hand(encoders[-1])
-        epochs = zip(made.outcome.history, made.points[1:-1], encoders[:-1], strict=True)
+        found = by_hand(encoders[-1])
+        epochs = zip(found.outcome.history, found.points[1:-1], encoders[:-1], strict=True)
         for epoch, point, encoder in epochs:
             step = Progress(
                 epoch=epoch.number,
@@ -127,10 +127,10 @@ def row_of(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             )
             progress(step)
             seen(point, encoder)
-        seen(made.points[-1], encoders[-1])
-        return made
+        seen(found.points[-1], encoders[-1])
+        return found
 
-    monkeypatch.setattr(experiment, "trace", watched)
+    monkeypatch.setattr(experiment, "trace", traced)
     monkeypatch.setattr(experiment, "biases", lambda *of: {})
     monkeypatch.setattr(experiment, "accuracies", lambda encoder, *of: named[id(encoder)])
     bench = Experiment(group, retraining(group.data, 1e-3), None, tmp_path)

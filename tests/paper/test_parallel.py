@@ -35,8 +35,8 @@ def test_two_processes_write_the_rows_of_one(tiny, tmp_path: Path) -> None:
     (data,) = grid.sets.values()
     grid = replace(grid, sets={"seven": data, "eight": replace(data, new_classes=(8, 9))})
     for jobs, name in ((1, "one"), (2, "two")):
-        made = run(grid, tmp_path / f"{name}.jsonl", work=tmp_path / name, jobs=jobs)
-        kinds = [row["kind"] for row in made]
+        created = run(grid, tmp_path / f"{name}.jsonl", work=tmp_path / name, jobs=jobs)
+        kinds = [row["kind"] for row in created]
         # Each set has two trials of the initial training and two of fine-tuning; each seed of it
         # an initial training and two runs.
         assert {kind: kinds.count(kind) for kind in kinds} == {"trial": 8, "fit": 4, "run": 8}

@@ -51,10 +51,10 @@ def terminal() -> Console:
 def test_the_estimate_is_made_when_a_row_arrives_and_not_when_it_is_drawn(
     tiny, terminal: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[int] = []
+    estimates: list[int] = []
 
     def estimate(left: list, rows: list, *, jobs: int) -> float:
-        made.append(len(rows))
+        estimates.append(len(rows))
         return 60.0 * len(rows)
 
     monkeypatch.setattr(progress_module, "seconds_left", estimate)
@@ -63,9 +63,9 @@ def test_the_estimate_is_made_when_a_row_arrives_and_not_when_it_is_drawn(
         for epoch in range(20):
             notify(Event(group="here", doing="icl", epoch=epoch))
         assert "epoch 19" in terminal.file.getvalue()
-        assert made == [0]
+        assert estimates == [0]
         notify(Event(group="here", doing="icl", row=ROW))
-    assert made == [0, 1]
+    assert estimates == [0, 1]
     assert "4 of 4 runs left, about 60 s" in terminal.file.getvalue()
 
 

@@ -64,9 +64,9 @@ def test_what_is_done_is_skipped_and_other_settings_are_not(
     path = tmp_path / "rows.jsonl"
     path.write_bytes((finished / "rows.jsonl").read_bytes())
     assert run(tiny(), path, work=tmp_path) == []
-    # One more strategy: only its own rows are made, and the fit is made again, for nobody kept it.
-    made = run(tiny(strategies=("no-update", "distillation")), path, work=tmp_path)
-    assert {row["strategy"] for row in made if row["kind"] == "run"} == {"distillation"}
+    # One more strategy: only its own rows are new; the fit is repeated, for nobody kept it.
+    created = run(tiny(strategies=("no-update", "distillation")), path, work=tmp_path)
+    assert {row["strategy"] for row in created if row["kind"] == "run"} == {"distillation"}
     left = unfinished(tiny(sample=16), read_rows(path))
     assert [strategy for _, strategy in left] == ["retraining", "no-update", "fine-tuning", "icl"]
 
@@ -170,9 +170,9 @@ def test_an_error_of_a_worker_is_raised(tmp_path: Path) -> None:
 def test_seeds_share_the_search(finished: Path, tiny, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes((finished / "rows.jsonl").read_bytes())
-    made = run(tiny(strategies=("fine-tuning",), seeds=(0, 1)), path, work=tmp_path)
-    assert [row["kind"] for row in made] == ["fit", "run", "run"]
-    assert {row["seed"] for row in made} == {1}
+    created = run(tiny(strategies=("fine-tuning",), seeds=(0, 1)), path, work=tmp_path)
+    assert [row["kind"] for row in created] == ["fit", "run", "run"]
+    assert {row["seed"] for row in created} == {1}
 
 
 def test_the_time_that_is_left(finished: Path, tiny) -> None:
@@ -198,9 +198,9 @@ def test_a_training_that_diverges_is_a_row(tiny, tmp_path: Path, monkeypatch) ->
         return real(learner, old, new, strategy, **options)
 
     monkeypatch.setattr(experiment, "trace", diverging)
-    made = run(tiny(strategies=("icl",)), tmp_path / "rows.jsonl", work=tmp_path)
-    assert made[-1]["failed"] == "the loss became nan"
-    assert unfinished(tiny(strategies=("icl",)), made) == []
+    created = run(tiny(strategies=("icl",)), tmp_path / "rows.jsonl", work=tmp_path)
+    assert created[-1]["failed"] == "the loss became nan"
+    assert unfinished(tiny(strategies=("icl",)), created) == []
 
 
 def test_a_retraining_that_diverges_is_logged_and_the_grid_continues(
@@ -218,9 +218,9 @@ def test_a_retraining_that_diverges_is_logged_and_the_grid_continues(
 
     monkeypatch.setattr(experiment, "trace", diverging)
     grid = tiny(strategies=("no-update",), seeds=(0, 1))
-    made = run(grid, tmp_path / "rows.jsonl", work=tmp_path)
+    created = run(grid, tmp_path / "rows.jsonl", work=tmp_path)
     assert "retraining diverged, there is nothing to compare with" in caplog.text
-    done = [(row["seed"], row["strategy"]) for row in made if row["kind"] == "run"]
+    done = [(row["seed"], row["strategy"]) for row in created if row["kind"] == "run"]
     assert done == [(0, "retraining"), (1, "retraining"), (1, "no-update")]
     assert run(grid, tmp_path / "rows.jsonl", work=tmp_path) == []
 
@@ -240,8 +240,8 @@ def test_an_initial_training_that_diverges_takes_only_what_needs_it(
 
     monkeypatch.setattr(Experiment, "fit", diverging)
     grid = tiny(strategies=("fine-tuning", "no-update"), seeds=(0, 1))
-    made = run(grid, tmp_path / "rows.jsonl", work=tmp_path)
-    done = [(row["seed"], row["strategy"]) for row in made if row["kind"] == "run"]
+    created = run(grid, tmp_path / "rows.jsonl", work=tmp_path)
+    done = [(row["seed"], row["strategy"]) for row in created if row["kind"] == "run"]
     assert done == [(1, "retraining"), (1, "no-update")], (
         "the learning rate of fine-tuning is seed 0's"
     )
