@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from paper.names import GRAPHS, IMAGES, SHIFTED
+from paper.row_file import read_rows
 from paper.summary import Summary
 from paper.verdicts import claims_table
+from paper.write_pages import ROWS
 
 PAPER = (*IMAGES, *GRAPHS)
 
@@ -143,4 +145,17 @@ def test_claims_without_rows_are_left_out(row) -> None:
         "ICL(): SVM accuracy at most 0.0137 below retraining, by 95 % intervals",
         "ICL(): held-out accuracy at most 0.0137 below retraining",
         "ICL(): held-out accuracy at most 0.0137 below retraining, by 95 % intervals",
+    ]
+
+
+def test_published_claims_are_those_that_were_published_first() -> None:
+    """Where each holds, and how many places decide it, as the first published page said."""
+    counts = [tuple(map(int, found[:3])) for found in claims(read_rows(ROWS)).values()]
+    assert [(holds, holds + fails) for holds, fails, _ in counts] == [
+        *((0, 12), (0, 6), (0, 1), (0, 1)),  # faster; the fastest; up to 16.7× and 16.8×
+        *((9, 12), (0, 6), (0, 12), (0, 2), (0, 2)),  # accuracy; parity; old data kept
+        *((0, 7), (0, 0), (6, 8), (12, 12)),  # meta, learned lr; NCE-II alone; no bias
+        *((2, 12), (1, 12), (10, 12), (0, 6), (9, 12), (1, 6), (2, 2)),  # ICL()
+        *((2, 12), (0, 11), (6, 12), (1, 6), (11, 12), (0, 6), (2, 2)),  # with learned lr
+        (0, 0),  # falls with α
     ]

@@ -1,4 +1,4 @@
-"""A report's tables and verdicts on a terminal."""
+"""A report's tables on a terminal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from incontrast.cli.output import plain
-from incontrast.report.page import Cell, Table, Verdict
+from incontrast.report.page import Cell, Table
 
-__all__ = ["print_table", "print_verdicts"]
+__all__ = ["print_table"]
 
 STYLES = {"best": "bold", "good": "green", "bad": "red", "quiet": "dim", "second": "italic"}
-STANDING = {
-    "holds": ("passed", "green"),
-    "fails": ("failed", "red"),
-    "mixed": ("in part", "yellow"),
-    "open": ("not decided", "dim"),
-}
 
 
 def print_table(console: Console, table: Table, *, turned: bool | None = None) -> None:
@@ -68,18 +62,6 @@ def _that_fit(rows: Sequence[tuple[Cell, ...]], room: int) -> Iterator[list[tupl
         part.append(row)
         left -= width
     yield part
-
-
-def print_verdicts(console: Console, title: str, verdicts: Sequence[Verdict]) -> None:
-    """Claims, each with its standing and its reasons."""
-    grid = Grid.grid(padding=(0, 2))
-    for verdict in verdicts:
-        word, style = STANDING[verdict.standing]
-        text = Text(_unmarked(verdict.claim))
-        text.append(f"\n{_unmarked(verdict.because)}", style="dim")
-        grid.add_row(Text(word, style=style), text)
-    console.print(Text(title, style="bold"))
-    console.print(Padding(grid, (0, 0, 1, 0)))
 
 
 def _text(cell: Cell) -> Text:
