@@ -38,11 +38,15 @@ from incontrast.training.task import Increment, Task
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Learner", "Own"]
+__all__ = ["BudgetTooSmall", "Learner", "Own"]
 
 log = logging.getLogger(__name__)
 
 EVALUATED = 512  # old and new items, each, on which an outcome's figures are measured
+
+
+class BudgetTooSmall(ValueError):
+    """There would be no time left for training; nothing was changed."""
 
 
 class Own(TypedDict, total=False):
@@ -115,6 +119,8 @@ class Learner:
         """How many fits and updates have led to this encoder."""
         self.schedule_state: ScheduleState = {}
         """What a learned schedule has learned so far; the next run resumes from it."""
+        self.evaluations_after = 1
+        """How many evaluations follow training, for which a budget of seconds leaves time."""
         self._encoder: nn.Module | None = None
 
     @property
@@ -238,7 +244,9 @@ class Learner:
         file = None
         if checkpoint is not None:
             about = facts(self.seed, version, domain, increment, strategy)
-            same = identity(encoder, about, self.objective, self.engine.precision, budget)
+            same = identity(
+                encoder, about, self.objective, self.engine.precision, budget.forward_passes
+            )
             file = TrainingFile(Path(checkpoint), same)
         run = train(
             task,
@@ -274,12 +282,12 @@ class Learner:
             return budget
         measured = min(increment.stored, EVALUATED) + min(increment.new_count, EVALUATED)
         calibrated = min(increment.stored + increment.new_count, CALIBRATED)
-        after = measuring * (1.0 + calibrated / measured)
+        after = measuring * (self.evaluations_after + calibrated / measured)
         spent = self.engine.broadcast_float(time.perf_counter() - start + after)
         if spent >= budget.seconds:
-            raise ValueError(
+            raise BudgetTooSmall(
                 f"a budget of {budget.seconds:g} seconds is too small: reading and evaluating "
-                f"alone take {spent:.1f} s here; give at least {2 * spent:.1f}"
+                f"alone take about {spent:.1f} s here; give at least {2 * spent:.1f}"
             )
         return replace(budget, seconds=budget.seconds - spent)
 

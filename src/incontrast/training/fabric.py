@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from incontrast.domains.base import Collection, Domain
+from incontrast.memory import StoredCollection
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (
     ProcessFailed,
@@ -255,5 +256,8 @@ def _digest(domain: Domain, items: Collection | None) -> str:
     if items is None:
         return "nothing"
     chosen = torch.linspace(0, len(items) - 1, min(len(items), DIGESTED)).long()
-    packed = b"".join(domain.pack(items, chosen))
-    return hashlib.blake2b(packed, digest_size=6).hexdigest()
+    if isinstance(items, StoredCollection):
+        packed = items.store.read(items.ids[chosen].tolist())
+    else:
+        packed = domain.pack(items, chosen)
+    return hashlib.blake2b(b"".join(packed), digest_size=6).hexdigest()

@@ -73,9 +73,10 @@ def unsealed(text: str, where: str) -> dict[str, Any]:
 
 
 def sweep(folder: Path) -> None:
-    """Delete what an interrupted ``write_json`` has left in a workspace."""
-    for path in folder.glob(".*.json.*"):
-        path.unlink(missing_ok=True)
+    """Delete what an interrupted writing has left in a workspace."""
+    for pattern in (".*.json.*", ".*.checkpoint.*"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def _checksum(body: dict[str, Any]) -> str:

@@ -12,7 +12,8 @@ phase       durable                                      a restart
 ==========  ===========================================  ==========================================
 idle        the current version                          has nothing to do
 ingesting   some of the new items                        deletes them
-ingested    all of them, with their memory keys          trains, or finds the version written
+ingested    all of them, with their memory keys; the     trains, from the last such state on, or
+            state of training, written every minute      finds the version written
 trained     the candidate: a version folder              evaluates
 evaluated   its evaluation                               promotes it, or waits if a check failed
 switched    another version is the current one           deletes versions and items beyond the limit
@@ -108,6 +109,7 @@ class Layout:
         self.store_file = folder / "memory.sqlite"
         self.lock_file = folder / "lock"
         self.reports = folder / "reports"
+        self.training_file = folder / "training.checkpoint"
 
     @classmethod
     def at(cls, folder: str | Path) -> Layout:
@@ -191,6 +193,8 @@ class StateMachine:
         """Enter a phase, with a single write; then write its line of the journal."""
         self.state = replace(self.state, phase=phase, event=event or self.state.event, **changes)
         write_json(self.layout.state_file, asdict(self.state))
+        if phase != "ingested":
+            self.layout.training_file.unlink(missing_ok=True)
         if event is not None:
             self.layout.journal.add(event)
 

@@ -7,14 +7,14 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from incontrast import saving, settings
 from incontrast._version import __version__
-from incontrast.learner import Learner
+from incontrast.learner import BudgetTooSmall, Learner
 from incontrast.memory import Store, StoredCollection, StoreError
 from incontrast.memory.columns import FORGOTTEN
 from incontrast.outcome import Outcome
@@ -88,6 +88,7 @@ class Update:
         self.budget = budget or Budget()
         self.progress = progress
         self.group = workspace.process_group
+        self.start = time.perf_counter()
         self._before: Learner | None = None
         self._after: Learner | None = None  # each is read once, by whoever needs it first
 
@@ -225,7 +226,7 @@ class Update:
         try:
             outcome = self._train(operation, learner, machine.store, callback)
         except (ValueError, TrainingDiverged) as error:
-            if error is not callback.error:
+            if error is not callback.error and not isinstance(error, BudgetTooSmall):
                 machine.discard()  # it would end the same way every time
             raise
         number, base, first = operation["number"], operation["base"], operation["first"]
@@ -320,16 +321,28 @@ class Update:
         keys, sizes = (torch.from_numpy(column[first:]) for column in columns[:2])
         ids = torch.arange(first, first + count)
         new = StoredCollection(store, learner.domain, ids, sizes, keys)
-        budget, callbacks = Budget(**operation["budget"]), callback.callbacks()
+        learner.evaluations_after = 2  # a candidate's checks take about as long as an outcome's
         before = None if operation["base"] is None else copy.copy(learner)
         with self.group.joint("train", operation, store):
+            options: dict[str, Any] = {
+                "budget": self._budget(operation),
+                "callbacks": callback.callbacks(),
+                "checkpoint": self.workspace.training_file,
+            }
             if before is None:
-                outcome = learner.fit(new, budget=budget, callbacks=callbacks)
+                outcome = learner.fit(new, **options)
             else:
-                strategy = self._strategy(operation)
-                outcome = learner.update(new, strategy=strategy, budget=budget, callbacks=callbacks)
+                outcome = learner.update(new, strategy=self._strategy(operation), **options)
         self._before, self._after = before, learner
         return outcome
+
+    def _budget(self, operation: Operation) -> Budget:
+        """What this run was given, or else the one that began; less the time it took so far."""
+        given = self.budget if self.budget != Budget() else Budget(**operation["budget"])
+        if given.seconds is None:
+            return given
+        left = given.seconds - (time.perf_counter() - self.start)
+        return replace(given, seconds=max(self.group.engine.broadcast_float(left), 1e-3))
 
     def _strategy(self, operation: Operation) -> Strategy | None:
         written = operation["strategy"]
