@@ -46,8 +46,8 @@ def claims_table(summary: Summary) -> Table:
         caption="Data sets at a growth ratio where a claim was confirmed, where it was not, "
         "and where that is undecided: an update was cut short, so that its figure is only a bound, "
         "or there are too few seeds. Figures: the range over the places that decide. Speed-ups are "
-        "by the paper's protocol, unless parity is named. Where the number of epochs ended retraining "
-        "(see the settings), they are those of training so long.",
+        "by the paper's protocol, unless parity is named. Where the number of epochs ended "
+        "retraining (see the settings), they are those of training so long.",
     )
 
 
