@@ -1,0 +1,113 @@
+from . import data, evaluate, loss, streams
+from ._version import __version__
+from .domains.base import Collection, Domain, TensorCollection
+from .domains.check import DomainError, check_domain
+from .domains.graphs import Graphs
+from .domains.images import Images
+from .domains.images.views import ImageViews
+from .domains.vectors import Vectors
+from .learner import Learner
+from .loss import Objective, batch_losses, increment_losses, similarities
+from .memory import KeepAll, Policy, Queue, Reservoir
+from .outcome import Outcome
+from .schedules import (
+    DDPG,
+    Cosine,
+    Fixed,
+    Learned,
+    LearningRate,
+    Schedule,
+    ScheduleState,
+)
+from .strategies import (
+    ICL,
+    Distill,
+    Emphasis,
+    FineTune,
+    Meta,
+    NoUpdate,
+    Replay,
+    Retrain,
+    Strategy,
+    WarmStart,
+)
+from .strategies.check import StrategyError, check_strategy
+from .training.collectives import LostProcess, ProcessFailed
+from .training.loop import TrainingDiverged
+from .training.optimizers import Adam, OptimizerFactory, Prodigy
+from .training.progress import Budget, Callback, Progress, ProgressCallback
+from .training.task import (
+    BatchIndices,
+    Increment,
+    InfiniteSampler,
+    Task,
+    ViewBatch,
+    joint_epoch,
+    new_epoch,
+)
+from .workspace import Workspace, WorkspaceError
+
+__all__ = [
+    "DDPG",
+    "ICL",
+    "Adam",
+    "BatchIndices",
+    "Budget",
+    "Callback",
+    "Collection",
+    "Cosine",
+    "Distill",
+    "Domain",
+    "DomainError",
+    "Emphasis",
+    "FineTune",
+    "Fixed",
+    "Graphs",
+    "ImageViews",
+    "Images",
+    "Increment",
+    "InfiniteSampler",
+    "KeepAll",
+    "Learned",
+    "Learner",
+    "LearningRate",
+    "LostProcess",
+    "Meta",
+    "NoUpdate",
+    "Objective",
+    "OptimizerFactory",
+    "Outcome",
+    "Policy",
+    "ProcessFailed",
+    "Prodigy",
+    "Progress",
+    "ProgressCallback",
+    "Queue",
+    "Replay",
+    "Reservoir",
+    "Retrain",
+    "Schedule",
+    "ScheduleState",
+    "Strategy",
+    "StrategyError",
+    "Task",
+    "TensorCollection",
+    "TrainingDiverged",
+    "Vectors",
+    "ViewBatch",
+    "WarmStart",
+    "Workspace",
+    "WorkspaceError",
+    "__version__",
+    "batch_losses",
+    "check_domain",
+    "check_strategy",
+    "data",
+    "evaluate",
+    "increment_losses",
+    "joint_epoch",
+    "loss",
+    "new_epoch",
+    "similarities",
+    "streams",
+]
