@@ -3,7 +3,7 @@
 A few hundred noisy decisions in one update cannot teach a policy
 (docs/explanation/learning-rates.md). So the policy comes with the package, trained by
 ``tools/policy/train.py`` on many short updates of small tasks, and what an agent learns here is
-added to that, slowly. Where the paper's agent sets the learning rate of each step anew within two
+added to that, slowly. Where the paper's agent sets the learning rate of each step afresh within two
 decades, this one multiplies it, every few steps, by a bounded factor.
 """
 
@@ -128,7 +128,7 @@ class LearnedRate(LearningRate):
         return self.lr
 
     def _close(self) -> None:
-        """The window at hand is over: judge it, learn from it, decide about the next one."""
+        """This window is over: judge it, learn from it, decide about the next one."""
         mean = fmean(self._losses)
         if self._decisions == 0:
             self._first = self._last = mean

@@ -60,7 +60,7 @@ class DDPG(Schedule):
             )
 
     def begin(self, generator: Generator, state: ScheduleState | None = None) -> Agent:
-        """A new agent: the paper's begin anew with every update."""
+        """A new agent: the paper's begins afresh with every update."""
         return Agent(self, generator)
 
 

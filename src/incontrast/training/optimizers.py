@@ -140,7 +140,7 @@ class ExponentialMovingAverage:
     """An exponential moving average of parameters.
 
     It begins as a mean of all iterates and becomes exponential once enough have gone by, so that it
-    is not held back by where the weights began.
+    is not biased by where the weights began.
 
     Args:
         parameters: The parameters whose iterates are averaged.

@@ -1,4 +1,4 @@
-"""Training that was interrupted resumes from a file, and ends with the bits it would have had.
+"""Training that was interrupted resumes from a file, and ends bit for bit as it would have.
 
 What training has come to is written every so often: weights, optimiser, averages, losses. What
 can be computed again from the seed is not: the batches drawn so far are drawn again, and schedules

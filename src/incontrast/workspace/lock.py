@@ -56,7 +56,7 @@ def guarded(path: Path) -> Iterator[None]:
             _hold(file, path)
             try:
                 if os.fstat(file.fileno()).st_ino != beside.stat().st_ino:
-                    continue  # it was deleted, and made anew, before it was locked here
+                    continue  # it was deleted, and created again, before it was locked here
             except FileNotFoundError:
                 continue
             try:

@@ -82,7 +82,7 @@ def unfinished(layout: Layout) -> str | None:
     """What was begun and not finished, or was refused, in words; None if there is nothing."""
     try:
         return _unfinished(layout.state())
-    except Damaged:  # which a rollback writes anew
+    except Damaged:  # which a rollback writes again
         return None
 
 

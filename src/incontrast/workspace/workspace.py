@@ -78,8 +78,8 @@ class Workspace(Layout):
             tolerance: How much larger the loss of old items may be after an update, as a share,
                 for the update to be promoted.
             keep: Versions to keep, at least 2; older ones are deleted.
-            threads: Threads that the command line computes with, since the bits of a sum depend on
-                it; torch's choice if None.
+            threads: Threads that the command line computes with, since rounding depends on it;
+                torch's choice if None.
         """
         from incontrast import saving
         from incontrast.training.fabric import FabricEngine

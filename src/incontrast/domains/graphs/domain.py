@@ -42,7 +42,7 @@ class Graphs(ArgumentDomain):
             the nodes that any of them visits stay, with all edges between them.
         steps: Steps of each walker.
         per: Whether the change is drawn for each ``"graph"`` or once for a whole ``"batch"``;
-            always anew for each of the two views.
+            always again for each of the two views.
         encoder: A module or a function that makes one, instead of the GCN: a ``GraphBatch`` of n
             graphs in, (n, d) out.
         views: Makes one view of a ``GraphBatch``, instead of the above: a function of the batch and
