@@ -81,7 +81,7 @@ def _facts(
     facts = [
         ("Training", f"{seconds:.1f} s", remark),
         ("New items", f"{record['data']['items']:,}", share),
-        ("Memory", f"{memory['kept']:,}", f"items stored of {memory['seen']:,} seen"),
+        ("Memory", f"{memory['kept']:,}", f"items stored / {memory['seen']:,} seen"),
     ]
     if "movement" in evaluation:
         stayed = _figure(evaluation["movement"]["overlap"], ".0%")
