@@ -24,7 +24,14 @@ def test_the_demonstration_prints_a_table_and_draws_a_picture(
     result = CliRunner().invoke(app, ["demo", "--picture", str(picture)])
     torch.set_num_threads(threads)
     assert result.exit_code == 0, result.output
-    for word in ("1,797 handwritten digits", "parity after", "kNN new", "no update", "retraining"):
+    for word in (
+        "1,797 handwritten digits",
+        "parity after",
+        "kNN new",
+        "no update",
+        "retraining",
+        "first-order",
+    ):
         assert word in result.output
     assert picture.read_text().startswith("<?xml")
 

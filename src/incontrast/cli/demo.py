@@ -25,16 +25,16 @@ from incontrast.streams import by_class
 __all__ = ["demo"]
 
 NEW_CLASSES = (7, 8, 9)
-EPOCHS = 40  # of the first fit, and of retraining
+EPOCHS = 32  # of the first fit, and of retraining
 SPACING = 1.15  # coarser than a comparison's: the loss need not be drawn more finely
 COLOURS = ("#7f7f7f", "#e69f00", "#009e73", "#0072b2", "#cc79a7", "#d55e00")  # Okabe & Ito
 
 STRATEGIES: dict[str, Strategy] = {
     "no update": NoUpdate(),
-    "fine-tuning": FineTune(max_epochs=20),
-    "warm start": WarmStart(max_epochs=10),
-    "ICL": ICL(max_epochs=30),
-    "paper's ICL": ICL.paper(order=1, max_epochs=6),
+    "fine-tuning": FineTune(max_epochs=15),
+    "warm start": WarmStart(max_epochs=8),
+    "ICL": ICL(max_epochs=28),
+    "paper's ICL": ICL.paper(order=1, max_epochs=4),
     "retraining": Retrain(max_epochs=EPOCHS),
 }
 

@@ -45,7 +45,8 @@ def print_table(console: Console, table: Table, *, turned: bool | None = None) -
         for row in table.rows:
             grid.add_row(*(_text(cell) for cell in row))
         console.print(grid)
-    console.print(Padding(Text(_unmarked(table.caption), style="dim"), (0, 0, 1, 0)))
+    caption = Padding(Text(_unmarked(table.caption), style="dim"), (0, 0, 1, 0))
+    console.print(caption, soft_wrap=False)
 
 
 def _that_fit(rows: Sequence[tuple[Cell, ...]], room: int) -> Iterator[list[tuple[Cell, ...]]]:

@@ -25,7 +25,7 @@ LARGEST = 2 * 2**30
 NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
 ROWS = 65536  # looked at together
 
-Loaded = tuple[NDArray[Any], Sequence[str], dict[str, NDArray[Any]]]
+RawTable = tuple[NDArray[Any], Sequence[str], dict[str, NDArray[Any]]]
 
 
 class StoredRows:
@@ -178,7 +178,7 @@ def _stored(path: Path) -> StoredRows | NDArray[Any]:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Loaded:
+def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
     if columns is not None:
         raise ValueError(f"{path} has no names of columns to choose from: use .csv or .parquet")
     try:
@@ -201,7 +201,7 @@ def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Lo
     return next(iter(members.values())), (), beside
 
 
-def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Loaded:
+def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
     _check_size(path.stat().st_size, path)
     first, delimiter = _first_line(path)
     counted = [text for text in first if text != ""] == [str(i) for i in range(len(first))]
@@ -252,7 +252,7 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> L
     return table[:, features], [names[column] for column in features], beside
 
 
-def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Loaded:
+def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
