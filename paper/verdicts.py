@@ -41,12 +41,12 @@ def claims_table(summary: Summary) -> Table:
     ]
     return Table(
         title="Claims",
-        columns=columns("claim", "holds", "does not", "undecided", "figures"),
+        columns=columns("claim", "confirmed", "not confirmed", "undecided", "figures"),
         rows=tuple(row for row in rows if row is not None),
-        caption="Data sets at a growth ratio where a claim was confirmed, where it was not, "
-        "and where that is undecided: an update was cut short, so that its figure is only a bound, "
-        "or there are too few seeds. Figures: the range over the places that decide. Speed-ups are "
-        "by the paper's protocol, unless parity is named. Where the number of epochs ended "
+        caption="Data sets at a growth ratio where a claim was confirmed, where it was not, and "
+        "where that is undecided: an update was cut short, so that its figure is only a bound, or "
+        "there are too few seeds. Figures: the range over the places that decide. Speed-ups are by "
+        "the paper's protocol, unless parity is named. Where the number of epochs ended "
         "retraining (see the settings), they are those of training so long.",
     )
 

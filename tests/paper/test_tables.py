@@ -285,7 +285,7 @@ def test_show_and_report_from_the_command_line(whole_grid, tmp_path: Path) -> No
         append_row(rows, row)
     shown = CliRunner().invoke(app, ["show", "--rows", str(rows)])
     assert shown.exit_code == 0, shown.output
-    for word in ("Table 3", "Table 4", "paper 11.2×", "paper 2.6×", "does not", "never", "sweep"):
+    for word in ("Table 3", "Table 4", "paper 11.2×", "paper 2.6×", "confirmed", "never", "sweep"):
         assert word in shown.output
     stray = dict(whole_grid[0], settings=whole_grid[0]["settings"] | {"max_epochs": 5})
     append_row(rows, stray)
