@@ -45,7 +45,8 @@ def main() -> None:
         contents = domain.pack(domain.collect(pixels), torch.arange(len(pixels)))
         with clock() as spent:
             for first in range(0, ITEMS, len(contents)):
-                store.append(first, contents[: ITEMS - first])
+                part = contents[: ITEMS - first]
+                store.append(first, part, np.zeros(len(part)))
             store.erase()
         print(f"appends: {rate(ITEMS, spent)}, on disk when they return")
 
@@ -57,7 +58,7 @@ def main() -> None:
                     store.read(batch)
         print(f"random reads in batches of {BATCH}: {rate(len(batches) * BATCH, spent)}")
 
-        sizes = store.columns(ITEMS).sizes
+        sizes = torch.from_numpy(store.columns(ITEMS).sizes)
         stored = StoredCollection(store, domain, torch.arange(ITEMS), sizes)
         held = domain.collect(pixels.repeat(-(-ITEMS // len(pixels)), 1, 1, 1)[:ITEMS])
         for name, items in (("disk", stored), ("RAM", held)):

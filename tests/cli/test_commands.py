@@ -180,9 +180,14 @@ def test_drift_can_end_a_script(space: Path, tmp_path: Path, blobs) -> None:
     run("drift", tmp_path / "far.npy", "--significance", 3, code=Exit.USAGE)
     assert run_json("drift", tmp_path / "far.npy")["known"] == 0
     run("update", tmp_path / "far.npy", "--force")
-    assert "But 100% of the items looked at have been ingested" in run(
-        "drift", tmp_path / "far.npy"
+    known = run("drift", tmp_path / "far.npy", "--fail-on-drift")  # exit 0, as update would
+    assert "Nothing new: all 40 items have been ingested already" in known
+    both = np.concatenate([np.load(tmp_path / "far.npy"), blobs(10, seed=9).numpy() * 0.1 - 9])
+    np.save(tmp_path / "both.npy", both)
+    assert "40 items had been ingested before, and were left out" in run(
+        "drift", tmp_path / "both.npy"
     )
+    assert "ingested 10 items" in run("update", tmp_path / "both.npy", "--force")
 
 
 def test_items_are_forgotten_by_content(space: Path, rows: list[Path], tmp_path: Path) -> None:

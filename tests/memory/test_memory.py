@@ -79,7 +79,7 @@ def test_a_reservoir_is_uniform_over_everything_seen() -> None:
 
 @pytest.mark.parametrize("new", [3, 20])
 def test_a_reservoir_stays_uniform_after_forgetting(new: int) -> None:
-    """Items that come after a hole was made must not fill it more often than the others would."""
+    """Items that come after a hole was left must not fill it more often than the others would."""
     counts, total = torch.zeros(10 + new), 0
     for seed in range(3000):
         memory = filled(Reservoir(items=6), [10], seed).forget(range(5))

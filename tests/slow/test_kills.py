@@ -1,4 +1,4 @@
-"""A hundred random kills of updates: a hundred consistent workspaces, and the same bits."""
+"""A hundred random kills of updates: a hundred consistent workspaces, and the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills updates of a workspace, lets them go on, and compares what comes of it; prints JSON.
+"""Kills updates of a workspace, resumes them, and compares what comes of it; prints JSON.
 
     python killing.py FOLDER points        at every point at which something is written
     python killing.py FOLDER forget        likewise, while items are forgotten
@@ -127,7 +127,7 @@ def fresh(folder: Path, name: str) -> Path:
     return target
 
 
-def judge(folder: Path, expected: dict[str, Any], report: dict[str, Any], about: str) -> None:
+def compare(folder: Path, expected: dict[str, Any], report: dict[str, Any], about: str) -> None:
     """After a kill: is the workspace consistent, and does the update end as it should?"""
     workspace = Workspace.open(folder)
     damage = workspace.check()
@@ -185,7 +185,7 @@ def main() -> None:
     report: dict[str, Any] = {"kills": 0, "inconsistent": [], "different": [], "promotions": []}
     if how == "points":
         report["kills"] = kill_everywhere(
-            folder, update, lambda place, about: judge(place, expected, report, about)
+            folder, update, lambda place, about: compare(place, expected, report, about)
         )
     elif how == "forget":
         item = max(Workspace.open(folder / "start").learner().memory.ids.tolist())
@@ -200,14 +200,14 @@ def main() -> None:
         draws = random.Random(0)
         while report["kills"] < int(sys.argv[3]):
             target = fresh(folder, "killed")
-            # Some updates are killed again while they go on.
+            # Some updates are killed again after they are resumed.
             for _ in range(draws.choice([1, 1, 2, 3])):
                 child = in_fork(lambda place=target: update(place))
                 time.sleep(draws.uniform(0.0, 1.1 * seconds))
                 os.kill(child, signal.SIGKILL)
                 if ended(child) == -signal.SIGKILL:
                     report["kills"] += 1
-            judge(target, expected, report, f"kill {report['kills']}")
+            compare(target, expected, report, f"kill {report['kills']}")
     sys.stdout.write(json.dumps(report))
 
 

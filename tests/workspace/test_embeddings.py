@@ -25,9 +25,9 @@ def workspace(tmp_path: Path, blobs) -> Workspace:
     learner = Learner(
         Vectors(8, hidden=16, out=4), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
     )
-    made = Workspace.create(tmp_path / "space", learner)
-    made.fit(blobs(40))
-    return made
+    created = Workspace.create(tmp_path / "space", learner)
+    created.fit(blobs(40))
+    return created
 
 
 @pytest.fixture

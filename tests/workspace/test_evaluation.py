@@ -16,7 +16,7 @@ from incontrast.workspace.files import Journal, read_json, sealed, unsealed, wri
 FINE = Health(20.0, -2.5)
 
 
-def judge(**about) -> list[str]:
+def checks_failed_by(**about) -> list[str]:
     usual = {
         "loss_before": 1.0,
         "loss_after": 1.0,
@@ -50,7 +50,7 @@ def judge(**about) -> list[str]:
     ],
 )
 def test_failed_checks(about: dict, reason: str | None) -> None:
-    found = judge(**about)
+    found = checks_failed_by(**about)
     if reason is None:
         assert found == []
     else:
@@ -59,8 +59,8 @@ def test_failed_checks(about: dict, reason: str | None) -> None:
 
 
 def test_one_point_is_a_collapse_and_noise_is_none(blobs) -> None:
-    assert judge(before=None, after=health(torch.ones(50, 6)))
-    assert not judge(before=None, after=health(blobs(50)))
+    assert checks_failed_by(before=None, after=health(torch.ones(50, 6)))
+    assert not checks_failed_by(before=None, after=health(blobs(50)))
 
 
 def test_neighbours_are_the_nearest_by_cosine() -> None:

@@ -27,9 +27,9 @@ from incontrast.workspace.state import StateMachine
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
+def created(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
     """A workspace with two versions, to copy."""
-    folder = tmp_path_factory.mktemp("made") / "space"
+    folder = tmp_path_factory.mktemp("created") / "space"
     learner = Learner(
         Vectors(8, hidden=16, out=8), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
     )
@@ -40,8 +40,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
 
 
 @pytest.fixture
-def space(made: Path, tmp_path: Path) -> Workspace:
-    shutil.copytree(made, tmp_path / "space")
+def space(created: Path, tmp_path: Path) -> Workspace:
+    shutil.copytree(created, tmp_path / "space")
     return Workspace.open(tmp_path / "space")
 
 
@@ -95,12 +95,12 @@ def test_a_damaged_version_is_named_and_another_serves(
 
 
 @pytest.mark.parametrize("how", ["flipped", "truncated"])
-def test_a_damaged_pointer_is_named_and_can_be_set_again(space: Workspace, how: str) -> None:
-    pointer = space.state_file
+def test_a_damaged_state_is_named_and_can_be_set_again(space: Workspace, how: str) -> None:
+    state = space.state_file
     if how == "flipped":
-        flip(pointer, pointer.read_text().index(": 2,") + 2)
+        flip(state, state.read_text().index(": 2,") + 2)
     else:
-        pointer.write_bytes(pointer.read_bytes()[:10])
+        state.write_bytes(state.read_bytes()[:10])
     with pytest.raises(Damaged, match=r"state\.json is damaged"):
         _ = space.current
     assert run(space, "status")[0] == Exit.DAMAGED
@@ -109,7 +109,7 @@ def test_a_damaged_pointer_is_named_and_can_be_set_again(space: Workspace, how: 
     assert space.check() == []
 
 
-def test_a_damaged_pointer_in_the_middle_of_an_update(
+def test_a_damaged_state_in_the_middle_of_an_update(
     space: Workspace, later: Path, monkeypatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -123,7 +123,7 @@ def test_a_damaged_pointer_in_the_middle_of_an_update(
     assert current_is_untouched(space)
 
 
-def test_a_missing_pointer_is_damage(space: Workspace, later: Path) -> None:
+def test_a_missing_state_is_damage(space: Workspace, later: Path) -> None:
     space.state_file.unlink()
     for command in (("update", later), ("fit", later), ("status",), ("embed", later, "e.npy")):
         code, shown = run(space, *command)
@@ -133,7 +133,7 @@ def test_a_missing_pointer_is_damage(space: Workspace, later: Path) -> None:
     assert current_is_untouched(space)
 
 
-def test_a_pointer_to_nowhere(space: Workspace) -> None:
+def test_a_state_that_names_no_version(space: Workspace) -> None:
     shutil.rmtree(space.versions.folder(2))
     with pytest.raises(Damaged, match=r"names version 2, which is not in .*rollback --to N"):
         space.learner()
@@ -282,7 +282,7 @@ def test_no_space_for_the_items(space: Workspace, later: Path, monkeypatch) -> N
     assert len(space.learner().memory) == 80
 
 
-@pytest.mark.parametrize("where", ["weights", "record", "pointer", "journal"])
+@pytest.mark.parametrize("where", ["weights", "record", "state", "journal"])
 def test_no_space_for_a_file(space: Workspace, later: Path, monkeypatch, where: str) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
 
@@ -293,7 +293,7 @@ def test_no_space_for_a_file(space: Workspace, later: Path, monkeypatch, where: 
         monkeypatch.setattr(saving, "save_file", fail)
     elif where == "record":
         monkeypatch.setattr("incontrast.workspace.versions.write_json", fail)
-    elif where == "pointer":
+    elif where == "state":
         monkeypatch.setattr(StateMachine, "promote", fail)
     else:
         monkeypatch.setattr(type(space.journal), "add", fail)
@@ -308,7 +308,9 @@ def test_no_space_for_a_file(space: Workspace, later: Path, monkeypatch, where: 
     assert len(space.learner().memory) == 80
 
 
-def test_an_interrupt_and_going_on(space: Workspace, later: Path, monkeypatch, made: Path) -> None:
+def test_an_interrupted_update_is_resumed(
+    space: Workspace, later: Path, monkeypatch, created: Path
+) -> None:
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
@@ -326,7 +328,7 @@ def test_an_interrupt_and_going_on(space: Workspace, later: Path, monkeypatch, m
     assert code == Exit.STATE
     assert "is unfinished: run incontrast update without data to finish it" in shown
     assert run(space, "update", "--force")[0] == 0
-    undisturbed = Workspace.open(shutil.copytree(made, later.parent / "undisturbed"))
+    undisturbed = Workspace.open(shutil.copytree(created, later.parent / "undisturbed"))
     run(undisturbed, "update", later, "--force")
     files = (each.versions.folder(3) / "encoder.safetensors" for each in (space, undisturbed))
     first, second = (file.read_bytes() for file in files)
@@ -334,7 +336,7 @@ def test_an_interrupt_and_going_on(space: Workspace, later: Path, monkeypatch, m
 
 
 def test_a_folder_that_may_only_be_read(space: Workspace, later: Path, monkeypatch) -> None:
-    """A user who may read but not write; for root there is none, so the system's answer is made."""
+    """A user who may read but not write; for root there is none, so the answer is imitated."""
     path_open = Path.open
 
     def read_only(self: Path, mode: str = "r", *arguments: object, **options: object):

@@ -1,4 +1,4 @@
-"""A kill at any point of an update costs nothing: the same command goes on to the same bits."""
+"""A kill at any point of an update costs nothing: the same command ends with the same weights."""
 
 from __future__ import annotations
 

@@ -52,19 +52,19 @@ def learner(**options) -> Learner:
 @pytest.fixture
 def workspace(tmp_path: Path, blobs) -> Workspace:
     """Fitted on 60 rows."""
-    made = Workspace.create(tmp_path / "space", learner())
-    assert made.fit(blobs(60)).promoted
-    return made
+    created = Workspace.create(tmp_path / "space", learner())
+    assert created.fit(blobs(60)).promoted
+    return created
 
 
 @pytest.fixture
 def refused(tmp_path: Path, blobs) -> Workspace:
     """With a candidate that has forgotten the old items."""
-    made = Workspace.create(tmp_path / "space", learner(fit_strategy=Retrain(max_epochs=20)))
-    made.fit(blobs(60))
+    created = Workspace.create(tmp_path / "space", learner(fit_strategy=Retrain(max_epochs=20)))
+    created.fit(blobs(60))
     bad = FineTune(max_epochs=30, lr=Fixed(3e-2), ema_decay=0.0)
-    assert not made.update(blobs(40, shift=30.0, seed=1), strategy=bad).promoted
-    return made
+    assert not created.update(blobs(40, shift=30.0, seed=1), strategy=bad).promoted
+    return created
 
 
 def weights(workspace: Workspace, version: int | None = None) -> dict[str, torch.Tensor]:
@@ -90,7 +90,7 @@ def test_a_workspace_learns_what_a_learner_learns(workspace: Workspace, blobs) -
     rows = torch.arange(80)
     assert torch.equal(again.memory.items.take(rows), plain.memory.items.take(rows))
     assert again.domain == plain.domain
-    # And a learner that was taken out can go on by itself.
+    # And a learner that was taken out can be updated by itself.
     again.update(blobs(10, seed=3).double().numpy(), strategy=FineTune(max_epochs=1))
     assert workspace.current == 2
 
@@ -169,12 +169,12 @@ def test_going_back_and_forth(workspace: Workspace, blobs) -> None:
 def test_after_going_back_an_update_is_what_it_would_have_been(
     tmp_path: Path, blobs, policy
 ) -> None:
-    def made(name: str) -> Workspace:
-        made = Workspace.create(tmp_path / name, learner(memory=policy))
-        made.fit(blobs(60))
-        return made
+    def created(name: str) -> Workspace:
+        created = Workspace.create(tmp_path / name, learner(memory=policy))
+        created.fit(blobs(60))
+        return created
 
-    straight, astray = made("straight"), made("astray")
+    straight, astray = created("straight"), created("astray")
     for seed in (5, 6):
         astray.update(blobs(15, seed=seed))
     astray.rollback(to=1)
@@ -234,13 +234,13 @@ def test_older_data_are_known_unless_they_were_forgotten(workspace: Workspace, b
     workspace.forget([65])
     assert workspace.learner().memory.seen == 99
     back = workspace.update(rows)
-    assert (back.repeated, back.items) == (False, 20)
+    assert (back.repeated, back.items, back.known) == (False, 1, 19)
 
 
 def test_what_is_discarded_or_resumed_is_said(refused: Workspace, blobs) -> None:
     sentences: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        refused.update(blobs(20, seed=2), progress=stopped, notify=sentences.append)
+        refused.update(blobs(20, seed=2), discard=True, progress=stopped, notify=sentences.append)
     assert sentences[0] == "data in memory was unfinished or refused, and is discarded"
     refused.update(notify=sentences.append)
     assert any(text.startswith("resuming with data in memory and the") for text in sentences)
@@ -262,16 +262,17 @@ def test_a_callback_that_raises_loses_nothing(workspace: Workspace, blobs, error
     assert workspace.learner().memory.seen == 80
 
 
-def test_training_that_cannot_succeed_leaves_nothing_unfinished(
-    workspace: Workspace, blobs, monkeypatch
-) -> None:
+def test_items_stay_when_training_diverges(workspace: Workspace, blobs, monkeypatch) -> None:
     def fail(*_, **__) -> None:
         raise TrainingDiverged("the loss is not finite")
 
-    monkeypatch.setattr(Learner, "update", fail)
-    with pytest.raises(TrainingDiverged):
-        workspace.update(blobs(20, seed=1))
-    assert unfinished(workspace) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "update", fail)
+        with pytest.raises(TrainingDiverged):
+            workspace.update(blobs(20, seed=1), strategy=FineTune(max_epochs=1))
+    assert "training diverged: the loss is not finite" in unfinished(workspace)
+    step = workspace.update(blobs(10, seed=2))
+    assert (step.items, step.promoted, step.outcome["strategy"]) == (30, True, "ICL")
     assert workspace.check() == []
 
 
@@ -347,11 +348,101 @@ def test_a_candidate_that_forgets_is_kept_beside(refused: Workspace, blobs) -> N
     assert promoted["despite"] == list(step.failed_checks)
 
 
-def test_other_data_replace_a_refused_candidate(refused: Workspace, blobs) -> None:
-    step = refused.update(blobs(20, seed=2))
-    assert (step.version, step.promoted) == (3, True)
-    assert refused.learner().memory.seen == 80
+def test_refused_items_are_taken_along(refused: Workspace, blobs) -> None:
+    """Until somebody discards them on purpose."""
+    refused.report_file(2).parent.mkdir()
+    refused.report_file(2).touch()
+    sentences: list[str] = []
+    step = refused.update(blobs(20, seed=2), force=True, notify=sentences.append)
+    assert "40 items of data in memory were refused before, and are taken along" in sentences[0]
+    assert (step.version, step.promoted, step.items) == (3, True, 60)
+    memory = refused.learner().memory
+    assert memory.seen == 120
+    assert torch.equal(memory.items.take(torch.arange(60, 100)), blobs(40, shift=30.0, seed=1))
     assert refused.versions.numbers() == [1, 3]
+    assert not refused.report_file(2).exists()
+    assert refused.update(blobs(40, shift=30.0, seed=1)).repeated
+    events = [event for event in refused.journal.events() if event["step"] == "ingest"]
+    assert [(event["first"], event["data"]["items"]) for event in events[1:]] == [
+        (60, 40),
+        (100, 20),
+    ]
+    assert refused.check() == []
+
+
+def test_taking_items_along_is_as_if_they_had_come_together(tmp_path: Path, blobs) -> None:
+    spaces = []
+    for name in ("together", "along"):
+        workspace = Workspace.create(tmp_path / name, learner(memory=Reservoir(items=50)))
+        workspace.fit(blobs(60))
+        spaces.append(workspace)
+    together, along = spaces
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("incontrast.workspace.evaluation.failed_checks", lambda **_: ["it is Monday"])
+        assert not along.update(blobs(20, seed=1)).promoted
+    along.update(blobs(10, seed=2), force=True)
+    together.update(torch.cat([blobs(20, seed=1), blobs(10, seed=2)]), force=True)
+    assert same(weights(along), weights(together))
+    assert torch.equal(along.learner().memory.keys, together.learner().memory.keys)
+
+
+@pytest.mark.parametrize("where", ["append", "drop"])
+def test_refused_items_outlive_an_interrupted_ingestion(
+    refused: Workspace, blobs, monkeypatch, where: str
+) -> None:
+    if where == "append":
+        cut(monkeypatch, Store, "append")
+        with pytest.raises(KeyboardInterrupt):
+            refused.update(blobs(20, seed=2))
+    else:
+        with pytest.raises(ValueError, match="vectors must have shape"):
+            refused.update(torch.zeros(5, 3))
+    step = refused.update()
+    assert (step.version, step.promoted, step.items) == (2, False, 40)
+    assert refused.update(force=True).promoted
+    assert refused.learner().memory.seen == 100
+    assert refused.check() == []
+
+
+def test_a_superseded_candidate_goes_after_an_interruption(
+    refused: Workspace, blobs, monkeypatch
+) -> None:
+    cut(monkeypatch, type(refused.versions), "remove")
+    with pytest.raises(KeyboardInterrupt):
+        refused.update(blobs(20, seed=2))
+    assert refused.update(force=True).version == 3
+    assert refused.versions.numbers() == [1, 3]
+
+
+def test_known_items_are_left_out_and_counted(workspace: Workspace, blobs) -> None:
+    """Folders that hold last week's files as well are the normal case."""
+    cumulative = torch.cat([blobs(60), blobs(5, seed=1)])
+    step = workspace.update(cumulative)
+    assert (step.items, step.known, step.repeated) == (5, 60, False)
+    assert workspace.learner().memory.seen == 65
+    shuffled = cumulative[torch.randperm(65, generator=torch.Generator().manual_seed(0))]
+    nothing = workspace.update(shuffled)
+    assert (nothing.repeated, nothing.version, nothing.promoted) == (True, 2, True)
+    assert workspace.state().phase == "idle"
+    again = workspace.update(shuffled, again=True)
+    assert (again.items, again.known) == (65, 0)
+    # What was rolled back is not known.
+    workspace.rollback(to=1)
+    step = workspace.update(cumulative)
+    assert (step.items, step.known) == (5, 60)
+
+
+def test_known_items_include_those_that_memory_has_dropped(tmp_path: Path, blobs) -> None:
+    workspace = Workspace.create(tmp_path / "space", learner(memory=Reservoir(items=10)))
+    workspace.fit(blobs(60))
+    assert workspace.update(torch.cat([blobs(60), blobs(5, seed=1)])).items == 5
+
+
+def test_refused_items_are_known_as_well(refused: Workspace, blobs) -> None:
+    cumulative = torch.cat([blobs(40, shift=30.0, seed=1), blobs(20, seed=2)])
+    step = refused.update(cumulative, force=True)
+    assert (step.items, step.known) == (60, 40)
+    assert refused.learner().memory.seen == 120
 
 
 def test_a_refused_candidate_is_dropped_when_asked(refused: Workspace) -> None:
@@ -393,7 +484,7 @@ def test_forgotten_items_are_gone_for_good(workspace: Workspace, blobs) -> None:
     assert (event["step"], event["items"], event["ids"]) == ("forget", 2, [3, 7])
     with pytest.raises(WorkspaceError, match=r"no items have the ids \[60\]: ids go from 0 to 59"):
         workspace.forget([60])
-    # An update goes on without them, as a learner would.
+    # An update does without them, as a learner would.
     plain = learner()
     plain.fit(rows)
     plain.forget([3, 7])
@@ -412,8 +503,8 @@ def test_pictures_are_kept_themselves(tmp_path: Path) -> None:
     (tmp_path / "first" / "broken.png").write_bytes(b"no picture")
     source = read_source(tmp_path / "first", check=False)
     small = Images(8, encoder="small")
-    made = Learner(small, fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1))
-    workspace = Workspace.create(tmp_path / "space", made)
+    created = Learner(small, fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1))
+    workspace = Workspace.create(tmp_path / "space", created)
     with pytest.raises(ValueError, match=r"broken\.png cannot be read"):
         workspace.fit(source, strict=True)
     step = workspace.fit(source)
@@ -501,8 +592,8 @@ def test_a_domain_of_ones_own(tmp_path: Path, blobs) -> None:
     class Mine(Vectors):
         pass
 
-    made = Learner(Mine(8), fit_strategy=Retrain(max_epochs=1))
-    workspace = Workspace.create(tmp_path / "space", made)
+    created = Learner(Mine(8), fit_strategy=Retrain(max_epochs=1))
+    workspace = Workspace.create(tmp_path / "space", created)
     workspace.fit(blobs(30))
     with pytest.raises(ValueError, match="a Mine of your own"):
         Workspace.open(workspace.folder).learner()
@@ -524,7 +615,7 @@ def test_a_discard_that_is_cut_short_is_finished(workspace: Workspace, blobs, mo
     assert "being discarded" in unfinished(workspace)
     step = workspace.update(blobs(30, seed=2))  # not taken for the one that was dropped
     assert (step.items, step.promoted) == (30, True)
-    # The ids of what was dropped have been told: they are not used again.
+    # The ids of what was dropped are in the journal: they are not used again.
     assert workspace.learner().memory.ids.tolist() == [*range(60), *range(80, 110)]
     assert workspace.learner().memory.seen == 90
     assert workspace.check() == []
@@ -558,7 +649,9 @@ def test_a_candidate_costs_no_version_its_place(tmp_path: Path, blobs, monkeypat
     assert workspace.rollback(to=1) == 1
 
 
-def test_a_candidate_whose_judgement_is_damaged_can_be_dropped(refused: Workspace, blobs) -> None:
+def test_a_candidate_whose_evaluation_is_damaged_can_be_discarded(
+    refused: Workspace, blobs
+) -> None:
     (refused.versions.folder(2) / "evaluation.json").write_text("{")
     assert len(refused.check()) == 1
     assert refused.discard()
@@ -664,7 +757,7 @@ def test_forgetting_that_is_cut_short_is_finished(workspace: Workspace, blobs, m
     assert workspace.journal.events()[-5]["step"] == "forget"
 
 
-def test_a_creation_that_was_interrupted_is_begun_anew(tmp_path: Path, blobs, monkeypatch) -> None:
+def test_a_creation_that_was_interrupted_starts_over(tmp_path: Path, blobs, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("incontrast.workspace.workspace.write_json", lambda *_: stopped(None))
         with pytest.raises(KeyboardInterrupt):

@@ -121,12 +121,14 @@ def update(
     force: opt.Force = False,
     discard: opt.Discard = False,
     again: Annotated[
-        bool, Option("--again", help="Ingest data once more that were ingested before.")
+        bool, Option("--again", help="Ingest items once more that were ingested before.")
     ] = False,
 ) -> None:
     """Ingest new data, train, evaluate, and promote the new version.
 
-    Interrupted at any moment, the same command resumes; the result is bitwise the same.
+    Interrupted at any moment, the same command resumes; the result is bitwise the same. Items that
+    were ingested before are left out and counted. What was refused stays: the next update with data
+    takes it along, --force promotes it, --discard drops it.
     """
 
 

@@ -6,17 +6,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from incontrast.cli.command import Answer
 from incontrast.cli.exit_codes import Exit
-from incontrast.cli.output import note_skipped, speaks, stderr
+from incontrast.cli.output import counted, note_skipped, speaks, stderr
 from incontrast.cli.processes import opened
 from incontrast.cli.progress import counting_bar
 from incontrast.data import Source, read_source
-from incontrast.domains.base import Domain
+from incontrast.domains.base import Collection, Domain
 from incontrast.memory import Store
 from incontrast.workspace import Workspace
 from incontrast.workspace.embeddings import embed_source
-from incontrast.workspace.ingest import NewData
+from incontrast.workspace.ingest import KnownHashes, NewData
 
 __all__ = ["drift", "embed"]
 
@@ -50,14 +53,15 @@ def drift(
     if source.kind == "images":
         source = read_source(data, strict=strict)  # finds out which can be read
         note_skipped([skip.reason for skip in source.skipped])
-    found = learner.drift(source.items, significance=significance)
-    known = 0.0 if version is None else _known(space, version, source, learner.domain)
+    new, known = _unknown(space, version, source, learner.domain)
+    if len(new) == 0:
+        nothing = {"drifted": False, "known": known, "version": version}
+        line = f"Nothing new: all {known:,} items have been ingested already. No update is needed."
+        return Answer(nothing, [line])
+    found = learner.drift(new, significance=significance)
     lines = [str(found)]
-    if known > 0.5:
-        lines.append(
-            f"But {known:.0%} of the items looked at have been ingested already: this compares "
-            "data that the encoder has learned from with themselves."
-        )
+    if known:
+        lines.append(f"{counted(known, 'item')} had been ingested before, and were left out.")
     value = {
         **{name: _plain(figure) for name, figure in vars(found).items()},
         "drifted": found.drifted,
@@ -68,15 +72,17 @@ def drift(
     return Answer(value, lines, Exit.DRIFT if found.drifted and fail_on_drift else Exit.DONE)
 
 
-def _known(space: Workspace, version: int, source: Source, domain: Domain) -> float:
-    """The share of items, of the first some, that a version has learned from."""
-    extent = space.extent(version)
-    digests = set(next(NewData(source, domain).hashes(), []))
+def _unknown(
+    space: Workspace, version: int | None, source: Source, domain: Domain
+) -> tuple[Collection, int]:
+    """The items that an update would ingest, and the number of those that it would leave out."""
+    extent = None if version is None else space.extent(version)
     with closing(Store.open(space.store_file, readonly=True)) as store:
-        found = store.find(digests)
-        forgotten = extent.forgotten(store.columns(extent.arrivals))
-    known = ~forgotten[found[found < extent.arrivals]]
-    return min(1.0, int(known.sum()) / max(1, len(digests)))
+        known = KnownHashes(store, extent)
+    parts = [known.contains(contents) for contents in NewData(source, domain).packed()]
+    seen = torch.from_numpy(np.concatenate(parts))
+    items = domain.collect(source.items)
+    return items.select((~seen).nonzero()[:, 0]), int(seen.sum())
 
 
 def _plain(value: Any) -> Any:

@@ -33,4 +33,6 @@ Seconds = Annotated[
 ]
 ForwardPasses = Annotated[int | None, Option(min=1, help="Forward passes at most.")]
 Force = Annotated[bool, Option("--force", help="Promote the new version even if checks failed.")]
-Discard = Annotated[bool, Option("--discard", help="Drop what was interrupted or refused before.")]
+Discard = Annotated[
+    bool, Option("--discard", help="Drop what was interrupted or refused before, with its items.")
+]

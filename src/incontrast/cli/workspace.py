@@ -44,6 +44,8 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
     yield f"  disk: {about['bytes'] / 2**20:.1f} MB"
     if about["unfinished"]:
         yield f"  unfinished: {about['unfinished']}"
+    if about["advice"]:
+        yield f"  next: {about['advice']}"
     if about["writer"]:
         yield f"  being written by {about['writer']}"
     for output in about["embeddings"]:

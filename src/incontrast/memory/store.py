@@ -62,7 +62,7 @@ def content_hash(content: bytes) -> bytes:
 class Store:
     """A file of items. Make one with ``create`` or ``open``.
 
-    Reads may go on while one process writes; every method that writes is one transaction.
+    Others may read while one process writes; every method that writes is one transaction.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -297,6 +297,20 @@ class Store:
                 found.append(chunk.first + match.nonzero()[0])
         return np.concatenate(found)
 
+    def hashes(self, extent: Extent | None, ids: range) -> NDArray[np.bytes_]:
+        """(n,) content hashes of the items that a memory has seen, and of those with these ids."""
+        parts = [np.empty(0, "S16")]
+        with _translated(self.path):
+            for chunk in self._chunks():
+                parts.append(chunk.hashes.view("S16"))
+        every = np.concatenate(parts)
+        wanted = np.zeros(len(every), bool)
+        wanted[ids.start : ids.stop] = True
+        if extent is not None:
+            forgotten = extent.forgotten(self.columns(extent.arrivals))
+            wanted[: extent.arrivals] |= ~forgotten
+        return every[wanted]
+
     def check(self) -> list[str]:
         """Look at every page, row and item; returns what is wrong."""
         try:
@@ -363,7 +377,7 @@ def _connect(path: Path, mode: str, *, still: bool = False) -> sqlite3.Connectio
         unwritable = any(word in str(error) for word in ("unable to open", "readonly", "read-only"))
         if mode != "ro" or not unwritable or path.with_name(f"{path.name}-wal").exists():
             raise
-        # In a folder that may not be written to, the log's index cannot be made; without a log,
+        # In a folder that may not be written to, the log's index cannot be created; without a log,
         # the file by itself is all there is.
         connection = _opened(f"{address}&immutable=1")
         connection.execute("select count(*) from sqlite_master").fetchone()

@@ -1,4 +1,4 @@
-"""Embeddings of a source: made as shards, stamped, and exported to one file where one is wanted."""
+"""Embeddings of a source: written as shards, stamped, exported to one file where one is wanted."""
 
 from __future__ import annotations
 

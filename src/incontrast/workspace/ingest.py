@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from incontrast.data.sources import Source, resolve
 from incontrast.domains.base import Collection, Domain
-from incontrast.memory import content_hash
+from incontrast.memory import Extent, Store, content_hash
 from incontrast.workspace.errors import WorkspaceError
 
-__all__ = ["NewData"]
+__all__ = ["KnownHashes", "NewData"]
 
 ROWS = 1024  # items of a collection that are packed together
 
@@ -72,3 +74,30 @@ class NewData:
         """The content hashes of the items, some at a time."""
         for contents in self.packed():
             yield [content_hash(content) for content in contents]
+
+
+class KnownHashes:
+    """What a version has learned from, by the content hashes of items.
+
+    Args:
+        store: Where the items are.
+        extent: The memory of the version; None for no version.
+        ids: Of further items that count as known.
+    """
+
+    def __init__(self, store: Store, extent: Extent | None, ids: range = range(0)) -> None:
+        self._sorted = np.sort(store.hashes(extent, ids))
+
+    def contains(self, contents: Sequence[bytes]) -> NDArray[np.bool_]:
+        """(n,) whether each of these packed items is known."""
+        digests = np.frombuffer(b"".join(map(content_hash, contents)), "S16")
+        if not len(self._sorted):
+            return np.zeros(len(digests), bool)
+        places = np.searchsorted(self._sorted, digests).clip(max=len(self._sorted) - 1)
+        known: NDArray[np.bool_] = self._sorted[places] == digests
+        return known
+
+    def leave_out(self, contents: Sequence[bytes]) -> list[bytes]:
+        """The packed items that are not known."""
+        known = self.contains(contents)
+        return [content for content, seen in zip(contents, known, strict=True) if not seen]

@@ -65,7 +65,7 @@ class ProcessGroup:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """A block in which the first process decides: if it fails, the others are told.
+        """A block in which the first process decides: if it fails, the others hear of it.
 
         What fails inside a joint block is known to the others, or ends them by its silence.
         """

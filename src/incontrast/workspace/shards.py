@@ -1,4 +1,4 @@
-"""Embeddings of a source as a folder of shards, made by one process or by many.
+"""Embeddings of a source as a folder of shards, written by one process or by many.
 
 A shard is a range of the source's items, the same however many processes there are: what is there
 already is never computed again. ``00007.npy`` has the rows, ``00007.ids.jsonl`` the name of each
@@ -73,7 +73,7 @@ class Shards:
         write_json(self.folder / MANIFEST, {**self.about, "complete": False, "rows": 0})
 
     def embed(self, *, strict: bool, progress: Callable[[int, int], None] | None) -> None:
-        """Embed what is missing; all processes call this, and each shard is made by one of them."""
+        """Embed what is missing; all processes call this, and each shard is the work of one."""
         engine, total = self.learner.engine, len(self.source)
         missing: list[int] = []
         with engine.error_barrier("find shards"):

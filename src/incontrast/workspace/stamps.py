@@ -33,7 +33,7 @@ def ids_file(file: Path) -> Path:
 
 
 def stamp_of(file: Path) -> dict[str, Any] | None:
-    """What made a file or folder of embeddings; None if it bears no stamp."""
+    """What a file or folder of embeddings is of; None if it bears no stamp."""
     stamp = stamp_file(file)
     return read_json(stamp) if stamp.exists() else None
 

@@ -11,11 +11,11 @@
 phase       durable                                      a restart
 ==========  ===========================================  ==========================================
 idle        the current version                          has nothing to do
-ingesting   some of the new items                        deletes them
+ingesting   some of the new items                        deletes them; refused ones stay
 ingested    all of them, with their memory keys; the     trains, from the last such state on, or
             state of training, written every minute      finds the version written
 trained     the candidate: a version folder              evaluates
-evaluated   its evaluation                               promotes it, or waits if a check failed
+evaluated   its evaluation                               promotes it; if a check failed, waits
 switched    another version is the current one           deletes versions and items beyond the limit
 discarding  that candidate and new items are to go       deletes them
 forgetting  the ids of items that are to go              deletes them
@@ -24,6 +24,9 @@ forgetting  the ids of items that are to go              deletes them
 A step's results reach the disk first; one write of ``state.json`` then makes it count. That write
 also holds the step's line of the journal, so that a restart can add a line that is missing. Until
 ``switched``, readers see the version of before.
+
+What was refused (a check failed, or training diverged) stays until somebody promotes it by force or
+discards it. New data join it: ``ingesting`` again, and a new candidate is trained on all of them.
 """
 
 from __future__ import annotations
@@ -67,7 +70,8 @@ class State:
         phase: Where the operation is.
         operation: What is under way. Of a fit or an update its ``kind``, the version it began from
             (``base``), the ``number`` of the candidate, the id of the ``first`` new item, ``data``,
-            ``strategy``, ``budget`` and, once evaluated, ``failed_checks``.
+            ``strategy``, ``budget``, what was refused and is ``joined`` by new data, and, once
+            refused or evaluated, ``failed_checks``.
         memory: How many items the current version has stored, and how many it has seen.
         event: The last line of the journal.
     """
@@ -87,8 +91,8 @@ class State:
 
     @property
     def refused(self) -> bool:
-        """Whether the candidate failed a check, and waits for somebody to decide."""
-        return self.phase == "evaluated" and bool(self.operation["failed_checks"])
+        """Whether a check failed or training diverged, and somebody has to decide."""
+        return self.resumable and bool(self.operation.get("failed_checks"))
 
     @property
     def resumable(self) -> bool:
@@ -215,7 +219,9 @@ class StateMachine:
         if event is not None and event != self.layout.journal.last():
             self.layout.journal.add(event)
         operation = self.state.operation
-        if self.state.phase in ("ingesting", "discarding"):
+        if self.state.phase == "ingesting":
+            self.cancel_ingest()
+        elif self.state.phase == "discarding":
             self.discard()
         elif self.state.phase == "forgetting":
             self._forget()
@@ -227,20 +233,61 @@ class StateMachine:
                 self.trained()
             except Damaged:
                 self.versions.remove(operation["number"])  # it is trained again
+        self._remove_superseded()
         return None
 
     # A fit or an update --------------------------------------------------------------------------
 
     def ingesting(self, operation: dict[str, Any]) -> None:
-        """New items begin to arrive, from id ``operation["first"]`` on."""
+        """New items begin to arrive; what was refused before is joined by them."""
+        joined = {"phase": self.state.phase, "operation": self.state.operation}
+        operation["joined"] = joined if self.state.refused else None
         self.move("ingesting", operation=operation)
 
-    def ingested(self, items: int, skipped: list[str], seconds: float) -> None:
-        """All new items are in the store."""
+    def cancel_ingest(self) -> None:
+        """Delete the items that had begun to arrive; what was refused before stays."""
         operation = self.state.operation
-        data = {**operation["data"], "items": items, "skipped": skipped}
-        event = self.log("ingest", data=data, first=operation["first"], seconds=seconds)
+        self.store.drop_from(operation["first"] + operation["data"]["items"])
+        joined = operation["joined"] or {"phase": "idle", "operation": {}}
+        self.move(joined["phase"], operation=joined["operation"])
+
+    def ingested(self, incoming: dict[str, Any], seconds: float) -> None:
+        """All new items are in the store.
+
+        Args:
+            incoming: The ``name``, ``fingerprint``, number of ``items`` and of those that were
+                ``known`` already, and reasons for ``skipped`` files.
+            seconds: How long it took.
+        """
+        operation = self.state.operation
+        before = operation["data"]
+        data = {
+            "name": ", ".join(part["name"] for part in [*before["parts"], incoming]),
+            "items": before["items"] + incoming["items"],
+            "skipped": [*before["skipped"], *incoming["skipped"]],
+            "parts": [*before["parts"], incoming],
+        }
+        first = operation["first"] + before["items"]
+        event = self.log("ingest", data=incoming, first=first, seconds=seconds)
         self.move("ingested", event, operation={**operation, "data": data})
+        self._remove_superseded()
+
+    def _remove_superseded(self) -> None:
+        """Delete the candidate that was refused, once new data have joined its own."""
+        joined = self.state.operation.get("joined")
+        if self.state.phase != "ingesting" and joined:
+            self._remove_candidate(joined["operation"]["number"])
+
+    def _remove_candidate(self, number: int) -> None:
+        if self.versions.exists(number):
+            self.versions.remove(number)
+        self.layout.report_file(number).unlink(missing_ok=True)
+
+    def diverged(self, error: Exception) -> None:
+        """Training came to nothing; the new items stay."""
+        failed = [f"training diverged: {error}"]
+        self.layout.training_file.unlink(missing_ok=True)
+        self.move("ingested", operation={**self.state.operation, "failed_checks": failed})
 
     def trained(self, **about: float) -> None:
         """The candidate has its folder."""
@@ -275,19 +322,17 @@ class StateMachine:
     def discard(self) -> None:
         """Delete what is under way."""
         operation, last = self.state.operation, self.state.last
-        number, first, data = operation["number"], operation["first"], operation["data"]
+        number, first, items = operation["number"], operation["first"], operation["data"]["items"]
         if self.versions.exists(number):
             last = number
         self.move("discarding", last=last)
-        if self.versions.exists(number):
-            self.versions.remove(number)
-        self.layout.report_file(number).unlink(missing_ok=True)
-        if "items" in data and operation["base"] is not None:
+        self._remove_candidate(number)
+        if operation["base"] is not None:
             # The journal has their ids, which no other items may get from now on.
-            self.store.remove(range(first, first + data["items"]), forgotten=True)
+            self.store.remove(range(first, first + items), forgotten=True)
         else:
             self.store.drop_from(first)
-        event = self.log("discard", trained=last == number, data=data)
+        event = self.log("discard", trained=last == number, data=operation["data"])
         self.move("idle", event, operation={})
 
     # Rollback and forget -------------------------------------------------------------------------

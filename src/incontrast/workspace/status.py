@@ -28,6 +28,7 @@ def status_of(layout: Layout) -> dict[str, Any]:
         "current": state.current,
         "versions": layout.versions.numbers(),
         "unfinished": _unfinished(state),
+        "advice": _advice(state),
         "writer": holder(layout.lock_file),
         "bytes": sum(map(_size, layout.folder.rglob("*"))),
         "embeddings": [],
@@ -96,6 +97,8 @@ def _unfinished(state: State) -> str | None:
         )
     if state.refused:
         failed = "; ".join(operation["failed_checks"])
+        if state.candidate is None:
+            return f"{NAMES[operation['kind']]} with {operation['data']['name']}: {failed}"
         return f"version {operation['number']} was not promoted: {failed}"
     outstanding = {
         "ingesting": "interrupted while it ingested items",
@@ -104,8 +107,22 @@ def _unfinished(state: State) -> str | None:
         "evaluated": "to be promoted",
         "discarding": "being discarded",
     }
-    name = f"{NAMES[operation['kind']]} with {operation['data']['name']}"
-    return f"{name}, {outstanding[state.phase]}"
+    data = operation["incoming"] if state.phase == "ingesting" else operation["data"]["name"]
+    return f"{NAMES[operation['kind']]} with {data}, {outstanding[state.phase]}"
+
+
+def _advice(state: State) -> str | None:
+    """What becomes of what is unfinished."""
+    if not state.resumable:
+        return None
+    kind, items = state.operation["kind"], counted(state.operation["data"]["items"])
+    if not state.refused:
+        return f"incontrast {kind} resumes it, incontrast {kind} --discard drops it"
+    force = f"incontrast {kind} --force promotes it, " if state.candidate is not None else ""
+    return (
+        f"the next {kind} with data takes its {items} along; {force}"
+        f"incontrast {kind} --discard drops it"
+    )
 
 
 def sentence(event: dict[str, Any]) -> str:
@@ -117,6 +134,7 @@ def sentence(event: dict[str, Any]) -> str:
         "ingest": lambda: (
             f"{counted(data['items'])} of {data['name']} ingested"
             + _ids(event["first"], data["items"])
+            + (f", {data['known']:,} had been ingested before" if data["known"] else "")
             + (f", {counted(len(data['skipped']), 'file')} skipped" if data["skipped"] else "")
         ),
         "train": lambda: (

@@ -25,7 +25,7 @@ from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, Progress, ProgressCallback
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
-from incontrast.workspace.ingest import NewData
+from incontrast.workspace.ingest import KnownHashes, NewData
 from incontrast.workspace.state import NAMES, StateMachine
 from incontrast.workspace.status import counted
 
@@ -46,6 +46,7 @@ class Step:
         promoted: Whether it is the current one now.
         failed_checks: Why it was not promoted, or what was wrong when it was forced.
         items: New items.
+        known: Items of the data that had been ingested before, and were not ingested again.
         skipped: Files that could not be read, with the reason.
         outcome: Figures of training, as JSON.
         evaluation: Figures of the evaluation, as JSON.
@@ -56,6 +57,7 @@ class Step:
     promoted: bool
     failed_checks: tuple[str, ...]
     items: int
+    known: int
     skipped: tuple[str, ...]
     outcome: dict[str, Any]
     evaluation: dict[str, Any]
@@ -119,13 +121,13 @@ class Update:
         if finished is not None and finished["kind"] == self.kind and _same(data, finished):
             # This very command was interrupted when all but some cleaning up was done.
             return self._step(finished["number"], promoted=True)
-        if machine.state.resumable:
-            self._resume(machine, data, discard)
-        if machine.state.phase == "idle":
-            known = None if again or data is None else self._repeated(machine, data)
-            if known is not None:
-                return self._step(known, promoted=True, repeated=True)
-            self._ingest(machine, data, learner)
+        joining = machine.state.resumable and not self._resume(machine, data, discard)
+        if joining or machine.state.phase == "idle":
+            repeated = None if again or data is None else self._repeated(machine, data)
+            if repeated is None:
+                repeated = self._ingest(machine, data, learner, again)
+            if repeated is not None and machine.state.phase == "idle":
+                return self._step(repeated, promoted=True, repeated=True)
         operation = machine.state.operation
         number = operation["number"]
         if machine.state.phase == "ingested":
@@ -144,21 +146,29 @@ class Update:
         machine.promote()
         return self._step(number, promoted=True)
 
-    def _resume(self, machine: StateMachine, data: NewData | None, discard: bool) -> None:
-        """Go on with what is under way, or discard it."""
-        name, same = machine.state.operation["data"]["name"], _same(data, machine.state.operation)
-        if discard or (not same and machine.state.refused):
+    def _resume(self, machine: StateMachine, data: NewData | None, discard: bool) -> bool:
+        """Whether to resume what is under way; if not, it is discarded, or new data join it."""
+        operation = machine.state.operation
+        name = operation["data"]["name"]
+        if discard:
             machine.discard()
             machine.notify(f"{name} was unfinished or refused, and is discarded")
-        elif not same:
+            return False
+        if _same(data, operation):
+            machine.notify(
+                f"resuming with {name} and the settings it was begun with (--discard drops it)"
+            )
+            return True
+        if not machine.state.refused:
             raise Unfinished(
                 f"{NAMES[self.kind]} with {name} is unfinished: run incontrast {self.kind} "
                 "without data to finish it, or with --discard to drop it"
             )
-        else:
-            machine.notify(
-                f"resuming with {name} and the settings it was begun with (--discard drops it)"
-            )
+        machine.notify(
+            f"{counted(operation['data']['items'])} of {name} were refused before, and are taken "
+            "along (--discard drops them)"
+        )
+        return False
 
     def _repeated(self, machine: StateMachine, data: NewData) -> int | None:
         """The version that has learned from these very data, of those that led to this one."""
@@ -168,16 +178,25 @@ class Update:
                 record = self.versions.record(number)
             except Damaged:
                 return None
-            if record["data"]["fingerprint"] == data.fingerprint:
+            if _same(data, record):
                 first = record["first"]
                 states = machine.store.columns(first + record["data"]["items"]).states[first:]
                 return None if bool((states == FORGOTTEN).any()) else number
             number = record["parent"]
         return None
 
-    def _ingest(self, machine: StateMachine, data: NewData | None, learner: Learner) -> None:
-        """Items into the store, where they do not count until the version is promoted."""
-        current = machine.state.current
+    def _ingest(
+        self, machine: StateMachine, data: NewData | None, learner: Learner, again: bool
+    ) -> int | None:
+        """Items into the store, where they do not count until the version is promoted.
+
+        Items that the current version has learned from are left out, unless asked for again, as
+        are those that were refused and are joined now.
+
+        Returns:
+            The current version, if all items were known.
+        """
+        current, store, refused = machine.state.current, machine.store, machine.state.refused
         if self.kind == "fit" and current is not None:
             raise WorkspaceError(
                 f"{self.workspace.folder} is fitted already (version {current}): update it, "
@@ -186,7 +205,15 @@ class Update:
         if data is None:
             raise WorkspaceError(f"there is no unfinished {self.kind}: give some data")
         begin = time.perf_counter()
-        first = machine.store.arrivals()  # an id is used once, whichever version is the current one
+        empty: dict[str, Any] = {"name": "", "items": 0, "skipped": [], "parts": []}
+        before = machine.state.operation["data"] if refused else empty
+        arrivals = store.arrivals()  # an id is used once, whichever version is the current one
+        first = arrivals - before["items"]
+        known = KnownHashes(
+            store,
+            None if again or current is None else self.workspace.extent(current),
+            range(0 if again else first, 0 if again else arrivals),
+        )
         operation: Operation = {
             "kind": self.kind,
             "base": current,
@@ -194,30 +221,40 @@ class Update:
             "first": first,
             "strategy": None if self.strategy is None else settings.encode(self.strategy),
             "budget": vars(self.budget),
-            "data": {"name": data.name, "fingerprint": data.fingerprint},
+            "data": before,
+            "incoming": data.name,
         }
         machine.ingesting(operation)
         draws = generator(learner.seed, "memory", learner.version + 1)
-        count = 0
+        policy = learner.memory.policy
+        policy.keys(torch.arange(first, arrivals), draws)  # of items that have theirs
+        count = found = 0
         try:
             for contents in data.packed():
-                ids = torch.arange(first + count, first + count + len(contents))
-                keys = learner.memory.policy.keys(ids, draws)
-                machine.store.append(first + count, contents, keys.numpy())
-                count += len(contents)
+                new = known.leave_out(contents)
+                ids = torch.arange(arrivals + count, arrivals + count + len(new))
+                store.append(arrivals + count, new, policy.keys(ids, draws).numpy())
+                count += len(new)
+                found += len(contents) - len(new)
                 self.group.send("wait")  # before they take this process for lost
-            if count == 0:
+            if count + found == 0:
                 raise ValueError(
                     f"nothing in {data.name} can be read; the first: {data.skipped[0]}"
                 )
         except Exception:
             with suppress(StoreError, OSError):  # on a full disk: the next run does it
-                machine.discard()
+                machine.cancel_ingest()
             raise
-        machine.store.fold()
+        if count == 0:
+            machine.cancel_ingest()
+            return current
+        store.fold()
         seconds = time.perf_counter() - begin
-        machine.ingested(count, data.skipped, seconds)
-        machine.notify(f"ingested {counted(count)} in {seconds:.1f} s")
+        incoming = {"name": data.name, "fingerprint": data.fingerprint, "items": count}
+        machine.ingested({**incoming, "known": found, "skipped": data.skipped}, seconds)
+        remark = f"; {counted(found)} had been ingested before" if found else ""
+        machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
+        return None
 
     def _train_and_write(self, machine: StateMachine, learner: Learner) -> None:
         begin = time.perf_counter()
@@ -226,7 +263,10 @@ class Update:
         try:
             outcome = self._train(operation, learner, machine.store, callback)
         except (ValueError, TrainingDiverged) as error:
-            if error is not callback.error and not isinstance(error, BudgetTooSmall):
+            ours = error is not callback.error and not isinstance(error, BudgetTooSmall)
+            if ours and isinstance(error, TrainingDiverged):
+                machine.diverged(error)
+            elif ours:
                 machine.discard()  # it would end the same way every time
             raise
         number, base, first = operation["number"], operation["base"], operation["first"]
@@ -268,6 +308,7 @@ class Update:
             promoted=promoted,
             failed_checks=tuple(evaluation.get("failed_checks", ())),
             items=record["data"]["items"],
+            known=sum(part["known"] for part in record["data"]["parts"]),
             skipped=tuple(record["data"]["skipped"]),
             outcome=record["outcome"],
             evaluation=evaluation,
@@ -346,8 +387,8 @@ class Update:
 
     def _strategy(self, operation: Operation) -> Strategy | None:
         written = operation["strategy"]
-        if written is None:
-            return None
+        if written is None or operation.get("failed_checks"):  # diverged: try what is asked for now
+            return self.strategy
         if written["type"] == "yours":
             if self.strategy is None:
                 raise Unfinished(
@@ -373,7 +414,7 @@ class Update:
 
 
 class _Watched:
-    """A callback whose errors can be told from those of training."""
+    """A callback whose errors can be distinguished from those of training."""
 
     def __init__(self, callback: ProgressCallback | None) -> None:
         self.callback = callback
@@ -392,8 +433,9 @@ class _Watched:
 
 
 def _same(data: NewData | None, operation: Operation) -> bool:
-    """Whether this run is about what was begun: without data, it is."""
-    return data is None or data.fingerprint == operation["data"]["fingerprint"]
+    """Whether an operation, or a version, is about these data: without data, it is."""
+    parts = operation["data"]["parts"]
+    return data is None or data.fingerprint in [part["fingerprint"] for part in parts]
 
 
 def _json(outcome: Outcome) -> dict[str, Any]:
