@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import typer
 
 import incontrast
 from incontrast.cli.app import app
+from incontrast.cli.exit_codes import Exit
 from tests.documents import ROOT, blocks, pages, shape, text
 
 PROGRAMS = [page for page in pages() if blocks(page, "python")]
@@ -96,3 +98,15 @@ def test_pages_that_code_names_exist() -> None:
     for source in sources:
         for page in re.findall(r"docs/[\w/-]+\.md", source.read_text(encoding="utf-8")):
             assert (ROOT / page).exists(), f"{source} names {page}"
+
+
+def test_every_exit_code_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == set(Exit)
+
+
+@pytest.mark.parametrize("name", ["architecture", "result"])
+def test_a_picture_is_what_its_script_draws(name: str) -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "figures" / f"{name}.py"))["svg"]()
+    kept = (ROOT / "docs" / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+    assert drawn == kept, f"run python docs/figures/{name}.py"

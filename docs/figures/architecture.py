@@ -99,18 +99,21 @@ def picture() -> str:
     return "\n".join(parts)
 
 
-def main() -> None:
+def svg() -> str:
     head = (
         '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
         'orient="auto"><path class="head" d="M0 0 L8 4 L0 8 z"/></marker>'
     )
-    svg = (
+    return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">\n'
         "<title>One training loop, who calls it, and what each of its steps asks</title>\n"
         f"<style>{STYLE}</style>\n<defs>{head}</defs>\n"
         f'<rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="10"/>\n{picture()}\n</svg>\n'
     )
-    Path(__file__).with_suffix(".svg").write_text(svg, encoding="utf-8")
+
+
+def main() -> None:
+    Path(__file__).with_suffix(".svg").write_text(svg(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -142,14 +142,17 @@ def style() -> str:
 """
 
 
-def main() -> None:
-    svg = (
+def svg() -> str:
+    return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">\n'
         "<title>Evaluation loss against training time, by strategy</title>\n"
         f"<style>{style()}</style>\n"
         f'<rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="10"/>\n{picture()}\n</svg>\n'
     )
-    (HERE / "result.svg").write_text(svg, encoding="utf-8")
+
+
+def main() -> None:
+    (HERE / "result.svg").write_text(svg(), encoding="utf-8")
 
 
 if __name__ == "__main__":
