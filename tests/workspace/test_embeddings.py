@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
@@ -273,3 +274,92 @@ def test_nothing_that_can_be_read(workspace: Workspace, tmp_path: Path, name: st
             pytest.raises(ValueError, match=r"nothing in .* can be read; the first: bad\.csv"),
         ):
             embed_source(workspace, source, tmp_path / name)
+
+
+def test_a_version_of_the_same_number_with_other_weights_is_another(
+    workspace: Workspace, source: Source, tmp_path: Path, blobs
+) -> None:
+    """As after restoring a backup, and another update."""
+    shutil.copytree(workspace.folder, tmp_path / "backup")
+    workspace.update(blobs(10, seed=5), force=True)
+    for name in ("e.npy", "e.parquet", "shards"):
+        embed_source(workspace, source, tmp_path / name)
+    outputs_file = workspace.folder / "outputs.jsonl"
+    shutil.copy(outputs_file, tmp_path / "backup")
+    shutil.rmtree(workspace.folder)
+    (tmp_path / "backup").rename(workspace.folder)
+    restored = Workspace.open(workspace.folder)
+    restored.update(blobs(10, seed=6), force=True)
+    assert restored.current == 2
+    assert not any(output["current"] for output in status_of(restored)["embeddings"])
+    for name in ("e.npy", "e.parquet", "shards"):
+        for append in (False, True) if name != "shards" else (False,):
+            with pytest.raises(WorkspaceError, match="another version 2, with other weights"):
+                embed_source(restored, source, tmp_path / name, append=append)
+        assert embed_source(restored, source, tmp_path / name, overwrite=True).added == 30
+    assert all(output["current"] for output in status_of(restored)["embeddings"])
+
+
+@pytest.mark.parametrize("name", ["e.npy", "e.parquet", "shards"])
+@pytest.mark.parametrize("how", ["truncated", "changed", "missing"])
+def test_embeddings_that_were_changed_are_not_up_to_date(
+    workspace: Workspace, source: Source, tmp_path: Path, name: str, how: str
+) -> None:
+    file = tmp_path / name
+    embed_source(workspace, source, file)
+    assert workspace.check() == []
+    part = file / "00001.npy" if name == "shards" else file
+    content = part.read_bytes()
+    if how == "truncated":
+        part.write_bytes(content[:-5])
+    elif how == "changed":
+        part.write_bytes(content[:-5] + b"wrong")
+    else:
+        part.unlink()
+    if how == "missing" and file == part:  # nothing that could be lost
+        assert embed_source(workspace, source, file).added == 30
+        return
+    assert len(workspace.check()) == 1
+    with pytest.raises(WorkspaceError, match=r"is missing|is not what was written"):
+        embed_source(workspace, source, file)
+    embed_source(workspace, source, file, overwrite=True)
+    assert part.read_bytes() == content
+    assert workspace.check() == []
+
+
+def test_embeddings_never_replace_what_they_did_not_write(
+    workspace: Workspace, source: Source, tmp_path: Path
+) -> None:
+    version = workspace.versions.folder(1)
+    for place in (version, version / "encoder.npy", workspace.folder, tmp_path):
+        with pytest.raises(ValueError, match="is in the workspace"):
+            embed_source(workspace, source, place, overwrite=True)
+    for place in (source.path, tmp_path / "link.npy"):
+        if place != source.path:
+            place.symlink_to(source.path)
+        with pytest.raises(ValueError, match="is where the data are"):
+            embed_source(workspace, source, place, overwrite=True)
+    (tmp_path / "x.ids.jsonl").write_text("somebody's")
+    with pytest.raises(WorkspaceError, match=r"x\.ids\.jsonl was not written by embed"):
+        embed_source(workspace, source, tmp_path / "x.npy", overwrite=True)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "00000.npy").write_text("somebody's")
+    with pytest.raises(WorkspaceError, match=r"00000\.npy was not written by embed"):
+        embed_source(workspace, source, tmp_path / "folder", overwrite=True)
+    embed_source(workspace, source, tmp_path / "shards")
+    (tmp_path / "shards" / "notes.txt").write_text("mine")
+    embed_source(workspace, source, tmp_path / "shards", overwrite=True)
+    assert (tmp_path / "shards" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "folder" / "00000.npy").read_text() == "somebody's"
+    assert (tmp_path / "x.ids.jsonl").read_text() == "somebody's"
+
+
+def test_shards_of_a_larger_source_do_not_stay(
+    workspace: Workspace, source: Source, tmp_path: Path, blobs
+) -> None:
+    folder = tmp_path / "shards"
+    embed_source(workspace, source, folder)
+    np.save(tmp_path / "few.npy", blobs(10, seed=4).numpy())
+    embed_source(workspace, read_source(tmp_path / "few.npy"), folder, overwrite=True)
+    assert sorted(path.name for path in folder.glob("*.npy")) == ["00000.npy", "00001.npy"]
+    assert workspace.check() == []

@@ -172,6 +172,8 @@ def _written(workspace: Workspace, file: Path, overwrite: bool) -> dict[str, Any
         if not overwrite or file not in outputs(workspace):
             raise
         return None  # it is ours, and goes
+    if stamp is not None and not file.exists():
+        return None  # somebody has deleted it
     if stamp is None:
         others = [file] if file.suffix else [*file.glob("*"), *([file] if file.is_file() else [])]
         if file.suffix == ".npy":

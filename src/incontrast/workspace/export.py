@@ -77,7 +77,7 @@ def _write_parquet(file: Path, shards: Shards, stamp: dict[str, Any], kept: int)
         raise ValueError(
             'writing Parquet needs pyarrow: pip install "incontrast[parquet]", or write to .npy'
         ) from error
-    about = {"workspace": stamp["workspace"], "version": stamp["version"]}
+    about = {name: stamp[name] for name in ("workspace", "version", "encoder")}
     vector = pyarrow.list_(pyarrow.float32(), stamp["columns"])
     schema = pyarrow.schema(
         [("id", pyarrow.string()), ("embedding", vector)],

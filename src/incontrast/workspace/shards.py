@@ -25,7 +25,7 @@ from incontrast.learner import Learner
 from incontrast.training.engine import Engine
 from incontrast.workspace.errors import Damaged
 from incontrast.workspace.files import read_json, write_json
-from incontrast.workspace.stamps import MANIFEST, digest
+from incontrast.workspace.stamps import MANIFEST, damaged, digest
 
 __all__ = ["Shard", "Shards"]
 
@@ -95,6 +95,11 @@ class Shards:
     def finish(self) -> dict[str, Any]:
         """Say that all shards are there; returns the manifest."""
         parts = [read_json(self.file(number, ".json")) for number in range(len(self))]
+        number = len(self)
+        while self.file(number, ".json").exists():  # of a source that had more items
+            for suffix in (".json", ".ids.jsonl", ".npy"):
+                self.file(number, suffix).unlink(missing_ok=True)
+            number += 1
         shards = [
             {
                 "file": self.file(number, ".npy").name,
@@ -126,12 +131,13 @@ class Shards:
         return min(self.size, len(self.source) - number * self.size)
 
     def _whole(self, number: int) -> int | None:
-        """The rows of a shard; None if it is not there, or of something else."""
+        """The rows of a shard; None if it is not there, is damaged, or is of something else."""
         try:
             about = read_json(self.file(number, ".json"))
         except Damaged:
             return None
-        return about["rows"] if about["of"] == self.about else None
+        whole = about["of"] == self.about and not damaged(self.folder, about["files"])
+        return about["rows"] if whole else None
 
     def _embedded(self, number: int, strict: bool) -> Shard:
         learner, first = self.learner, number * self.size

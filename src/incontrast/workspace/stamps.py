@@ -15,7 +15,7 @@ from incontrast.workspace.files import read_json
 from incontrast.workspace.state import Layout
 
 __all__ = [
-    *("MANIFEST", "digest", "ids_file", "outputs", "problems", "register"),
+    *("MANIFEST", "damaged", "digest", "ids_file", "outputs", "problems", "register"),
     *("stamp_file", "stamp_of"),
 ]
 
@@ -63,15 +63,18 @@ def digest(file: Path) -> dict[str, int]:
         return {"bytes": content.tell(), "crc32": checksum}
 
 
-def problems(file: Path) -> list[str]:
-    """What is wrong with complete embeddings: files that are missing, or not what was written."""
-    stamp = read_json(stamp_file(file))
-    folder = file.parent if file.suffix else file
+def damaged(folder: Path, files: dict[str, dict[str, int]]) -> list[str]:
+    """Which of the files in a folder are missing, or do not have their digests."""
     wrong = []
-    for name, expected in stamp["files"].items():
-        part = folder / name
-        if not part.is_file():
-            wrong.append(f"{part} is missing")
-        elif digest(part) != expected:
-            wrong.append(f"{part} is not what was written")
+    for name, expected in files.items():
+        if not (folder / name).is_file():
+            wrong.append(f"{folder / name} is missing")
+        elif digest(folder / name) != expected:
+            wrong.append(f"{folder / name} is not what was written")
     return wrong
+
+
+def problems(file: Path) -> list[str]:
+    """What is wrong with the files of embeddings."""
+    stamp = read_json(stamp_file(file))
+    return damaged(file.parent if file.suffix else file, stamp.get("files", {}))

@@ -33,11 +33,14 @@ def status_of(layout: Layout) -> dict[str, Any]:
         "bytes": sum(map(_size, layout.folder.rglob("*"))),
         "embeddings": [],
     }
+    encoder = None
     if state.current is not None:
+        record = layout.versions.record(state.current)
+        encoder = record["encoder"]
         domain = layout.settings["learner"]["domain"]
         about |= {
             "domain": domain.get("name", domain["type"]),
-            "created": layout.versions.record(state.current)["created"],
+            "created": record["created"],
             **state.memory,
             "policy": _policy(layout.settings["learner"]["policy"]),
         }
@@ -53,7 +56,7 @@ def status_of(layout: Layout) -> dict[str, Any]:
                     "version": stamp["version"],
                     "rows": stamp["rows"],
                     "complete": stamp["complete"],
-                    "current": stamp["version"] == state.current,
+                    "current": (stamp["version"], stamp["encoder"]) == (state.current, encoder),
                 }
             )
     return about

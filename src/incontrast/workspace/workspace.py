@@ -18,6 +18,7 @@ from incontrast.memory.columns import PRESENT
 from incontrast.workspace.errors import Unfinished, WorkspaceError
 from incontrast.workspace.files import sweep, write_json
 from incontrast.workspace.lock import locked
+from incontrast.workspace.stamps import outputs, problems
 from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify, StateMachine
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
@@ -203,6 +204,11 @@ class Workspace(Layout):
                 wrong += store.check()
         except RuntimeError as error:
             wrong.append(str(error))
+        for file in outputs(self):
+            try:
+                wrong += problems(file)
+            except WorkspaceError as error:
+                wrong.append(str(error))
         return wrong + [record.problem for record in self.journal.records() if record.problem]
 
     # Writing -------------------------------------------------------------------------------------
