@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from incontrast import Workspace
 from incontrast.cli.app import app
+from incontrast.cli.command import Answer
 from incontrast.cli.exit_codes import Exit
 
 
@@ -235,3 +236,13 @@ def test_pictures_and_their_report(tmp_path: Path, monkeypatch) -> None:
     page = (tmp_path / "space" / "reports" / "version-2.html").read_text()
     assert "data:image/png" not in page
     assert "memory holds 0" in run("drift", tmp_path / "photos 1", code=Exit.DATA)
+
+
+@pytest.mark.parametrize("flag", [[], ["--json"]])
+def test_only_the_first_of_many_processes_prints(space: Path, monkeypatch, flag) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("incontrast.cli.training.update", lambda **options: Answer(1, ["done"]))
+    for rank, printed in (("0", True), ("1", False)):
+        monkeypatch.setenv("RANK", rank)
+        assert bool(run("update", *flag)) == printed

@@ -41,3 +41,14 @@ def test_a_picture_that_cannot_be_drawn_is_refused_at_once(picture: str) -> None
     result = CliRunner().invoke(app, ["demo", "--picture", picture])
     assert result.exit_code == 2
     assert "picture ends in" in result.output or "there is no folder" in result.output
+
+
+def test_a_picture_that_cannot_be_written_is_told(tmp_path, monkeypatch) -> None:
+    def full(**options: object) -> None:
+        raise OSError(28, "No space left on device", "picture.svg")
+
+    monkeypatch.setattr(demo, "demo", full)
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 7
+    expected = "No space left on device (picture.svg): nothing was changed; run it again"
+    assert expected in result.output

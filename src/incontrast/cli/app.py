@@ -231,7 +231,7 @@ def report(
     """Write the HTML page of a version, and sum it up."""
 
 
-@command(app, "demo", machines=False, interrupted="nothing was changed")
+@command(app, "demo", workspace=False)
 def demo(
     seed: Annotated[int, Option(help="The same seed gives the same losses.")] = 0,
     picture: Annotated[
@@ -245,7 +245,7 @@ def demo(
         raise BadParameter(f"there is no folder {picture.absolute().parent}")
 
 
-@command(app, "compare", machines=False, interrupted="nothing was changed")
+@command(app, "compare", workspace=False)
 def compare(
     old: Annotated[Path, Argument(help="What came first: a folder or a file of items.")],
     new: Annotated[Path, Argument(help="What came later, of the same kind.")],

@@ -24,7 +24,9 @@ from incontrast.cli.output import emit, plain, processes, say, speaks
 __all__ = ["Answer", "command"]
 
 GRACE = 2.0  # seconds
-INTERRUPTED = "the current version keeps serving; the same command resumes"
+SERVING = "the current version keeps serving; the same command resumes"
+UNTOUCHED = "the workspace is as it was"
+NOTHING = "nothing was changed"
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,8 @@ def command(
     app: typer.Typer,
     module: str,
     *,
-    machines: bool = True,
+    workspace: bool = True,
     torchrun: bool = False,
-    interrupted: str = INTERRUPTED,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a declaration: a signature, a docstring, and checks of its options.
 
@@ -58,9 +59,8 @@ def command(
     Args:
         app: Where the command belongs.
         module: What to import when it runs.
-        machines: Whether it has ``--json`` and ``--config`` as well.
+        workspace: Whether it works on one; it has ``--json`` and ``--config`` as well, then.
         torchrun: Whether several processes can run it together.
-        interrupted: What is left after Ctrl-C.
     """
 
     def declare(check: Callable[..., None]) -> Callable[..., None]:
@@ -77,24 +77,29 @@ def command(
             try:
                 work = getattr(import_module(f"incontrast.cli.{module}"), check.__name__)
                 answer: Answer | None = work(**options)
-                if answer is None:
-                    return
-                if as_json:
-                    emit(answer.value)
-                elif lines := list(answer.lines):
-                    say("\n".join(lines))
+                if answer is not None and speaks():
+                    if as_json:
+                        emit(answer.value)
+                    else:
+                        say("\n".join(answer.lines))
             except KeyboardInterrupt:
-                _end(f"interrupted: {interrupted}", Exit.INTERRUPTED, as_json)
+                left = SERVING if workspace else NOTHING
+                _end(f"interrupted: {left}", Exit.INTERRUPTED, as_json)
             except Exception as error:
                 code = exit_code(error)
                 if code is None:
                     raise
-                _end(_message(error), code, as_json, silent=_said_by_another(error))
-            if answer.exit:
+                message = str(error)
+                if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                    place = f" ({error.filename})" if error.filename else ""
+                    left = UNTOUCHED if workspace else NOTHING
+                    message = f"{error.strerror or error}{place}: {left}; run it again"
+                _end(message, code, as_json, silent=_said_by_another(error))
+            if answer is not None and answer.exit:
                 raise typer.Exit(answer.exit)
 
         signature = inspect.signature(check, eval_str=True)
-        if machines:
+        if workspace:
             extra = [
                 inspect.Parameter(
                     name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
@@ -107,13 +112,6 @@ def command(
         return app.command()(run)
 
     return declare
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-        place = f" ({error.filename})" if error.filename else ""
-        return f"{error.strerror or error}{place}: the workspace is as it was; run it again"
-    return str(error)
 
 
 def _said_by_another(error: Exception) -> bool:
