@@ -89,6 +89,13 @@ def test_the_order_of_imports_is_the_one_that_is_checked() -> None:
     assert [part.strip() for part in shown[1].split("→")] == names
 
 
+def test_the_architecture_names_every_part_of_the_package() -> None:
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    parts = [part for part in (ROOT / "src" / "incontrast").iterdir() if part.name[0] not in "_."]
+    for part in parts:
+        assert re.search(rf"\b{part.name}", page) or part.name == "py.typed", part.name
+
+
 def test_pages_that_code_names_exist() -> None:
     sources = [
         source
