@@ -151,7 +151,7 @@ def mnist_by_class(alpha: float, seed: int) -> Problem:
 def mnist_at_random(alpha: float, seed: int) -> Problem:
     seen, unseen = mnist_parts()
     return at_random(
-        MNIST, drawn(seen, 7000, seed, "seen"), drawn(unseen, 1500, seed, "unseen"), alpha, seed
+        MNIST, drawn(seen, 4000, seed, "seen"), drawn(unseen, 1500, seed, "unseen"), alpha, seed
     )
 
 
@@ -162,7 +162,7 @@ def turned(data: Labelled) -> Labelled:
 
 def mnist_turned(alpha: float, seed: int) -> Problem:
     seen, unseen = mnist_parts()
-    parts = drawn(seen, 7000, seed, "seen"), drawn(unseen, 1500, seed, "unseen")
+    parts = drawn(seen, 4000, seed, "seen"), drawn(unseen, 1500, seed, "unseen")
     return at_random(MNIST, *parts, alpha, seed, turned)
 
 
@@ -198,7 +198,8 @@ def imagenette(part: str, size: int) -> Labelled:
 def imagenette_by_class(alpha: float, seed: int) -> Problem:
     unseen = drawn(imagenette("val", 32), 1500, seed, "unseen")
     domain = ic.Images(32, encoder="small")
-    return by_class(domain, imagenette("train", 32), unseen, (2, 5, 8), alpha, seed)
+    seen = imagenette("train", 32)
+    return by_class(domain, seen, unseen, (2, 5, 8), alpha, seed, largest=4000)
 
 
 def retraining(size: int, lr: ic.Schedule, epochs: int) -> ic.Retrain:
@@ -214,7 +215,7 @@ GRID = [
 
 
 TUNING = {
-    "digits by class": DataSet(digits_by_class, retraining(128, ic.Fixed(4e-3), 100)),
+    "digits by class": DataSet(digits_by_class, retraining(128, ic.Fixed(4e-3), 50)),
     "MNIST by class": DataSet(mnist_by_class, retraining(128, ic.Fixed(4e-3), 15)),
 }
 JUDGING = {
@@ -222,7 +223,7 @@ JUDGING = {
     "MNIST turned": DataSet(mnist_turned, retraining(128, ic.Fixed(4e-3), 15)),
     "digits as vectors": DataSet(digits_as_vectors, retraining(128, ic.Fixed(4e-3), 100)),
     "PROTEINS": DataSet(proteins, retraining(128, ic.Fixed(4e-3), 100)),
-    "Imagenette by class": DataSet(imagenette_by_class, retraining(128, ic.Fixed(4e-3), 30)),
+    "Imagenette by class": DataSet(imagenette_by_class, retraining(128, ic.Fixed(4e-3), 20)),
 }
 SETS = TUNING | JUDGING
 
@@ -238,7 +239,9 @@ LONG: dict[str, Any] = {"max_epochs": 1_000_000, "patience": None}  # the budget
 
 STRATEGIES: dict[str, ic.Strategy] = {
     "ICL": ic.ICL(**LONG),
-    "ICL before": ic.ICL(lr=2e-3, batch_size=32, old_batch_size=64, **LONG),
+    "ICL before": ic.ICL(  # the default until there was emphasis
+        batch_size=32, old_batch_size=64, emphasis=None, epoch_steps=1, ema_leaning=1.0, **LONG
+    ),
     "warm start": ic.WarmStart(lr=2e-3, batch_size=96, **LONG),
 }
 
@@ -268,7 +271,8 @@ def measure(learner: ic.Learner, problem: Problem, alpha: float) -> dict[str, di
             embed_views(
                 encoder,
                 domain,
-                domain.collect(drawn(part, MEASURED, 0, "measured").items),
+                domain.collect(part.items),
+                torch.randperm(len(part), generator=generator(0, "measured"))[:MEASURED],
                 generator(0, name, kind),
                 engine=learner.engine,
             )

@@ -50,6 +50,9 @@ def retraining(data: DataSet, lr: float, *, max_epochs: int | None = None) -> Re
     return Retrain(lr=lr, max_epochs=max_epochs or data.max_epochs, patience=data.patience)
 
 
+PLAIN = ICL(batch_size=32, old_batch_size=64, emphasis=None, epoch_steps=1, ema_leaning=1.0)
+"""The update rule that the published rows were measured with: ICL() before there was emphasis."""
+
 STRATEGIES: dict[str, Entry] = {
     RETRAINING: Entry(strategy=Retrain(), searched=True),
     "no-update": Entry(strategy=NoUpdate()),
@@ -61,13 +64,15 @@ STRATEGIES: dict[str, Entry] = {
     "paper-no-m": Entry(strategy=ICL.paper(meta=False)),
     "paper-no-m-lrl": Entry(strategy=ICL.paper(meta=False, learned_lr=False), searched=True),
     "warm-start": Entry(strategy=WarmStart(), searched=True),
-    "icl": Entry(strategy=ICL()),
+    "icl": Entry(strategy=PLAIN),
     # Without ICL's cap on the learning rates of wide layers: the schedule finds its own.
-    "icl-learned": Entry(strategy=ICL(lr=Learned(), optimizer=Adam())),
-    # With as many items a step as ICL() has: what the objective alone is worth.
+    "icl-learned": Entry(strategy=replace(PLAIN, lr=Learned(), optimizer=Adam())),
+    # With as many items a step: what the objective alone is worth.
     "warm-start-96": Entry(
-        strategy=WarmStart(batch_size=96, lr=ICL().lr, optimizer=ICL().optimizer)
+        strategy=WarmStart(batch_size=96, lr=PLAIN.lr, optimizer=PLAIN.optimizer)
     ),
-    "icl-large": Entry(strategy=ICL(batch_size=64, old_batch_size=128, lr=8e-3, optimizer=Adam())),
+    "icl-large": Entry(
+        strategy=replace(PLAIN, batch_size=64, old_batch_size=128, lr=8e-3, optimizer=Adam())
+    ),
 }
 """By the names that the command line knows."""

@@ -122,8 +122,8 @@ def test_every_strategy_keeps_its_contract(strategy: Strategy) -> None:
         (Retrain(), 2 * 60),
         (Replay(share=0.5), 2 * (20 + 20)),
         (Distill(), 2 * 2 * 20),  # student and teacher
-        (ICL(old_batch_size=32, epoch_steps=1), 2 * (20 + 32)),
-        (ICL(old_batch_size=8, epoch_steps=1), 2 * (20 + 8)),
+        (ICL(batch_size=32, old_batch_size=32, epoch_steps=1), 2 * (20 + 32)),
+        (ICL(batch_size=32, old_batch_size=8, epoch_steps=1), 2 * (20 + 8)),
         (ICL(batch_size=8, old_batch_size=32, epoch_steps=4), 2 * 2 * (20 + 2 * 27)),  # twice
         (ICL.paper(learned_lr=False), 2 * 3 * (20 + 32)),  # S = 2,
     ],
@@ -161,7 +161,7 @@ def first_loss(strategy: Strategy, task: Task) -> Tensor:
 def test_the_joint_step_is_the_weighed_loss_of_its_items(blobs) -> None:
     """One step of ICL, from the items and views that its own draws name."""
     task, twin = make_task(blobs), make_task(blobs)
-    loss = first_loss(ICL(old_batch_size=16), task)
+    loss = first_loss(ICL(batch_size=32, old_batch_size=16, emphasis=None), task)
 
     new = torch.randperm(20, generator=twin.draws)  # the epoch over ΔX is drawn first
     old = torch.randperm(40, generator=twin.generator("old items"))[:16]

@@ -97,7 +97,9 @@ def test_the_first_step_of_an_update_changes_a_wide_layer_by_its_share_at_most()
 
     def change(optimizer: Adam) -> float:
         twin = copy.deepcopy(learner)
-        strategy = ICL(optimizer=optimizer, max_epochs=1, ema_decay=0.0)
+        strategy = ICL(
+            optimizer=optimizer, max_epochs=1, epoch_steps=1, ema_decay=0.0, batch_size=32
+        )
         assert twin.update(items[40:], strategy=strategy).steps == 1
         before, after = (
             next(w for w in one.encoder.parameters() if w.shape == (1024, 1024)).detach()
@@ -114,7 +116,7 @@ def test_prodigy_trains() -> None:
     items = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
     learner = Learner(Vectors(16, hidden=1024), fit_strategy=Retrain(max_epochs=1))
     learner.fit(items[:40])
-    assert learner.update(items[40:], strategy=ICL(optimizer=Prodigy(), max_epochs=2)).steps == 2
+    assert learner.update(items[40:], strategy=ICL(optimizer=Prodigy(), max_epochs=2)).steps == 40
 
 
 def test_any_torch_optimiser_takes_the_steps() -> None:

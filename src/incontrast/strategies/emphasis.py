@@ -27,7 +27,7 @@ class Emphasis:
     """
 
     start: float = 0.5
-    until: float = 0.6
+    until: float = 0.9
 
     def __post_init__(self) -> None:
         if not 0.0 < self.start < 1.0:

@@ -24,14 +24,14 @@ class ICL(Strategy):
     """The update that users get: retraining's objective from the old weights, at ΔX's cost.
 
     A step draws old and new items, embeds both views of all in one forward pass, and minimises
-    (1−α)·mean over old + α·mean over new, with negatives from X′ as a stratified mean. Whatever the
-    number of old and new items in a step, that is an unbiased estimate, over the draw of anchors,
-    of retraining's mean loss over X′. An epoch is one pass over ΔX, so an update's cost follows
-    ΔN, not N.
+    (1−w)·mean over old + w·mean over new, with negatives from X′ as a stratified mean. The weight w
+    begins above the growth ratio α (``emphasis``) and ends as α. From then on a step is, whatever
+    its number of old and new items, an unbiased estimate, over the draw of anchors, of retraining's
+    mean loss over X′. An epoch is one pass over ΔX, or as many as its steps need, so an update's
+    cost follows ΔN, not N.
 
-    The defaults are a compromise: larger steps at a higher learning rate are faster where new
-    classes have to be learned, smaller ones where the data hardly changes
-    (docs/explanation/updates.md).
+    A constant learning rate with averaged weights learns new classes in fewer steps than one that
+    falls to zero, and keeps old items as well (benchmarks/parity.py).
 
     Args:
         old_batch_size: Old items per step; ``batch_size`` is the number of new ones. Where α is
@@ -40,18 +40,22 @@ class ICL(Strategy):
         retention: ρ. Old items have L^II + ρ·L^{I,X}: 1 is retraining's loss on them (Theorem 1),
             0 the paper's objective (Eq. 9), which collapses old data when the negatives change.
         meta: Meta-optimisation (Eq. 11–12) instead of the joint step.
+        emphasis: How much more than α new items weigh at first; None is α all along.
+        epoch_steps: Steps of an epoch at least. A small increment is passed over several times:
+            20 new items need as many steps as 200.
     """
 
     lr: Schedule | float = 2e-3
-    batch_size: int = 32
-    max_epochs: int = 40
+    batch_size: int = 16
+    max_epochs: int = 20
     patience: int | None = None
+    ema_leaning: float = 4.0
     optimizer: OptimizerFactory = Adam(max_relative_update=1 / 8)
-    old_batch_size: int = 64
+    old_batch_size: int = 48
     retention: float = 1.0
     meta: Meta | None = None
-    emphasis: Emphasis | None = None
-    epoch_steps: int = 1
+    emphasis: Emphasis | None = Emphasis()
+    epoch_steps: int = 20
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,6 +99,7 @@ class ICL(Strategy):
             meta=Meta(order=order, lr=chosen) if meta else None,
             lr=chosen,
             ema_decay=0.0,
+            ema_leaning=1.0,
             optimizer=Adam(),
             batch_size=32,
             old_batch_size=32,
@@ -110,7 +115,7 @@ class ICL(Strategy):
         A mean of α-weighted parts has the least variance if the parts are as large as they weigh.
 
         >>> tuple(ICL().per_step(growth_ratio) for growth_ratio in (0.01, 0.3, 0.5, 0.7, 0.99))
-        ((32, 64), (32, 64), (48, 48), (64, 32), (64, 32))
+        ((16, 48), (19, 45), (32, 32), (45, 19), (48, 16))
         """
         items = self.batch_size + self.old_batch_size
         most = max(self.batch_size, self.old_batch_size)
@@ -150,7 +155,7 @@ class ICL(Strategy):
         )
 
     def loss(self, task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> Tensor:
-        """(1−α)·mean over old anchors + α·mean over new ones: unbiased for any number of each."""
+        """(1−w)·mean over old anchors + w·mean over new ones; w = α is unbiased for any number."""
         alpha = task.growth_ratio
         of_old, of_new = increment_losses(
             first,
