@@ -74,7 +74,7 @@ def recommend(
     if at_parity(before, ceiling.loss):
         found = _where_retraining_gains_nothing(before, ceiling, sound)
     else:
-        found = _fastest(before, ceiling, sound) or _best(before, ceiling, attempts, sound)
+        found = _fastest(before, ceiling, sound) or _best(before, ceiling, sound, len(attempts))
     if not ceiling.falling:
         return found
     caution = (
@@ -88,11 +88,11 @@ def _where_retraining_gains_nothing(
     before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]
 ) -> Recommendation:
     better = [a for a in _at_parity(ceiling, sound) if a.loss.all < before.all * (1 - WORTHWHILE)]
-    best = min(better or sound, key=lambda a: a.loss.all, default=None)
+    best = min(better or sound, key=_loss, default=None)
     if better and best is not None:
         gain = (
             f"Retraining has nothing to add to that in {ceiling.seconds:.1f} s; {best.strategy} "
-            f"comes to {_losses(best.loss)} in {best.seconds:.1f} s."
+            f"comes to {_losses(best)}."
         )
         reasons = (_state(before, ceiling.loss), gain, *_lost(ceiling, sound))
         return Recommendation(best.strategy, reasons)
@@ -130,46 +130,37 @@ def _fastest(
 
 
 def _best(
-    before: EvaluationLoss,
-    ceiling: Attempt,
-    attempts: Sequence[Attempt],
-    sound: Sequence[Attempt],
+    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt], tried: int
 ) -> Recommendation:
     """The update that comes closest to retraining and keeps old items, or retraining."""
-    target = ceiling.loss
     keeping = [a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE)]
-    better = [a for a in keeping if a.loss.all < before.all]
-    best = min(better, key=lambda a: a.loss.all, default=None)
-    name, advice = "retraining", ["Retraining is the safe choice; with more time an update may do."]
-    if best is not None and best.loss.all <= target.all * (1 + WORTHWHILE):
-        name, advice = best.strategy, []
-        found = (
-            f"No update came to parity with retraining and stayed there; {best.strategy} came "
-            f"closest without forgetting: {_losses(best.loss)} in {best.seconds:.1f} s, "
-            f"retraining {_losses(target)} in {ceiling.seconds:.1f} s."
+    better = sorted((a for a in keeping if a.loss.all < before.all), key=_loss)
+    reasons = [_state(before, ceiling.loss)]
+    name = "retraining"
+    if better and better[0].loss.all <= ceiling.loss.all * (1 + WORTHWHILE):
+        name = better[0].strategy
+        reasons.append(
+            f"No update came to parity with retraining and stayed there; {name} came closest "
+            f"without forgetting: {_losses(better[0])}, retraining {_losses(ceiling)}."
         )
-    elif best is not None:
-        found = (
+        limit = better[0].loss.all * (1 + TOLERANCE / 2)
+        if near := ", ".join(a.strategy for a in better[1:] if a.loss.all <= limit):
+            reasons.append(f"Within 1 % of that, which one run cannot tell apart: {near}.")
+    elif better:
+        reasons.append(
             "No update came to parity with retraining in the time it had; the best that does not "
-            f"forget, {best.strategy}, ended at {best.loss.all:.3f}."
+            f"forget, {better[0].strategy}, ended at {better[0].loss.all:.3f}."
         )
     elif sound:
-        found = "No update was better than none without forgetting, in the time it had."
+        reasons.append("No update was better than none without forgetting, in the time it had.")
     else:
-        found = "No update ended." if attempts else "No update was tried."
-    near = [
-        a.strategy
-        for a in better
-        if best is not None and a is not best and a.loss.all <= best.loss.all * (1 + TOLERANCE / 2)
-    ]
-    forgetting = [a.strategy for a in sound if a not in keeping]
-    reasons = [_state(before, target), found]
-    if name != "retraining" and near:
-        reasons.append(f"Within 1 % of that, which one run cannot tell apart: {', '.join(near)}.")
+        reasons.append("No update ended." if tried else "No update was tried.")
     reasons += _lost(ceiling, sound)
-    if forgetting:
-        reasons.append(f"The loss of old items rose under {', '.join(forgetting)}.")
-    return Recommendation(name, (*reasons, *advice))
+    if forgetting := ", ".join(a.strategy for a in sound if a not in keeping):
+        reasons.append(f"The loss of old items rose under {forgetting}.")
+    if name == "retraining":
+        reasons.append("Retraining is the safe choice; with more time an update may do.")
+    return Recommendation(name, tuple(reasons))
 
 
 def _at_parity(ceiling: Attempt, sound: Sequence[Attempt]) -> list[Attempt]:
@@ -185,8 +176,13 @@ def _lost(ceiling: Attempt, sound: Sequence[Attempt]) -> Iterator[str]:
         yield f"At parity for a while, and worse again in the end: {', '.join(lost)}."
 
 
-def _losses(loss: EvaluationLoss) -> str:
-    return f"{loss.all:.3f} (old {loss.old:.3f}, new {loss.new:.3f})"
+def _loss(attempt: Attempt) -> float:
+    return attempt.loss.all
+
+
+def _losses(attempt: Attempt) -> str:
+    old, new, both = attempt.loss
+    return f"{both:.3f} (old {old:.3f}, new {new:.3f}) in {attempt.seconds:.1f} s"
 
 
 def _state(before: EvaluationLoss, target: EvaluationLoss) -> str:
