@@ -16,8 +16,9 @@ def fitted(blobs, **settings) -> Vectors:
 def test_features_are_standardised_by_the_first_data(blobs) -> None:
     rows = blobs(200)
     prepared = fitted(blobs).prepare(rows)
-    torch.testing.assert_close(prepared.mean(0), torch.zeros(8), atol=1e-5, rtol=0)
-    torch.testing.assert_close(prepared.std(0, correction=0), torch.ones(8), atol=1e-4, rtol=0)
+    # Up to the rounding that keeps single items secret: half of an eighth, and 2 ** (1 / 16).
+    torch.testing.assert_close(prepared.mean(0), torch.zeros(8), atol=0.066, rtol=0)
+    torch.testing.assert_close(prepared.std(0, correction=0), torch.ones(8), atol=0.045, rtol=0)
     assert fitted(blobs).fit_statistics(TensorCollection(rows + 100)) == fitted(blobs)
 
 

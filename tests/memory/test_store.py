@@ -122,6 +122,24 @@ def test_many_items_span_rows_of_columns(tmp_path: Path, monkeypatch) -> None:
         store.columns(20)
 
 
+def test_many_small_arrivals_are_joined(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("incontrast.memory.store.ROWS", 8)
+    store = Store.create(tmp_path / "memory.sqlite")
+    rows = "select count(*) from chunks"
+    for first in range(0, 60, 3):
+        put(store, Reservoir(items=9), first, 3, first)
+        store.remove([first])
+        before = store.columns(first + 3)
+        store.compact()
+        assert store._connection.execute(rows).fetchone()[0] < 8 + 16
+        for old, new in zip(before, store.columns(first + 3), strict=True):
+            assert np.array_equal(old, new)
+    assert store.check() == []
+    assert store._connection.execute(rows).fetchone()[0] < 20
+    store.drop_from(57)
+    assert store.arrivals() == 57
+
+
 def test_items_are_found_by_their_content(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     add(store, 0, b"one", b"two", b"one")

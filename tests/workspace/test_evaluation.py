@@ -116,9 +116,18 @@ def test_several_may_write_a_journal(tmp_path: Path) -> None:
     assert len({(event["writer"], event["number"]) for event in events}) == len(events) == 160
 
 
+def test_the_end_of_a_journal_is_read_by_itself(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    events = [journal.event("note", text="x" * length) for length in (10, 9000, 0, 5000, 20)]
+    for event in events:
+        journal.add(event)
+    for count in range(7):
+        assert journal.tail(count) == events[len(events) - min(count, len(events)) :]
+
+
 def test_a_torn_line_of_a_journal_goes_with_the_next(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
-    assert (journal.records(), journal.last()) == ([], None)
+    assert (journal.records(), journal.tail(1)) == ([], [])
     journal.add(journal.event("one"))
     with journal.path.open("ab") as file:
         file.write(b'{"half')

@@ -156,6 +156,32 @@ def test_a_damaged_journal_loses_one_line_and_stops_nothing(space: Workspace, la
     assert len(space.journal.events()) == count - 1 + 4
 
 
+@pytest.mark.parametrize("lines", [slice(0, -2), slice(3, None)])
+def test_a_shortened_journal_is_damage(space: Workspace, lines: slice) -> None:
+    whole = space.journal.path.read_bytes().splitlines(keepends=True)
+    space.journal.path.write_bytes(b"".join(whole[lines]))
+    code, shown = run(space, "status", "--check")
+    assert code == Exit.DAMAGED
+    assert "of it are missing" in shown
+
+
+def test_a_lock_that_is_a_link_is_not_followed(space: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("somebody's")
+    space.lock_file.unlink(missing_ok=True)
+    space.lock_file.symlink_to(tmp_path / "precious")
+    with pytest.raises(Damaged, match="lock is a link, which a lock is never"):
+        space.forget([1])
+    assert (tmp_path / "precious").read_text() == "somebody's"
+
+
+def test_all_files_have_the_permissions_that_a_user_asks_for(space: Workspace, blobs) -> None:
+    space.update(blobs(20, seed=2), force=True)
+    umask = os.umask(0)
+    os.umask(umask)
+    modes = {oct(path.stat().st_mode & 0o777) for path in space.folder.rglob("*") if path.is_file()}
+    assert modes == {oct(0o666 & ~umask)}
+
+
 def test_a_damaged_database_is_named(space: Workspace, later: Path) -> None:
     whole = space.store_file.read_bytes()
     space.store_file.write_bytes(b"x" * 100 + whole[100:])
@@ -253,6 +279,19 @@ def test_readers_read_while_an_update_runs(space: Workspace, blobs) -> None:
     space.update(blobs(20, seed=2), progress=look, force=True)
     assert len(embedded) >= 2
     assert all(torch.equal(embedded[0], other) for other in embedded)
+
+
+def test_two_processes_cannot_create_one_workspace(tmp_path: Path) -> None:
+    folder = tmp_path / "space"
+    (folder / "versions").mkdir(parents=True)
+    (folder / ".creating").touch()
+    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=1))
+    with locked(folder / "lock", "init"), pytest.raises(Busy, match="init, since"):
+        Workspace.create(folder, learner)
+    first = Workspace.create(folder, learner)
+    with pytest.raises(WorkspaceError, match="is a workspace already"):
+        Workspace.create(folder, learner)
+    assert Workspace.open(folder).id == first.id
 
 
 # The machine -------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -38,7 +40,7 @@ from incontrast.workspace.files import Journal, _checksum
 from incontrast.workspace.lock import holder
 from incontrast.workspace.process_group import ProcessGroup
 from incontrast.workspace.state import StateMachine
-from incontrast.workspace.status import unfinished
+from incontrast.workspace.status import status_of, unfinished
 from incontrast.workspace.versions import Versions
 
 QUICK = ICL(max_epochs=2)
@@ -491,6 +493,43 @@ def test_forgotten_items_are_gone_for_good(workspace: Workspace, blobs) -> None:
     workspace.update(blobs(20, seed=1))
     plain.update(blobs(20, seed=1))
     assert same(weights(workspace), plain.encoder.state_dict())
+
+
+def test_an_interrupted_forgetting_is_in_the_status(workspace: Workspace, monkeypatch) -> None:
+    cut(monkeypatch, Store, "remove")
+    with pytest.raises(KeyboardInterrupt):
+        workspace.forget([3, 4])
+    assert status_of(workspace)["unfinished"].startswith("2 items to be forgotten")
+    assert workspace.forget([5]) == 1
+    assert status_of(workspace)["unfinished"] is None
+    assert workspace.learner().memory.seen == 57
+
+
+def test_what_stays_of_the_first_data_does_not_give_a_forgotten_item_away(
+    workspace: Workspace, blobs
+) -> None:
+    """The mean of all items and the other items would."""
+    rows = blobs(60).double()
+    others = torch.cat([rows[:3], rows[4:]])
+    workspace.forget([3])
+    domain = workspace.learner().domain
+    mean, std = torch.tensor(domain.mean).double(), torch.tensor(domain.std).double()
+    guess = 60 * mean - others.sum(dim=0)
+    assert ((guess - rows[3]).abs() / std).median() > 1.0
+    assert ((mean - rows.mean(dim=0)).abs() / std).max() < 0.07  # which training does not notice
+
+
+def test_a_report_waits_for_forgetting(workspace: Workspace, monkeypatch) -> None:
+    """What is read of an item before it is forgotten is not written after."""
+    with workspace.writing_reports():
+        forgetting = Thread(target=workspace.forget, args=([3],))
+        forgetting.start()
+        time.sleep(0.2)
+        assert 3 in workspace.learner().memory.ids  # read for a page
+        workspace.report_file(1).write_text("a picture of item 3")
+    forgetting.join()
+    assert not workspace.report_file(1).exists()
+    assert 3 not in workspace.learner().memory.ids
 
 
 def test_pictures_are_kept_themselves(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from incontrast.workspace.status import refused_candidate, sentence
 
 __all__ = ["Account", "report", "summary", "write_report"]
 
+SHOWN = 100  # lines of the journal
+
 
 def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
     """Write the page of a version, and sum it up."""
@@ -37,23 +39,14 @@ class Account(NamedTuple):
 
     record: dict[str, Any]
     evaluation: dict[str, Any]
-    events: list[dict[str, Any]]
+    events: list[dict[str, Any]]  # the last ones: `incontrast log` has all
 
     @classmethod
     def of(cls, workspace: Workspace, number: int) -> Account:
         """Read it."""
         versions = workspace.versions
         evaluation = versions.evaluation(number) or {}
-        return cls(versions.record(number), evaluation, workspace.journal.events())
-
-    def last_retraining(self) -> float | None:
-        """Seconds of the last training from scratch before this version."""
-        for event in reversed(self.events):
-            earlier = event["step"] == "train" and event["version"] < self.record["version"]
-            if earlier and event["from_scratch"]:
-                seconds: float = event["training_seconds"]
-                return seconds
-        return None
+        return cls(versions.record(number), evaluation, workspace.journal.tail(SHOWN))
 
 
 def write_report(workspace: Workspace, account: Account, to: Path | None = None) -> Path:
@@ -64,21 +57,25 @@ def write_report(workspace: Workspace, account: Account, to: Path | None = None)
         for example in account.evaluation.get("movement", {}).get("examples", [])
         for item in (example["item"], *example["before"], *example["after"])
     }
-    page = update_page(
-        record=account.record,
-        evaluation={"failed_checks": [], "tolerance": 0.0, "sample": 0, **account.evaluation},
-        promoted=any(e["step"] == "promote" and e["version"] == number for e in account.events),
-        current=number == workspace.current,
-        from_scratch_seconds=account.last_retraining(),
-        journal=[sentence(event) for event in account.events],
-        pictures=_pictures(workspace, sorted(shown)),
-        folder=str(workspace.folder),
-    )
-    if to is None:
-        workspace.reports.mkdir(exist_ok=True)
-        to = workspace.report_file(number)
-    save(page, to)
-    return to
+
+    def write(place: Path) -> Path:
+        page = update_page(
+            record=account.record,
+            evaluation={"failed_checks": [], "tolerance": 0.0, "sample": 0, **account.evaluation},
+            promoted=number != refused_candidate(workspace),
+            current=number == workspace.current,
+            from_scratch_seconds=account.record["from_scratch_seconds"],
+            journal=[sentence(event) for event in account.events],
+            pictures=_pictures(workspace, sorted(shown)),
+            folder=str(workspace.folder),
+        )
+        save(page, place)
+        return place
+
+    if to is not None:
+        return write(to)
+    with workspace.writing_reports():  # so that no picture is shown that is forgotten meanwhile
+        return write(workspace.report_file(number))
 
 
 def _pictures(workspace: Workspace, ids: list[int]) -> dict[int, str]:
@@ -114,7 +111,7 @@ def summary(account: Account, current: int | None, *, refused: bool) -> list[str
     epochs, seconds = counted(outcome["epochs"], "epoch"), outcome["seconds"]
     line = f"Version {record['version']}: {outcome['strategy']} on {items}, "
     line += f"{epochs} in {seconds:.1f} s"
-    if (whole := account.last_retraining()) is not None and seconds > 0:
+    if (whole := record["from_scratch_seconds"]) is not None and seconds > 0:
         line += f" (the last training from scratch took {whole:.1f} s: {whole / seconds:.1f}×)"
     lines = [line]
 

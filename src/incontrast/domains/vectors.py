@@ -17,6 +17,7 @@ from incontrast.domains.base import Part, TensorCollection, dataset_items
 __all__ = ["Vectors"]
 
 
+STEPS = 8  # to a standard deviation, and to a factor of two of it
 LIMIT = 5.0  # standard deviations from which on a feature counts by its logarithm: one that hardly
 # ever varies has a tiny deviation, and the rare item in which it does would be off by thousands
 
@@ -70,6 +71,9 @@ class Vectors(ArgumentDomain):
             return self
         deviation, mean = torch.std_mean(collection.data, dim=0, correction=0)
         deviation = torch.where(deviation > 0, deviation, 1.0)
+        # Rounded, so that whoever has all other items cannot compute one that was forgotten.
+        deviation = torch.exp2((STEPS * deviation.log2()).round() / STEPS)
+        mean = (STEPS * mean / deviation).round() * deviation / STEPS
         return replace(
             self,
             mean=tuple(mean.tolist()) if self.mean is None else self.mean,

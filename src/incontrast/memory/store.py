@@ -29,6 +29,7 @@ FORMAT = 2
 APPLICATION = 0x49434D31  # what SQLite calls application_id: "ICM1"
 PAGE = 16384  # bytes: five items of 3 KB to a page
 ROWS = 4096  # items to a row of columns
+PARTIAL = 16  # rows with fewer items, from which on they are joined
 CACHE = 16  # megabytes
 MAPPED = 256  # megabytes of the file that are read without a call to the system
 WAIT = 10.0  # seconds that a writer waits for readers
@@ -178,6 +179,23 @@ class Store:
         surplus = ((states == PRESENT) & ~needed).nonzero()[0]
         if len(surplus):
             self.remove(surplus)
+
+    def compact(self) -> None:
+        """Join rows of columns that are not full, where small arrivals have left many of them."""
+        chunks = list(self._chunks())
+        partial = [place for place, chunk in enumerate(chunks) if chunk.end - chunk.first < ROWS]
+        if len(partial) < PARTIAL:
+            return
+        tail = chunks[partial[0] :]
+        first = tail[0].first
+        columns: list[Any] = [
+            np.concatenate(parts) for parts in zip(*(c[1:] for c in tail), strict=True)
+        ]
+        with self._writing() as run:
+            run.execute("delete from chunks where first >= ?", (first,))
+            for start in range(0, len(columns[0]), ROWS):
+                joined = Chunk(first + start, *(column[start : start + ROWS] for column in columns))
+                run.execute("insert into chunks values (?, ?, ?, ?, ?, ?)", joined.row())
 
     def fold(self, *, wait: float = 0.0) -> bool:
         """Fold the write-ahead log into the file and cut it to length 0, so that it does not grow.

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from incontrast.files import write_bytes
+
 __all__ = [
     "Cell",
     "Column",
@@ -185,7 +187,7 @@ def render(page: Page) -> str:
 
 def save(page: Page, path: str | Path) -> None:
     """Write the page to a file."""
-    Path(path).write_text(render(page), encoding="utf-8")
+    write_bytes(Path(path), render(page).encode())
 
 
 @cache

@@ -129,16 +129,17 @@ class Journal:
         """What can be read."""
         return [record.event for record in self.records() if record.event is not None]
 
-    def last(self) -> dict[str, Any] | None:
-        """The last event, without a look at the others; None if there is none or it is damaged."""
+    def tail(self, count: int) -> list[dict[str, Any]]:
+        """The last events, without a look at the others; damaged ones are left out."""
         if not self.path.exists():
-            return None
+            return []
         with self.path.open("rb") as file:
-            end = _end_of_lines(file)
-            begin = _end_of_lines(file, end - 1) if end else 0
+            end = begin = _end_of_lines(file)
+            for _ in range(count):
+                begin = _end_of_lines(file, begin - 1) if begin else 0
             file.seek(begin)
-            records = list(self._parse(file.read(end - begin)))
-        return records[-1].event if records else None
+            records = self._parse(file.read(end - begin))
+            return [record.event for record in records if record.event is not None]
 
     def _parse(self, content: bytes) -> Iterator[Record]:
         # What follows the last end of a line was never acknowledged.

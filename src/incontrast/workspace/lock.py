@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from incontrast.workspace.errors import Busy
+from incontrast.workspace.errors import Busy, Damaged
 
 __all__ = ["guarded", "holder", "locked"]
 
@@ -26,6 +26,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
     Raises:
         Busy: Another process holds it; names it.
     """
+    if path.is_symlink():
+        raise Damaged(f"{path} is a link, which a lock is never: delete it")
     with path.open("a+", encoding="utf-8") as file:
         _hold(file, path.parent, lambda: holder(path))
         file.truncate(0)

@@ -31,7 +31,10 @@ discards it. New data join it: ``ingesting`` again, and a new candidate is train
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -134,6 +137,17 @@ class Layout:
         """Where the report of a version is, once it is written."""
         return self.reports / f"version-{version}.html"
 
+    @contextmanager
+    def writing_reports(self) -> Iterator[None]:
+        """While nobody else writes reports, or forgets what they show."""
+        self.reports.mkdir(exist_ok=True)
+        handle = os.open(self.reports, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed, by whatever ends the process
+            yield
+        finally:
+            os.close(handle)
+
     def state(self) -> State:
         """What is under way, and which version serves.
 
@@ -195,6 +209,8 @@ class StateMachine:
 
     def move(self, phase: Phase, event: dict[str, Any] | None = None, **changes: Any) -> None:
         """Enter a phase, with a single write; then write its line of the journal."""
+        if event is not None:  # numbered, so that a journal tells whether it is whole
+            event = {"number": 1 + (self.state.event or {"number": 0})["number"], **event}
         self.state = replace(self.state, phase=phase, event=event or self.state.event, **changes)
         write_json(self.layout.state_file, asdict(self.state))
         if phase != "ingested":
@@ -216,7 +232,7 @@ class StateMachine:
         sweep(self.layout.folder)
         self.state = self.layout.state()
         event = self.state.event
-        if event is not None and event != self.layout.journal.last():
+        if event is not None and [event] != self.layout.journal.tail(1):
             self.layout.journal.add(event)
         operation = self.state.operation
         if self.state.phase == "ingesting":
@@ -394,10 +410,11 @@ class StateMachine:
 
     def _forget(self) -> None:
         operation = self.state.operation
-        # Reports show pictures of items; `incontrast report` writes them again.
-        for page in self.layout.reports.glob("*.html"):
-            page.unlink()
-        self.store.remove(operation["ids"], forgotten=True)
+        with self.layout.writing_reports():
+            self.store.remove(operation["ids"], forgotten=True)
+            # Reports show pictures of items; `incontrast report` writes them again.
+            for page in self.layout.reports.glob("*.html"):
+                page.unlink()
         event = self.layout.journal.event("forget", **operation)
         current = self.state.current
         memory = self.state.memory if current is None else self.counts(current)
@@ -430,4 +447,5 @@ class StateMachine:
             pass
         else:
             self.store.keep_only(extents)
+            self.store.compact()
         self.move("idle", operation={})

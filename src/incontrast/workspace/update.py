@@ -272,7 +272,12 @@ class Update:
         number, base, first = operation["number"], operation["base"], operation["first"]
         memory = learner.memory
         skipped: list[tuple[int, int]] = []
+        from_scratch_seconds: float | None = None
         if base is not None:
+            parent = self.versions.record(base)
+            from_scratch_seconds = parent["from_scratch_seconds"]
+            if parent["outcome"]["from_scratch"]:
+                from_scratch_seconds = parent["outcome"]["seconds"]
             extent = self.workspace.extent(base)
             skipped = [*extent.skipped]
             if extent.arrivals < first:  # others arrived after versions that were rolled back
@@ -293,6 +298,7 @@ class Update:
                 "kept": len(memory),
                 "seen": memory.seen,
             },
+            "from_scratch_seconds": from_scratch_seconds,  # of the last such training before
             "outcome": _json(outcome),
         }
         self.versions.write(number, lambda folder: saving.write(learner, folder), record)

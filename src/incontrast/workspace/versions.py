@@ -54,6 +54,9 @@ class Versions:
             write_json(fresh / RECORD, {"version": number, "encoder": encoder, **record})
             hashes = {file.name: _hash(file) for file in sorted(fresh.iterdir())}
             write_json(fresh / MANIFEST, {"files": hashes})
+            mode = (fresh / RECORD).stat().st_mode
+            for file in fresh.iterdir():
+                file.chmod(mode)  # not every writer of weights asks for the user's permissions
             flush_files(fresh)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)

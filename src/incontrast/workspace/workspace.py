@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -20,6 +20,7 @@ from incontrast.workspace.files import sweep, write_json
 from incontrast.workspace.lock import locked
 from incontrast.workspace.stamps import outputs, problems
 from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify, StateMachine
+from incontrast.workspace.status import counted
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
     from incontrast.learner import Learner, Own
@@ -209,7 +210,20 @@ class Workspace(Layout):
                 wrong += problems(file)
             except WorkspaceError as error:
                 wrong.append(str(error))
-        return wrong + [record.problem for record in self.journal.records() if record.problem]
+        return wrong + self._check_journal()
+
+    def _check_journal(self) -> list[str]:
+        records = self.journal.records()
+        wrong = [record.problem for record in records if record.problem]
+        with suppress(WorkspaceError):  # of the state, which has been named already
+            last = self.state().event or {"number": 1}
+            # The last line is in the state as well, and is added when it is missing.
+            missing = set(range(1, last["number"]))
+            missing -= {record.event["number"] for record in records if record.event}
+            if len(missing) > len(wrong):
+                lines = counted(len(missing) - len(wrong), "line")
+                wrong.append(f"{self.journal.path} is damaged: {lines} of it are missing")
+        return wrong
 
     # Writing -------------------------------------------------------------------------------------
 
