@@ -1,6 +1,6 @@
 """What the batches that set BatchNorm's statistics do to the loss of a fitted encoder.
 
-python benchmarks/calibration.py FOLDER    # the folder of data sets, as for `incontrast paper run`
+python benchmarks/calibration.py FOLDER    # the folder of data sets, as for `python -m paper run`
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 import incontrast as ic
 from incontrast.evaluate import measure
-from incontrast.training import loop
+from incontrast.training import calibration
 from incontrast.training.task import Increment, Task
 from paper.sets import SMALL
 
@@ -25,17 +25,16 @@ SIZES = (64, 256, 1024)  # items in a batch; as it is, and larger
 
 
 def calibrated(task: Task, encoder: nn.Module, size: int) -> nn.Module:
-    count = loop.CALIBRATION_BATCHES * loop.CALIBRATION_SIZE
     with (
-        mock.patch.object(loop, "CALIBRATION_SIZE", size),
-        mock.patch.object(loop, "CALIBRATION_BATCHES", max(count // size, 1)),
+        mock.patch.object(calibration, "SIZE", size),
+        mock.patch.object(calibration, "BATCHES", max(calibration.CALIBRATED // size, 1)),
     ):
-        loop.calibrate(task, encoder)
+        calibration.calibrate(task, encoder)
     return encoder.eval()
 
 
 def losses(name: str, folder: Path, seed: int) -> dict[int, list[float]]:
-    """The true loss over X′ of one encoder, by the size of batches and draws of them."""
+    """The evaluation loss over X′ of one encoder, by the size of batches and draws of them."""
     data = SMALL[name]
     splits = data.splits(folder, 0.3, seed)
     learner = ic.Learner(data.domain, fit_strategy=ic.Retrain(max_epochs=EPOCHS), seed=seed)
@@ -56,7 +55,7 @@ def losses(name: str, folder: Path, seed: int) -> dict[int, list[float]]:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    print(f"true loss over X′, {DRAWS} draws of items for BatchNorm; spread: highest - lowest")
+    print(f"evaluation loss over X′, {DRAWS} draws of items for BatchNorm; spread: highest - lowest")
     print(f"{'data':<14}{'seed':>5}" + "".join(f"{f'{s} items':>14}{'spread':>8}" for s in SIZES))
     for name in SETS:
         for seed in range(SEEDS):

@@ -1,6 +1,6 @@
 """What updates add to the memory of a process, each in a process of its own.
 
-python benchmarks/memory.py FOLDER    # the folder of data sets, as for `incontrast paper run`
+python benchmarks/memory.py FOLDER    # the folder of data sets, as for `python -m paper run`
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 import incontrast as ic
 from paper.machine import AddedMemory
 from paper.sets import SMALL
-from paper.strategies import LINE_UP
+from paper.strategies import STRATEGIES
 
 SETS = ("mnist-2", "proteins", "reddit", "mnist-class")
-NAMES = [name for name, entry in LINE_UP.items() if entry.usual]
+NAMES = ("retraining", "fine-tuning", "replay", "distillation", "paper", "warm-start", "icl")
 
 
 def measure(folder: str, name: str, strategy: str) -> None:
@@ -28,12 +28,12 @@ def measure(folder: str, name: str, strategy: str) -> None:
     learner = ic.Learner(data.domain, fit_strategy=ic.Retrain(max_epochs=1), seed=0)
     learner.fit(splits.old.items)
     memory = AddedMemory()
-    learner.update(splits.new.items, strategy=LINE_UP[strategy].make(1e-3, max_epochs=1))
+    learner.update(splits.new.items, strategy=STRATEGIES[strategy].make(1e-3, max_epochs=1))
     print(memory.bytes())
 
 
 def main(folder: str) -> None:
-    print("MB added by one epoch of an update (α = 0.3), measuring the true loss included")
+    print("MB added by one epoch of an update (α = 0.3), measuring the evaluation loss included")
     print(f"{'strategy':<16}" + "".join(f"{name:>13}" for name in SETS))
     for strategy in NAMES:
         print(f"{strategy:<16}", end="")
