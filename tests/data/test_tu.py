@@ -232,7 +232,10 @@ class TestLabelsOfLaterData:
             graphs.with_labels(((3, 4), (1,)))
 
     def test_through_a_learner_and_a_workspace(self, tmp_path: Path) -> None:
-        weeks = [labelled_graphs(tmp_path / "1", [0, 1, 2]), labelled_graphs(tmp_path / "2", [1])]
+        weeks = [
+            labelled_graphs(tmp_path / "1", [0, 1, 2, 1]),
+            labelled_graphs(tmp_path / "2", [1]),
+        ]
         strange = labelled_graphs(tmp_path / "3", [4])
 
         def learner() -> ic.Learner:

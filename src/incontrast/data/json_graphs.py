@@ -14,6 +14,8 @@ from incontrast.domains.graphs.reading import read_graphs
 
 __all__ = ["json_graphs"]
 
+LONGEST = 64 * 2**20  # characters of a line, which take many times as much memory once read
+
 
 def json_graphs(path: str | Path) -> GraphCollection:
     """The graphs of a file with one in each line; empty lines are skipped.
@@ -30,7 +32,12 @@ def json_graphs(path: str | Path) -> GraphCollection:
     lines: list[str] = []
     try:
         with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST), ""), start=1):
+                if len(line) == LONGEST:
+                    raise ValueError(
+                        f"{path}, line {number} has more than {LONGEST // 2**20} MiB, the most "
+                        "that a graph may have: give larger ones as a TU folder"
+                    )
                 if line.strip():
                     lines.append(f"{path}, line {number}")
                     graphs.append(_graph(line, lines[-1]))

@@ -27,6 +27,7 @@ from incontrast.domains.images.files import (
     decode_files,
     find_images,
     is_image,
+    printable,
     typical_image,
 )
 from incontrast.domains.vectors import Vectors
@@ -85,6 +86,11 @@ class Source:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @property
+    def title(self) -> str:
+        """The path, to be written down."""
+        return printable(str(self.path))
 
     def domain(
         self,
@@ -158,7 +164,8 @@ class Source:
 
     def name(self, file: str) -> str:
         """What a file of this source is called: its path below the source."""
-        return os.path.relpath(file, self.path) if self.path.is_dir() else Path(file).name
+        name = os.path.relpath(file, self.path) if self.path.is_dir() else Path(file).name
+        return printable(name)
 
     def fingerprint(self) -> str:
         """Changes when a file of the source is added, removed, or written to."""

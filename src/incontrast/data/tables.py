@@ -24,6 +24,7 @@ LARGEST = 2 * 2**30
 """Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
 NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
 ROWS = 65536  # looked at together
+LONGEST_LINE = 2**24
 
 RawTable = tuple[NDArray[Any], Sequence[str], dict[str, NDArray[Any]]]
 
@@ -186,9 +187,12 @@ def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Ra
             size = sum(member.file_size for member in archive.infolist())
         _check_size(size, path)
         with np.load(path, allow_pickle=False) as content:
-            members: dict[str, NDArray[Any]] = {name: content[name] for name in content.files}
+            members: dict[str, Any] = {name: content[name] for name in content.files}
     except Exception as error:  # damaged archives and headers make NumPy raise nearly anything
         raise ValueError(f"{path} cannot be read: {error}") from error
+    for name, member in members.items():
+        if not isinstance(member, np.ndarray):
+            raise ValueError(f"{path} cannot be read: {name!r} in it is no array")
     for name in asked:
         if name not in members:
             raise ValueError(f"{path} has no array {name!r}: it has {sorted(members)}")
@@ -202,8 +206,8 @@ def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Ra
 
 
 def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
-    _check_size(path.stat().st_size, path)
     first, delimiter = _first_line(path)
+    _check_size(8 * _count_values(path, delimiter), path)
     counted = [text for text in first if text != ""] == [str(i) for i in range(len(first))]
     # A line 0, 1, 2, … is what pandas writes above columns without names.
     named = not any(map(_is_number, first)) or (counted and len(first) > 1)
@@ -307,7 +311,9 @@ def _first_line(path: Path) -> tuple[list[str], str]:
     """The cells of the first line, and what separates them."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            line = file.readline()
+            line = file.readline(LONGEST_LINE)
+        if len(line) == LONGEST_LINE:
+            raise ValueError(f"{path} has a first line of more than {LONGEST_LINE} characters")
         if not line.strip():
             raise ValueError(f"{path} is empty, or its first line is")
         delimiter = max(",;\t", key=line.count)
@@ -316,6 +322,14 @@ def _first_line(path: Path) -> tuple[list[str], str]:
         raise ValueError(f"{path} is not text in UTF-8: {error}") from error
     except csv.Error as error:
         raise ValueError(f"{path} has a first line that cannot be read: {error}") from error
+
+
+def _count_values(path: Path, delimiter: str) -> int:
+    count = 1
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            count += part.count(delimiter.encode()) + part.count(b"\n")
+    return count
 
 
 def _check(rows: Any, path: Path) -> None:

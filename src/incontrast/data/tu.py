@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incontrast.data.labelled import Labelled
+from incontrast.data.tables import LARGEST
 from incontrast.domains.graphs.reading import checked_graphs
 
 __all__ = ["tu"]
@@ -48,8 +49,14 @@ def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
     if path("node_labels").exists():
         for column in _rows(path("node_labels"), np.int64, len(graph)).T:
             known, codes = np.unique(column, return_inverse=True)
+            if len(known) * len(column) * 4 > LARGEST:
+                raise ValueError(
+                    f"{path('node_labels')} has {len(known)} different labels, too many for a "
+                    "feature each: are they numbers of nodes?"
+                )
             node_labels.append(tuple(known.tolist()))
-            columns.append(np.eye(len(known), dtype=np.float32)[codes])
+            columns.append(np.zeros((len(column), len(known)), np.float32))
+            columns[-1][np.arange(len(column)), codes] = 1.0
     edge_index, edge_ptr = _edges(path("A"), graph, node_ptr)
     items = checked_graphs(
         torch.from_numpy(np.concatenate(columns, axis=1)) if columns else None,
@@ -145,7 +152,7 @@ def _read(path: Path, kind: type, columns: int | None = None) -> NDArray[Any]:
     table: NDArray[Any]
     try:
         table = np.loadtxt(path, dtype=kind, delimiter=",", comments=None, ndmin=2)
-    except ValueError:
+    except (ValueError, OverflowError):
         table = np.empty((0, 0))
     # NumPy skips empty lines, which would shift all that follow.
     if len(table) != content.count(b"\n") + 1 or columns not in (None, table.shape[1]):
@@ -161,7 +168,7 @@ def _complaint(path: Path, content: bytes, kind: type, columns: int | None) -> s
         cells = line.split(",")
         try:
             [kind(cell) for cell in cells]
-        except ValueError:
+        except (ValueError, OverflowError):
             wanted = "integers" if kind is np.int64 else "numbers"
             return f"{path}, line {number}: {wanted} must stand here, got {line[:60]!r}"
         if len(cells) != expected:

@@ -12,7 +12,15 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
-__all__ = ["Batch", "Collection", "Domain", "Part", "TensorCollection", "dataset_items"]
+__all__ = [
+    "Batch",
+    "Collection",
+    "Domain",
+    "Part",
+    "TensorCollection",
+    "check_distinct",
+    "dataset_items",
+]
 
 
 class Batch(Protocol):
@@ -95,6 +103,15 @@ class TensorCollection:
                 f"got {tuple(other.data.shape[1:])}: bring them to one shape first"
             )
         return type(self)(torch.cat([self.data, other.data]))
+
+
+def check_distinct(*columns: Tensor) -> None:
+    """Refuse items that are all the same in columns of a row each: nothing tells them apart."""
+    count = len(columns[0])
+    if count > 1 and all(bool((column == column[:1]).all()) for column in columns):
+        raise ValueError(
+            f"all {count} items are the same, so there is nothing to learn: give items that differ"
+        )
 
 
 def dataset_items(dataset: Dataset[Any]) -> Iterator[Any]:

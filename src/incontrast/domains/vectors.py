@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset
 
 from incontrast.domains.arguments import ArgumentDomain, check_number, check_whole
-from incontrast.domains.base import Part, TensorCollection, dataset_items
+from incontrast.domains.base import Part, TensorCollection, check_distinct, dataset_items
 
 __all__ = ["Vectors"]
 
@@ -69,6 +70,7 @@ class Vectors(ArgumentDomain):
     def fit_statistics(self, collection: Any) -> Vectors:
         if self.mean is not None and self.std is not None:
             return self
+        check_distinct(collection.data)
         deviation, mean = torch.std_mean(collection.data, dim=0, correction=0)
         deviation = torch.where(deviation > 0, deviation, 1.0)
         # Rounded, so that whoever has all other items cannot compute one that was forgotten.
@@ -88,7 +90,7 @@ class Vectors(ArgumentDomain):
         elif isinstance(items, Dataset):
             items = [np.asarray(row) for row in dataset_items(items)]
         try:
-            rows = items if isinstance(items, Tensor) else torch.as_tensor(np.asarray(items))
+            rows = items if isinstance(items, Tensor) else _tensor(np.asarray(items))
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"vectors must form a (n, {self.dim}) table of numbers, "
@@ -150,3 +152,9 @@ class Vectors(ArgumentDomain):
             nn.ReLU(),
             nn.Linear(self.hidden, self.out),
         )
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"their type is {array.dtype}")
+    return torch.as_tensor(array.astype(array.dtype.newbyteorder("="), copy=False))

@@ -89,7 +89,7 @@ def embed_source(
         "workspace": workspace.id,
         "version": version,
         "encoder": workspace.versions.record(version)["encoder"],
-        "source": {"path": str(source.path), "fingerprint": source.fingerprint()},
+        "source": {"path": source.title, "fingerprint": source.fingerprint()},
     }
     # The shards of a file lie beside it until they are complete.
     folder = file.with_name(f".{file.name}.shards") if file.suffix else file

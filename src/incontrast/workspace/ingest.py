@@ -36,7 +36,7 @@ class NewData:
         self.name = "data in memory"
         items = resolve(items, domain)
         if isinstance(items, Source):
-            self.name = str(items.path)
+            self.name = items.title
             self.fingerprint = items.fingerprint()
             self.skipped = [skip.reason for skip in items.skipped]
             self._items: Source | Collection = items

@@ -334,7 +334,7 @@ class TestBytes:
 class TestDomain:
     def test_keeps_the_contract(self) -> None:
         check_domain(Graphs(), random_graphs(8))
-        check_domain(Graphs(), [(edge_index, None) for edge_index in [TRIANGLE] * 4])
+        check_domain(Graphs(), [(edge_index, None) for edge_index in [TRIANGLE, TRIANGLE[:, :2]] * 2])
 
     def test_fits_the_statistics_of_the_first_graphs(self) -> None:
         domain = Graphs(hidden=4)
@@ -366,7 +366,8 @@ class TestDomain:
         code = (
             "import sys; sys.modules['torch_geometric'] = None; import torch;"
             "from incontrast.domains.graphs.domain import Graphs;"
-            "graphs = Graphs().collect([(torch.tensor([[0, 1], [1, 0]]), None)] * 2);"
+            "edges = torch.tensor([[0, 1], [1, 0]]);"
+            "graphs = Graphs().collect([(edges, torch.eye(2)), (edges, torch.ones(2, 2))]);"
             "print(Graphs().fit_statistics(graphs).encoder()(graphs.take(torch.arange(2))).shape)"
         )
         result = subprocess.run(

@@ -15,7 +15,7 @@ from incontrast.domains.arguments import (
     check_number,
     check_whole,
 )
-from incontrast.domains.base import Collection, Part
+from incontrast.domains.base import Collection, Part, check_distinct
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection
 from incontrast.domains.graphs.encoder import GCN
 from incontrast.domains.graphs.packing import pack_graphs, unpack_graphs
@@ -100,6 +100,9 @@ class Graphs(ArgumentDomain):
                 "give what collect() returns"
             )
         graphs = self._fitting(collection)
+        count, sizes = len(graphs), graphs.sizes()
+        if bool((sizes == sizes[0]).all()):
+            check_distinct(graphs.x.view(count, -1), graphs.edge_index.T.reshape(count, -1))
         return replace(self, features=graphs.features, node_labels=graphs.node_labels)
 
     def own_views(

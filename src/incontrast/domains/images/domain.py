@@ -16,7 +16,7 @@ from incontrast.domains.arguments import (
     check_number,
     check_whole,
 )
-from incontrast.domains.base import Part
+from incontrast.domains.base import Part, check_distinct
 from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
 from incontrast.domains.images.reading import read_images
@@ -106,6 +106,11 @@ class Images(ArgumentDomain):
                 ``ImageCollection``.
         """
         return read_images(items, self.size, self.channels)
+
+    def fit_statistics(self, collection: Any) -> Images:
+        if not collection.files:
+            check_distinct(collection.pixels)
+        return self
 
     def prepare(self, batch: Tensor) -> Tensor:
         """(n, C, S, S) uint8 pixels as normalised floats."""

@@ -20,6 +20,7 @@ __all__ = [
     "find_images",
     "fit",
     "is_image",
+    "printable",
     "typical_image",
 ]
 
@@ -85,19 +86,21 @@ def typical_image(files: Sequence[str]) -> Typical:
     Raises:
         ValueError: None of the images looked at can be read.
     """
+    sides, grey = [], []
+
+    def look(image: Image.Image) -> None:
+        side, mode = min(image.size), image.mode
+        image.draft("L", (2 * SMALLEST, 2 * SMALLEST))
+        image.load()  # to its end: a header may outlive what follows it
+        sides.append(side)
+        grey.append(mode in ("1", "L", "I;16"))
+
     stride = -(-len(files) // LOOKED_AT)
-    sides, grey = [], True
-    for file in files[::stride]:
-        try:
-            with Image.open(file, formats=FORMATS) as image:
-                sides.append(min(image.size))
-                grey = grey and image.mode in ("1", "L", "I;16")
-        except Exception:  # damaged files make Pillow raise nearly anything; they are named later
-            continue
+    reasons = [_opened(file, look) for file in files[::stride]]
     if not sides:
-        raise ValueError(f"{files[0]} and others cannot be read as images: give other files")
+        raise ValueError(f"none of {len(reasons)} images can be read; the first: {reasons[0]}")
     median = sorted(sides)[len(sides) // 2]
-    return Typical(min(max(median, SMALLEST), LARGEST), 1 if grey else 3)
+    return Typical(min(max(median, SMALLEST), LARGEST), 1 if all(grey) else 3)
 
 
 def decode_files(
@@ -141,8 +144,18 @@ def _in_threads(function: Callable[[int], _R], count: int) -> list[_R]:
         return [result for results in found for result in results]
 
 
+def printable(path: str) -> str:
+    r"""A path that can be written as UTF-8, whatever bytes the names of files have.
+
+    >>> printable(os.fsdecode(b"caf\xe9.png"))
+    'caf\\xe9.png'
+    """
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def _opened(path: str, use: Callable[[Image.Image], None]) -> str | None:
     """Open a file and use it; what is wrong with it, if anything."""
+    name = printable(path)
     try:
         with Image.open(path, formats=FORMATS) as image:
             limit = Image.MAX_IMAGE_PIXELS
@@ -150,15 +163,15 @@ def _opened(path: str, use: Callable[[Image.Image], None]) -> str | None:
                 raise Image.DecompressionBombError(f"{image.width}×{image.height} pixels")
             use(image)
     except FileNotFoundError:
-        return f"{path} does not exist: was it moved or deleted?"
+        return f"{name} does not exist: was it moved or deleted?"
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         return (
-            f"{path} is larger than the {Image.MAX_IMAGE_PIXELS} pixels that Pillow takes for safe "
+            f"{name} is larger than the {Image.MAX_IMAGE_PIXELS} pixels that Pillow takes for safe "
             f"({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         )
     except Exception as error:  # damaged files make Pillow raise nearly anything
         reason = "it is empty" if _is_empty(path) else str(error) or type(error).__name__
-        return f"{path} cannot be read as an image: {reason}. Replace or remove the file"
+        return f"{name} cannot be read as an image: {reason}. Replace or remove the file"
     return None
 
 
