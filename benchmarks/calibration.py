@@ -55,7 +55,7 @@ def losses(name: str, folder: Path, seed: int) -> dict[int, list[float]]:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    print(f"evaluation loss over X′, {DRAWS} draws of items for BatchNorm; spread: highest - lowest")
+    print(f"evaluation loss over X′, {DRAWS} draws of items; spread: highest - lowest")
     print(f"{'data':<14}{'seed':>5}" + "".join(f"{f'{s} items':>14}{'spread':>8}" for s in SIZES))
     for name in SETS:
         for seed in range(SEEDS):

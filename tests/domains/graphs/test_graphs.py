@@ -334,7 +334,7 @@ class TestBytes:
 class TestDomain:
     def test_keeps_the_contract(self) -> None:
         check_domain(Graphs(), random_graphs(8))
-        check_domain(Graphs(), [(edge_index, None) for edge_index in [TRIANGLE, TRIANGLE[:, :2]] * 2])
+        check_domain(Graphs(), [(TRIANGLE, None), (TRIANGLE[:, :2], None)] * 2)
 
     def test_fits_the_statistics_of_the_first_graphs(self) -> None:
         domain = Graphs(hidden=4)
