@@ -40,14 +40,22 @@ def test_the_programs_of_a_page_run(
 @pytest.mark.parametrize("page", pages())
 def test_files_that_a_page_names_exist(page: str) -> None:
     found, folder = text(page), (ROOT / page).parent
-    for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", found):
-        assert (folder / link).exists(), f"{page} links to {link}"
+    for link, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", found):
+        target = folder / link if link else ROOT / page
+        assert target.exists(), f"{page} links to {link}"
+        assert not heading or heading in headings(target), f"{page} links to {link}#{heading}"
     # In running text, files are named from the root of the project or of the package.
     code = [*re.findall(r"`([^`\n]+)`", found), *(block.code for block in blocks(page, "sh"))]
     for named in re.findall(r"(?<![\w/.])(\w[\w/-]*\.(?:py|md|toml|txt))\b", "\n".join(code)):
         homes = (ROOT / named, ROOT / "src" / "incontrast" / named)
-        made_here = re.search(rf"> ?{re.escape(named)}|program\.py", found)
-        assert made_here or any(home.exists() for home in homes), f"{page} names {named}"
+        written_here = named == "program.py" or re.search(rf"> ?{re.escape(named)}", found)
+        assert written_here or any(home.exists() for home in homes), f"{page} names {named}"
+
+
+def headings(page: Path) -> set[str]:
+    """What a link to a heading of a page ends with."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in found}
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if page != "CHANGELOG.md"])
