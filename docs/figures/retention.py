@@ -47,7 +47,16 @@ DRAWS = 2000  # batches on which the bias of batches is measured
 # The paper's batch size and learning rate for all, so that neither separates the updates.
 SMALL: dict[str, Any] = {"lr": 1e-3, "batch_size": BATCH}
 INITIAL = Retrain(ema_decay=0.99, max_epochs=100, patience=None, **SMALL)
-JOINT = ICL(old_batch_size=BATCH, ema_decay=0.99, max_epochs=EPOCHS, optimizer=Adam(), **SMALL)
+JOINT = ICL(
+    old_batch_size=BATCH,
+    ema_decay=0.99,
+    max_epochs=EPOCHS,
+    optimizer=Adam(),
+    emphasis=None,
+    epoch_steps=1,
+    ema_leaning=1.0,
+    **SMALL,
+)
 
 STRATEGIES: dict[str, Strategy] = {
     "ρ = 0": replace(JOINT, retention=0.0),
