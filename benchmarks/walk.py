@@ -1,9 +1,10 @@
 """How far a reader walks: files, functions and switches between files of one fit and one update.
 
-    python benchmarks/walk.py
+    python benchmarks/walk.py [most]
 
 One epoch on 24 images of 16 pixels, an update with 16 more, by the library and by the command
-line, report included. A switch is a call from one file of the package to a function in another.
+line, report included. A switch is a call from one file of the package to a function in another;
+``most`` lists so many of the most frequent ones.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,7 @@ import incontrast as ic
 from incontrast.cli.app import app
 
 PACKAGE = str(Path(ic.__file__).parent)
+MOST = int(sys.argv[1]) if sys.argv[1:] else 0
 
 
 class Walk:
@@ -34,7 +37,7 @@ class Walk:
     def __init__(self) -> None:
         self.files: set[str] = set()
         self.functions: set[tuple[str, str]] = set()
-        self.switches = 0
+        self.switches: Counter[tuple[str, str]] = Counter()
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if event != "call" or not ours(frame):
@@ -47,7 +50,15 @@ class Walk:
         caller = frame.f_back
         while caller is not None and not ours(caller):
             caller = caller.f_back
-        self.switches += caller is None or caller.f_code.co_filename != file
+        if caller is None or caller.f_code.co_filename != file:
+            self.switches[place(caller), place(frame)] += 1
+
+
+def place(frame: FrameType | None) -> str:
+    if frame is None:
+        return "outside"
+    file = Path(frame.f_code.co_filename).relative_to(PACKAGE)
+    return f"{file}:{frame.f_code.co_qualname}"
 
 
 def ours(frame: FrameType) -> bool:
@@ -73,8 +84,10 @@ def show(name: str, run: Callable[[], object]) -> None:
         run()
     print(
         f"{name:<20} {len(walk.files):>3} files {len(walk.functions):>4} functions "
-        f"{walk.switches:>4} switches"
+        f"{walk.switches.total():>4} switches"
     )
+    for (caller, callee), times in walk.switches.most_common(MOST):
+        print(f"{times:>6}  {caller} → {callee}")
 
 
 def main() -> None:
@@ -85,7 +98,9 @@ def main() -> None:
 
     def learner() -> ic.Learner:
         once = {"max_epochs": 1}
-        return ic.Learner(domain, fit_strategy=ic.Retrain(**once), strategy=ic.ICL(**once))
+        return ic.Learner(
+            domain, fit_strategy=ic.Retrain(**once), strategy=ic.ICL(**once, epoch_steps=1)
+        )
 
     fitted = learner()
     fitted.fit(pixels[:24])  # so that nothing is imported while it is watched
