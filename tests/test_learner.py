@@ -91,8 +91,8 @@ def test_an_update_tells_what_it_did(blobs) -> None:
     outcome = learner.update(blobs(20, seed=1))
     assert outcome.growth_ratio == 0.25
     assert outcome.strategy == ICL(max_epochs=2)
-    assert (outcome.epochs, outcome.steps, outcome.stopped) == (2, 40, "epochs")
-    assert outcome.forward_passes == 2 * 2 * 10 * (20 + 2 * 48)  # 10 passes of 2 steps an epoch
+    assert (outcome.epochs, outcome.steps, outcome.stopped) == (2, 20, "epochs")
+    assert outcome.forward_passes == 2 * 2 * 5 * (20 + 2 * 48)  # 5 passes of 2 steps an epoch
     assert len(outcome.history) == 2
     assert outcome.history[-1].lr == 2e-3
     assert outcome.change_ratio is not None

@@ -42,7 +42,7 @@ class ICL(Strategy):
         meta: Meta-optimisation (Eq. 11–12) instead of the joint step.
         emphasis: How much more than α new items weigh at first; None is α all along.
         epoch_steps: Steps of an epoch at least. A small increment is passed over several times:
-            20 new items need as many steps as 200.
+            20 new items need as many steps as 160.
     """
 
     lr: Schedule | float = 2e-3
@@ -55,7 +55,7 @@ class ICL(Strategy):
     retention: float = 1.0
     meta: Meta | None = None
     emphasis: Emphasis | None = Emphasis()
-    epoch_steps: int = 20
+    epoch_steps: int = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
