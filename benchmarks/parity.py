@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import os
 import re
 import statistics
@@ -50,6 +51,7 @@ ALPHAS = (0.01, 0.05, 0.1, 0.3, 0.5, 0.7)
 SHARES = (0.01, 0.03, 0.06, 0.12, 0.25, 0.5)
 MEASURED = 1000  # items of each kind on which losses are measured
 NEIGHBOURS = 10
+LEAST_GAP = 0.02  # in loss, accuracy or precision: a share of less is a share of noise
 
 
 class Problem(NamedTuple):
@@ -243,6 +245,7 @@ STRATEGIES: dict[str, ic.Strategy] = {
         batch_size=32, old_batch_size=64, emphasis=None, epoch_steps=1, ema_leaning=1.0, **LONG
     ),
     "warm start": ic.WarmStart(lr=2e-3, batch_size=96, **LONG),
+    "retraining with emphasis": EmphasisedRetrain(**LONG),
 }
 
 
@@ -434,7 +437,8 @@ def gap(measured: str) -> Callable[[dict[str, float], dict[str, float], dict[str
         found: dict[str, float], floor: dict[str, float], ceiling: dict[str, float]
     ) -> float:
         whole = ceiling[measured] - floor[measured]
-        return (found[measured] - floor[measured]) / whole if whole else float("nan")
+        gained = found[measured] - floor[measured]
+        return gained / whole if abs(whole) >= LEAST_GAP else math.nan
 
     return closed
 
@@ -462,7 +466,7 @@ COLUMNS = (
 
 
 def show(file: Path, where: str) -> None:
-    """Lowest, median and highest over seeds, as a table in Markdown."""
+    """Median, lowest and highest over seeds, as a table in Markdown."""
     groups: dict[tuple[Any, ...], dict[int, dict[str, float]]] = {}
     for row in rows(file):
         place = (row["set"], row["alpha"], row["share"], row["strategy"])
@@ -483,8 +487,13 @@ def show(file: Path, where: str) -> None:
 
 
 def spread(values: list[float], form: str) -> str:
-    ends = dict.fromkeys([min(values), statistics.median(values), max(values)])
-    return " ".join(form.format(value) for value in ends)
+    values = [value for value in values if not math.isnan(value)]
+    if not values:
+        return "no gap"
+    middle = form.format(statistics.median(values))
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({form.format(min(values))} to {form.format(max(values))})"
 
 
 def main() -> None:
