@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set, and how it is retrained: by what was best of GRID on the tuning sets, α = 0.05."""
+    """A data set, and how it is retrained: as was best of GRID on the tuning sets at α = 0.05."""
 
     problem: Callable[[float, int], Problem]
     retraining: ic.Retrain
