@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
@@ -152,6 +153,16 @@ class Part:
         return sum(len(indices) for _, indices in self.sources)
 
 
+def constant(numbers: Any, like: Tensor) -> Tensor:
+    """A tuple of numbers (or of tuples) with the type and device of a tensor, moved there once."""
+    return _constant(numbers, like.dtype, like.device)
+
+
+@lru_cache(maxsize=64)
+def _constant(numbers: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=dtype, device=device)
+
+
 class Domain(ABC):
     """One kind of data: how items become batches, what a view is, which encoder fits.
 
@@ -163,6 +174,12 @@ class Domain(ABC):
     Domains hold configuration only and are never changed by what they see.
     """
 
+    views_on_cpu: ClassVar[bool] = False
+    """Whether views are made on the CPU and moved to the encoder's device afterwards.
+
+    For views whose size depends on what is drawn, for which a device would have to be waited for.
+    """
+
     @abstractmethod
     def collect(self, items: Any) -> Collection:
         """Check what a user has and bring it into columns."""
@@ -171,8 +188,8 @@ class Domain(ABC):
     def views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
         """Two random views of every item, for the whole batch at once, as the encoder takes them.
 
-        All randomness comes from ``generator``; ``batch`` stays as it is. The batch is on the
-        device of the encoder and the generator on the CPU: draw there, then move what was drawn.
+        ``batch`` stays as it is. All randomness comes from ``generator``, which draws where the
+        batch is: ``torch.rand(size, generator=generator, device=batch.device)``.
         """
 
     @abstractmethod

@@ -13,7 +13,13 @@ from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset
 
 from incontrast.domains.arguments import ArgumentDomain, check_number, check_whole
-from incontrast.domains.base import Part, TensorCollection, check_distinct, dataset_items
+from incontrast.domains.base import (
+    Part,
+    TensorCollection,
+    check_distinct,
+    constant,
+    dataset_items,
+)
 
 __all__ = ["Vectors"]
 
@@ -119,10 +125,7 @@ class Vectors(ArgumentDomain):
             raise RuntimeError(
                 "mean and std are not known yet: fit_statistics() the domain to data first"
             )
-        mean, std = (
-            torch.tensor(numbers, dtype=batch.dtype, device=batch.device)
-            for numbers in (self.mean, self.std)
-        )
+        mean, std = constant(self.mean, batch), constant(self.std, batch)
         scaled = (batch - mean) / std
         beyond = (scaled.abs() - LIMIT).clamp(min=0.0)
         return scaled.clamp(-LIMIT, LIMIT) + scaled.sign() * beyond.log1p()
@@ -135,9 +138,9 @@ class Vectors(ArgumentDomain):
     ) -> tuple[Tensor, Tensor]:
         rows = self.prepare(batch)
         total, mine = (len(rows), slice(None)) if part is None else (part.total, part.range)
-        size, where = (2, total, self.dim), generator.device
-        chance = torch.rand(size, generator=generator, device=where)[:, mine].to(rows)
-        noise = torch.randn(size, generator=generator, device=where)[:, mine].to(rows)
+        size, where = (2, total, self.dim), rows.device
+        chance = torch.rand(size, generator=generator, device=where)[:, mine]
+        noise = torch.randn(size, generator=generator, device=where)[:, mine].to(rows.dtype)
         first, second = rows * (chance >= self.drop) + self.noise * noise
         return first, second
 

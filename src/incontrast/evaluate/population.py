@@ -158,14 +158,16 @@ def embed_views(
 ) -> tuple[Tensor, Tensor]:
     """(n, d) embeddings of a first and (n, d) of a second random view of the items at ``order``."""
 
-    def views(places: Tensor) -> Any:
-        return two_views(domain, [(items, places)], generator, engine)
+    def views(batch: tuple[Tensor, int]) -> Any:
+        places, seed = batch
+        return two_views(domain, [(items, places)], seed, engine)
 
+    parts = torch.split(order, BATCH_SIZE // 2)
+    seeds = torch.randint(2**62, (len(parts),), generator=generator).tolist()
+    batches = zip(parts, seeds, strict=True)
     pairs = [
         engine.embed_pair(encoder, pair)
-        for pair in read_ahead(
-            views, torch.split(order, BATCH_SIZE // 2), background=items.background
-        )
+        for pair in read_ahead(views, batches, background=items.background)
     ]
     first, second = (torch.cat(side).float().cpu() for side in zip(*pairs, strict=True))
     return first, second

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 __all__ = ["Engine", "Precision"]
@@ -55,6 +55,13 @@ class Engine:
         """One process, on the device where an encoder is."""
         tensor = next((t for t in (*encoder.parameters(), *encoder.buffers())), None)
         return Engine("cpu" if tensor is None else tensor.device)
+
+    def generator(self, seed: int) -> Generator:
+        """A generator that draws on the device; on the CPU, where the device has none."""
+        try:
+            return Generator(self.device).manual_seed(seed)
+        except RuntimeError:
+            return Generator().manual_seed(seed)
 
     def place(self, value: Any) -> Any:
         """Put a batch or a module on the device."""

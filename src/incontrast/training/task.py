@@ -250,10 +250,10 @@ class Task:
             (old, new), seed = order
             pairs = ((old_items, old), (new_items, new))  # old items first: losses count on it
             sources = [(items, places) for items, places in pairs if items is not None]
-            draws = Generator().manual_seed(seed)
-            return ViewBatch(two_views(self.domain, sources, draws, self.engine), len(old))
+            return ViewBatch(two_views(self.domain, sources, seed, self.engine), len(old))
 
         slow = new_items.background or (old_items is not None and old_items.background)
+        slow = slow or (self.domain.views_on_cpu and self.engine.device.type != "cpu")
         yield from read_ahead(fetch, islice(orders, skip, None), background=slow)
 
     @staticmethod
@@ -291,7 +291,7 @@ class Task:
 def two_views(
     domain: Domain,
     sources: Sequence[tuple[Collection, Tensor]],
-    generator: Generator,
+    seed: int,
     engine: Engine,
 ) -> Any:
     """Two views of this process's share of a batch, as one process would draw them.
@@ -302,17 +302,21 @@ def two_views(
     Args:
         domain: The kind of data.
         sources: The items of the whole batch: collections, and the places in them that it takes.
-        generator: The same in all processes.
+        seed: Of the views, the same in all processes.
         engine: Where to compute.
 
     Returns:
-        One batch: all first views, then all second views.
+        One batch on the device: all first views, then all second views.
     """
+    on_cpu = domain.views_on_cpu
+    draws = Generator().manual_seed(seed) if on_cpu else engine.generator(seed)
+    place: Callable[[Any], Any] = (lambda batch: batch) if on_cpu else engine.place
     sources = [(collection, indices) for collection, indices in sources if len(indices)]
     if engine.processes == 1:
         parts = [collection.take(indices) for collection, indices in sources]
-        batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts))
-        return _joined(domain, domain.views(batch, generator), len(batch))
+        batch = place(parts[0] if len(parts) == 1 else domain.join(parts))
+        joined = _joined(domain, domain.views(batch, draws), len(batch))
+        return engine.place(joined) if on_cpu else joined
     share = engine.share(sum(len(indices) for _, indices in sources))
     parts, before = [], 0
     for collection, indices in sources:
@@ -323,9 +327,9 @@ def two_views(
     if not parts:  # more processes than items
         collection, indices = sources[0]
         parts.append(collection.take(indices[:0]))
-    batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts))
-    part = Part(batch, share.start, sources, engine.place)
-    return _joined(domain, domain.views_of_part(part, generator), len(batch))
+    batch = place(parts[0] if len(parts) == 1 else domain.join(parts))
+    part = Part(batch, share.start, sources, place)
+    return engine.place(_joined(domain, domain.views_of_part(part, draws), len(batch)))
 
 
 def _joined(domain: Domain, views: tuple[Any, Any], count: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -71,6 +71,8 @@ class Graphs(ArgumentDomain):
     encoder: Any = field(default_factory=NoneType)
     views: Any = field(default_factory=NoneType)
     node_labels: tuple[tuple[int, ...], ...] | None = None
+
+    views_on_cpu: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole(1, hidden=self.hidden, layers=self.layers, steps=self.steps)

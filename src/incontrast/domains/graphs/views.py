@@ -35,16 +35,16 @@ def two_views(
     """
     graphs, nodes = len(batch), batch.x.shape[0]
     draw = (
-        _Draw(generator, batch.x.device)
+        _Draw(generator)
         if whole is None
-        else _PartDraw(generator, batch.x.device, whole, slice(start, start + graphs))
+        else _PartDraw(generator, whole, slice(start, start + graphs))
     )
     kinds = draw.kinds(graphs, per)
     ptr = torch.cat([batch.ptr[:-1], batch.ptr + nodes])  # (2n + 1,) of both copies
     graph = torch.repeat_interleave(ptr[1:] - ptr[:-1], output_size=2 * nodes)
     # One draw serves for dropping and for masking, since no graph undergoes both. A graph to
     # walk on loses all nodes here, and gets those back that are visited.
-    limits = torch.tensor((drop, -mask, 2.0), device=batch.x.device)  # by _DROP, _MASK, _WALK
+    limits = torch.tensor((drop, -mask, 2.0))  # by _DROP, _MASK, _WALK
     limit = limits.index_select(0, kinds).index_select(0, graph)
     chance = draw.nodes(2 * nodes)
     keep = chance >= limit
@@ -136,27 +136,20 @@ def _renumbered(keep: Tensor, ptr: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _where(mask: Tensor) -> Tensor:
     """The positions at which a mask holds."""
-    if mask.is_cpu:
-        # NumPy has no branch per element: five times faster than nonzero() on random masks.
-        return torch.from_numpy(mask.numpy().nonzero()[0])
-    return mask.nonzero().squeeze(1)
+    # NumPy has no branch per element: five times faster than nonzero() on random masks.
+    return torch.from_numpy(mask.numpy().nonzero()[0])
 
 
 class _Draw:
-    """Draws for the 2n graphs of a batch, in the order of the methods, where the data are."""
+    """Draws for the 2n graphs of a batch, in the order of the methods."""
 
-    def __init__(self, generator: Generator, device: torch.device) -> None:
+    def __init__(self, generator: Generator) -> None:
         self.generator = generator
-        self.device = device
 
     def kinds(self, graphs: int, per: Literal["graph", "batch"]) -> Tensor:
         """What happens to each of the 2n graphs."""
-        kinds = torch.randint(
-            3,
-            (2 * graphs if per == "graph" else 2,),
-            generator=self.generator,
-            device=self.generator.device,
-        ).to(self.device)
+        size = 2 * graphs if per == "graph" else 2
+        kinds = torch.randint(3, (size,), generator=self.generator)
         return kinds if per == "graph" else kinds.repeat_interleave(graphs)
 
     def nodes(self, count: int) -> Tensor:
@@ -179,8 +172,7 @@ class _Draw:
         return self._uniform(emptied.shape[0])
 
     def _uniform(self, *size: int) -> Tensor:
-        where = self.generator.device
-        return torch.rand(size, generator=self.generator, device=where).to(self.device)
+        return torch.rand(size, generator=self.generator)
 
 
 class _PartDraw(_Draw):
@@ -188,38 +180,33 @@ class _PartDraw(_Draw):
 
     Args:
         generator: Draws.
-        device: Where the data are.
         sizes: (n,) nodes of each graph of the whole batch.
         mine: The graphs that are here.
     """
 
-    def __init__(
-        self, generator: Generator, device: torch.device, sizes: Tensor, mine: slice
-    ) -> None:
-        super().__init__(generator, generator.device)
-        self._device = device
-        sizes = sizes.to(generator.device)
+    def __init__(self, generator: Generator, sizes: Tensor, mine: slice) -> None:
+        super().__init__(generator)
         here = torch.zeros_like(sizes, dtype=torch.bool)
         here[mine] = True
         self._sizes, self._here = sizes.repeat(2), here.repeat(2)  # of both copies
 
     def kinds(self, graphs: int, per: Literal["graph", "batch"]) -> Tensor:
         self._kinds = super().kinds(self._sizes.shape[0] // 2, per)
-        return self._kinds[self._here].to(self._device)
+        return self._kinds[self._here]
 
     def nodes(self, count: int) -> Tensor:
         self._chance = self._uniform(int(self._sizes.sum()))
-        return self._chance[self._here.repeat_interleave(self._sizes)].to(self._device)
+        return self._chance[self._here.repeat_interleave(self._sizes)]
 
     def roots(self, walks: Tensor) -> Tensor:
         self._walks = self._kinds == _WALK
         chance = self._uniform(int(self._walks.sum()))
-        return chance[self._here[self._walks]].to(self._device)
+        return chance[self._here[self._walks]]
 
     def luck(self, steps: int, count: int, walkers: float) -> Tensor:
         counts = _walkers(self._sizes[self._walks], walkers)
         chance = self._uniform(steps, int(counts.sum()))
-        return chance[:, self._here[self._walks].repeat_interleave(counts)].to(self._device)
+        return chance[:, self._here[self._walks].repeat_interleave(counts)]
 
     def settle(self, drop: float) -> None:
         # Others may have lost all their nodes where these have not: they draw in any case. A walk
@@ -232,4 +219,4 @@ class _PartDraw(_Draw):
         self._rescues = self._uniform(int(emptied.sum()))[self._here[emptied]]
 
     def rescues(self, emptied: Tensor) -> Tensor:
-        return self._rescues.to(self._device)
+        return self._rescues

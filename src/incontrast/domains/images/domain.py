@@ -16,7 +16,7 @@ from incontrast.domains.arguments import (
     check_number,
     check_whole,
 )
-from incontrast.domains.base import Part, check_distinct
+from incontrast.domains.base import Part, check_distinct, constant
 from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
 from incontrast.domains.images.reading import read_images
@@ -126,8 +126,9 @@ class Images(ArgumentDomain):
         self, batch: Tensor, generator: Generator, part: Part | None = None
     ) -> tuple[Tensor, Tensor]:
         total, start = (len(batch), 0) if part is None else (part.total, part.start)
-        first, second = self.views.given.pair(batch / 255, generator, total=total, start=start)
-        return self._normalised(first), self._normalised(second)
+        both = self.views.given.pair(batch / 255, generator, total=total, start=start)
+        first, second = self._normalised(both).chunk(2)
+        return first, second
 
     def own_encoder(self) -> nn.Module:
         name = self.encoder.given
@@ -174,7 +175,7 @@ class Images(ArgumentDomain):
         )
 
     def _normalised(self, pixels: Tensor) -> Tensor:
-        mean, std = map(pixels.new_tensor, self._statistics())
+        mean, std = (constant(numbers, pixels) for numbers in self._statistics())
         return pixels.sub_(mean[:, None, None]).div_(std[:, None, None])
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

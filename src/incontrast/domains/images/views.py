@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from incontrast.domains.base import constant
+
 __all__ = ["ImageViews", "blur", "crop", "recolour"]
 
+DRAWS = 13  # numbers for a view of an image
+SHARP = 1e-3  # pixels: a blur that changes nothing
 _LUMA = (0.299, 0.587, 0.114)
 _YIQ = (_LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 
@@ -68,34 +73,33 @@ class ImageViews:
             )
 
     def pair(
-        self, pixels: Tensor, generator: Generator, *, total: int, start: int
-    ) -> tuple[Tensor, Tensor]:
-        """Two random views of every image; arguments as in a call."""
-        first, second = (self(pixels, generator, total=total, start=start) for _ in range(2))
-        return first, second
-
-    def __call__(
         self, pixels: Tensor, generator: Generator, *, total: int | None = None, start: int = 0
     ) -> Tensor:
-        """One random view of every image; the images stay as they are.
+        """Two random views of every image; the images stay as they are.
 
         Args:
             pixels: The images.
-            generator: Draws the changes.
+            generator: Draws the changes, where the images are.
             total: Images of the whole batch, where these are only a part of it.
             start: Where they begin in the whole batch.
 
         Shapes:
             pixels: (n, C, S, S) floating point in [0, 1], C 1 or 3
-            result: (n, C, S, S) in [0, 1]
+            result: (2n, C, S, S) in [0, 1], all first views and then all second ones
         """
         # One draw for everything, used or not: changing one setting does not change the others.
         count = len(pixels) if total is None else total
-        draws = torch.rand(13, count, generator=generator, device=generator.device)
-        draws = draws[:, start : start + len(pixels)]
-        area, ratio, top, left, flip, jitter, *changes, gray, blurred, sigma = draws.to(
-            pixels.device, pixels.dtype
-        )
+        draws = torch.rand(DRAWS, 2, count, generator=generator, device=pixels.device)
+        draws = draws[..., start : start + len(pixels)].to(pixels.dtype).reshape(DRAWS, -1)
+        return self._changed(torch.cat([pixels, pixels]), draws)
+
+    def __call__(self, pixels: Tensor, generator: Generator) -> Tensor:
+        """One random view of every image, as in ``pair``."""
+        draws = torch.rand(DRAWS, len(pixels), generator=generator, device=pixels.device)
+        return self._changed(pixels, draws.to(pixels.dtype))
+
+    def _changed(self, pixels: Tensor, draws: Tensor) -> Tensor:
+        area, ratio, top, left, flip, jitter, *changes, gray, blurred, sigma = draws
         area = _between(area, *self.scale)
         ratio = _between(ratio, *map(math.log, self.ratio)).exp()
         height = (area / ratio).sqrt().clamp(max=1)
@@ -112,9 +116,9 @@ class ImageViews:
         view = recolour(view, 1 + brightness, 1 + contrast, saturation, hue)
 
         if self.blur > 0:
-            chosen = blurred < self.blur
-            sigma = _between(sigma, *self.blur_sigma)
-            view[chosen] = blur(view[chosen], sigma[chosen])
+            # All images are blurred, most of them by nothing: to choose some is to wait for them.
+            sigma = torch.where(blurred < self.blur, _between(sigma, *self.blur_sigma), SHARP)
+            view = blur(view, sigma)
         return view
 
 
@@ -194,10 +198,15 @@ def _colour_basis(pixels: Tensor) -> tuple[Tensor, Tensor]:
     """The luma (C,) and the quarter turn of chroma (C, C) for these channels."""
     if pixels.shape[1] == 1:
         return pixels.new_ones(1), pixels.new_zeros(1, 1)
+    return constant(_LUMA, pixels), constant(_quarter_turn(), pixels)
+
+
+@cache
+def _quarter_turn() -> tuple[tuple[float, ...], ...]:
     yiq = torch.tensor(_YIQ, dtype=torch.float64)
     quarter = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]]).double()
     turn = torch.linalg.inv(yiq) @ quarter @ yiq
-    return yiq[0].to(pixels), turn.to(pixels)
+    return tuple(tuple(row) for row in turn.tolist())
 
 
 def _between(draw: Tensor, low: float, high: float) -> Tensor:

@@ -1,0 +1,122 @@
+"""No step waits for the device: training runs on one that cannot be read from.
+
+Tensors on torch's ``meta`` device have shapes but no values. Whatever needs a value on the host,
+``item()``, ``bool()``, ``nonzero()``, a copy to the CPU, raises an error there, where an
+accelerator would make the host wait.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import incontrast as ic
+from incontrast.loss import Objective
+from incontrast.training.calibration import train_mode
+from incontrast.training.engine import Engine
+from incontrast.training.loop import UNLIMITED, UNREAD, Training
+from incontrast.training.task import Increment, Task
+
+OLD, NEW = 70, 90
+ADAM = functools.partial(torch.optim.Adam, foreach=True)  # fused Adam knows no such device
+
+
+def vectors() -> tuple[ic.Domain, Any, int]:
+    rows = torch.randn(OLD + NEW, 5, generator=Generator().manual_seed(0))
+    return ic.Vectors(5), ic.Vectors(5).collect(rows), 1
+
+
+def images() -> tuple[ic.Domain, Any, int]:
+    domain = ic.Images(8, 3, encoder="small", views=ic.ImageViews(blur=0.5))
+    draws = Generator().manual_seed(0)
+    pixels = torch.randint(256, (OLD + NEW, 8, 8, 3), generator=draws, dtype=torch.uint8)
+    return domain, domain.collect(pixels), 1
+
+
+def graphs() -> tuple[ic.Domain, Any, int]:
+    path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    items = [(path, torch.randn(3, 2)) for _ in range(OLD + NEW)]
+    return ic.Graphs(hidden=4), ic.Graphs().collect(items), 0  # the thread that makes views copies
+
+
+KINDS = [vectors, images, graphs]
+STRATEGIES = [
+    ic.ICL(optimizer=ADAM),
+    ic.ICL(optimizer=ADAM, retention=0.0, meta=ic.Meta(steps=1)),
+    ic.WarmStart(optimizer=ADAM),
+    ic.FineTune(optimizer=ADAM),
+    ic.Distill(optimizer=ADAM),
+    ic.Replay(optimizer=ADAM, lr=ic.Cosine(1e-3)),
+]
+
+
+def training(kind: Any, strategy: ic.Strategy, device: str) -> Training:
+    domain, items, _ = kind()
+    domain = domain.fit_statistics(items)
+    old, new = items.select(torch.arange(OLD)), items.select(torch.arange(OLD, OLD + NEW))
+    task = Task(
+        train_mode(domain.encoder().to(device)),
+        domain,
+        Increment(old, new, 2 * OLD),  # memory holds a sample of what was seen
+        objective=Objective(),
+        engine=Engine(device),
+        seed=0,
+    )
+    return Training(task, strategy, UNLIMITED, (), None, None)
+
+
+class Copies(TorchDispatchMode):
+    """Counts what is copied from the host to the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        places = {leaf.device.type for leaf in tensors((args, kwargs))}
+        if func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default):
+            to = {leaf.device.type for leaf in tensors(result)}
+            self.count += "cpu" in places and "meta" in to
+        return result
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{type(s).__name__}-{s.lr}")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_no_step_waits_for_the_device(kind: Any, strategy: ic.Strategy) -> None:
+    run = training(kind, strategy, "meta")
+    assert run.epoch() is None
+    assert 1 < run.steps < UNREAD  # losses are read after so many steps, all at once
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_step_copies_its_batch_to_the_device_and_nothing_else(kind: Any) -> None:
+    run = training(kind, ic.ICL(optimizer=ADAM), "meta")
+    run.epoch()  # constants are moved once
+    steps = run.steps
+    with Copies() as copies:
+        run.epoch()
+    assert copies.count == (run.steps - steps) * kind()[2]
+
+
+def test_waiting_is_noticed() -> None:
+    """The test can fail: a strategy that reads its loss is found out."""
+
+    class Reading(ic.FineTune):
+        def loss(self, *arguments: Any) -> Tensor:
+            loss = super().loss(*arguments)
+            return loss * (1.0 if loss.item() > 0 else 2.0)
+
+    with pytest.raises(RuntimeError, match="meta"):
+        training(vectors, Reading(optimizer=ADAM), "meta").epoch()
