@@ -52,7 +52,12 @@ CASES = (
         ic.ICL(batch_size=32, old_batch_size=32),
         1,
     ),
-    Case("small encoder, 28 px, 64 + 32 items", ic.Images(28, 1, encoder="small"), ic.ICL(), 20),
+    Case(
+        "small encoder, 28 px, 64 + 32 items",
+        ic.Images(28, 1, encoder="small"),
+        ic.ICL(batch_size=32, old_batch_size=64),
+        20,
+    ),
 )
 
 

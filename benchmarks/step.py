@@ -128,7 +128,8 @@ def main() -> None:
     ):
         compare(f"{name}: NCE-I, 32 items", task, ic.WarmStart(), steps, rounds)
         compare(f"{name}: joint step, 32 + 32 items", task, joint, steps, rounds)
-    compare("GCN, PROTEINS: ICL(), 64 + 32 items", proteins, ic.ICL(), 10, ROUNDS)
+    wider = ic.ICL(batch_size=32, old_batch_size=64)
+    compare("GCN, PROTEINS: ICL, 64 + 32 items", proteins, wider, 10, ROUNDS)
 
     print(f"\n{'':<46}{'plain':>10}{'meta':>10}{'ratio':>9}   (ms, same encoder passes)")
     for name, task, steps in (
