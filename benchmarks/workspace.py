@@ -1,11 +1,12 @@
-"""Large workspaces and long lives: a million items, and two hundred updates in a row.
+"""Large workspaces and long lives: a million items, and a thousand updates in a row.
 
     python benchmarks/workspace.py size     # needs 4 GB of disk and some minutes
     python benchmarks/workspace.py updates
 
 size: workspaces of 10,000 and of 1,000,000 items of 3 KB (images of 3×32×32 pixels, random bytes);
 each is opened and updated with 1,000 new items in a process of its own: ICL, 5 epochs, the small
-encoder. updates: 200 updates with 100 vectors each; time, memory and open files over time.
+encoder. updates: 1,000 updates with 20 vectors each and a page each, with a reservoir of 500 items:
+time, memory, open files and disk over time.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import incontrast as ic
+from incontrast.cli.report import Account, write_report
+from store import clock
 
+UPDATES = 1000
 SIZES = (10_000, 1_000_000)
 PART = 50_000  # items that come in together while a workspace is filled
 EPOCHS = 5
@@ -74,14 +76,6 @@ def use(folder: Path) -> None:
     )
 
 
-@contextmanager
-def clock() -> Iterator[list[float]]:
-    """Seconds by the clock and of the processor, once the block has ended."""
-    spent = [time.perf_counter(), time.process_time()]
-    yield spent
-    spent[:] = [time.perf_counter() - spent[0], time.process_time() - spent[1]]
-
-
 def memory() -> float:
     """The most that this process has ever held, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -111,23 +105,27 @@ def updates() -> None:
     torch.set_num_threads(1)
     draws = torch.Generator().manual_seed(0)
     learner = ic.Learner(
-        ic.Vectors(64), fit_strategy=ic.Retrain(max_epochs=2), strategy=ic.ICL(max_epochs=2)
+        ic.Vectors(16, hidden=32, out=16),
+        fit_strategy=ic.Retrain(max_epochs=2),
+        strategy=ic.ICL(max_epochs=2),
+        memory=ic.Reservoir(items=500),
     )
     with tempfile.TemporaryDirectory() as place:
         workspace = ic.Workspace.create(Path(place) / "space", learner, keep=5)
-        workspace.fit(torch.randn(1000, 64, generator=draws))
+        workspace.fit(torch.randn(500, 16, generator=draws), force=True)
         spent = []
-        for number in range(1, 201):
-            new = torch.randn(100, 64, generator=draws)
+        for number in range(1, UPDATES + 1):
+            new = torch.randn(20, 16, generator=draws)
             begin = time.process_time()
-            workspace.update(new, force=True)
+            step = workspace.update(new, force=True)
+            write_report(workspace, Account.of(workspace, step.version))
             spent.append(time.process_time() - begin)
-            if number % 40 == 0:
+            if number % 100 == 0:
                 handles = len(list(Path("/proc/self/fd").iterdir()))
                 disk = sum(f.stat().st_size for f in workspace.folder.rglob("*") if f.is_file())
                 print(
-                    f"update {number:3d}: {sum(spent[-40:]) / 40:.3f} s of processor each, "
-                    f"{resident():.0f} MB in memory, {handles} open files, "
+                    f"update {number:4d}: {1000 * sum(spent[-100:]) / 100:.0f} ms of processor "
+                    f"each, {resident():.0f} MB in memory, {handles} open files, "
                     f"{disk / 2**20:.1f} MB on disk",
                     flush=True,
                 )

@@ -162,7 +162,7 @@ def test_a_shortened_journal_is_damage(space: Workspace, lines: slice) -> None:
     space.journal.path.write_bytes(b"".join(whole[lines]))
     code, shown = run(space, "status", "--check")
     assert code == Exit.DAMAGED
-    assert "of it are missing" in shown
+    assert "it has lost" in shown
 
 
 def test_a_lock_that_is_a_link_is_not_followed(space: Workspace, tmp_path: Path) -> None:

@@ -213,16 +213,17 @@ class Workspace(Layout):
         return wrong + self._check_journal()
 
     def _check_journal(self) -> list[str]:
+        last = 0  # number of the lines that must be there, if the state can be read
+        with suppress(WorkspaceError):
+            event = self.state().event  # also in the state, and added if it is missing
+            last = event["number"] - 1 if event else 0
         records = self.journal.records()
         wrong = [record.problem for record in records if record.problem]
-        with suppress(WorkspaceError):  # of the state, which has been named already
-            last = self.state().event or {"number": 1}
-            # The last line is in the state as well, and is added when it is missing.
-            missing = set(range(1, last["number"]))
-            missing -= {record.event["number"] for record in records if record.event}
-            if len(missing) > len(wrong):
-                lines = counted(len(missing) - len(wrong), "line")
-                wrong.append(f"{self.journal.path} is damaged: {lines} of it are missing")
+        numbers = {record.event["number"] for record in records if record.event}
+        missing = len(set(range(1, last + 1)) - numbers) - len(wrong)
+        if missing > 0:
+            lines = counted(missing, "line")
+            wrong.append(f"{self.journal.path} is damaged: it has lost {lines}")
         return wrong
 
     # Writing -------------------------------------------------------------------------------------
