@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 
-def killed(folder: Path, how: str) -> dict[str, Any]:
-    program = Path(__file__).with_name("killing.py")
+def faults(folder: Path, how: str, what: str) -> dict[str, Any]:
+    program = Path(__file__).with_name("faults.py")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(program), str(folder), how],
+        [sys.executable, "-W", "ignore", str(program), str(folder), how, what],
         capture_output=True,
         text=True,
         check=False,
@@ -26,10 +26,10 @@ def killed(folder: Path, how: str) -> dict[str, Any]:
 
 
 def test_an_update_survives_a_kill_before_every_write(tmp_path: Path) -> None:
-    report = killed(tmp_path, "points")
-    assert report["kills"] > 30
-    assert set(report["promotions"]) == {4}  # the journal tells of each once
+    report = faults(tmp_path, "kill", "update")
+    assert report["faults"] > 30
+    assert set(report["promotions"]) == {4}  # the journal has each once
 
 
 def test_forgetting_survives_a_kill_before_every_write(tmp_path: Path) -> None:
-    assert killed(tmp_path, "forget")["kills"] > 5
+    assert faults(tmp_path, "kill", "forget")["faults"] > 5
