@@ -187,3 +187,24 @@ def test_similarities_are_cosines_over_the_temperature() -> None:
 def test_objective_is_checked(arguments, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Objective(**arguments)
+
+
+def test_every_other_item_is_a_negative() -> None:
+    """One item after the other comes close to the last anchor: each of them raises its loss."""
+    first, second = embeddings(0, 6, 4), embeddings(1, 6, 4)
+
+    def losses(second: Tensor) -> Tensor:
+        settings = {"old": 3, "growth_ratio": 0.5, "retention": 1.0}
+        return torch.cat(increment_losses(first, second, OBJECTIVE, **settings))
+
+    apart = losses(second)
+    for anchor, other in itertools.permutations(range(6), 2):
+        near = second.clone()
+        near[other] = first[anchor]
+        assert losses(near)[anchor] > apart[anchor]
+
+
+def test_one_negative_is_enough_and_none_too_few() -> None:
+    assert Objective(negatives=1).negatives == 1
+    with pytest.raises(ValueError, match="negatives must be at least 1, got 0"):
+        Objective(negatives=0)

@@ -214,3 +214,18 @@ def test_wrong_shapes(positive: Tensor, negatives: Tensor, message: str) -> None
 def test_wrong_k() -> None:
     with pytest.raises(ValueError, match="k must be positive, got 0"):
         info_nce(torch.zeros(2), torch.zeros(2, 3), k=0)
+
+
+@pytest.mark.parametrize("loss", [incremental_info_nce, retraining_info_nce])
+def test_wrong_shapes_of_either_negatives(loss) -> None:
+    good, bad = torch.zeros(2, 3), torch.zeros(3, 3)
+    for negatives in ((good, bad), (bad, good)):
+        with pytest.raises(ValueError, match=r"negatives must have shape \(2, m\)"):
+            loss(torch.zeros(2), *negatives, k=K, growth_ratio=0.5)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_negatives_count_by_their_mean(columns: int) -> None:
+    negatives = torch.arange(float(columns))[None]
+    expected = math.log(1.0 + K * negatives.exp().mean().item())
+    assert info_nce(torch.zeros(1), negatives, k=K).item() == pytest.approx(expected, rel=1e-5)

@@ -155,6 +155,8 @@ def left_out(node: ast.AST) -> bool:
     if isinstance(node, ast.Assign):
         names = [target.id for target in node.targets if isinstance(target, ast.Name)]
         return bool({"__all__", "T", "R"} & set(names))
+    if isinstance(node, ast.Expr):
+        return left_out(node.value)
     if isinstance(node, ast.Call):
         text = ast.unparse(node.func)
         return text.startswith("log.") or text in ("TypeVar", "getLogger")

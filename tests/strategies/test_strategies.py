@@ -388,3 +388,20 @@ def test_check_strategy_accepts_a_good_one_and_wants_a_frozen_dataclass() -> Non
 
     with pytest.raises(StrategyError, match="Loose must be a frozen dataclass"):
         check_strategy(Loose())
+
+
+@pytest.mark.parametrize("strategy", TRAINED, ids=name)
+def test_an_epoch_embeds_the_items_it_says(strategy: Strategy, blobs) -> None:
+    task = make_task(blobs)
+    run = train(task, dataclasses.replace(strategy, max_epochs=1))
+    assert run.forward_passes == 2 * strategy.epoch_items(task.increment)
+
+
+def test_the_smallest_settings_are_settings() -> None:
+    FineTune(max_epochs=1, patience=1, batch_size=4)
+    ICL(old_batch_size=2, retention=0.0)
+    Meta(order=1, steps=1)
+    Replay(share=1.0)
+    Distill(weight=0.0)
+    with pytest.raises(ValueError, match="share must be in"):
+        Replay(share=1.5)

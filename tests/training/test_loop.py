@@ -13,13 +13,22 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast import Budget, Fixed, Retrain, Strategy, TensorCollection, TrainingDiverged, Vectors
+from incontrast import (
+    Adam,
+    Budget,
+    Fixed,
+    Retrain,
+    Strategy,
+    TensorCollection,
+    TrainingDiverged,
+    Vectors,
+)
 from incontrast.loss import Objective
 from incontrast.randomness import seeded
 from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict
 from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Engine
-from incontrast.training.loop import train
+from incontrast.training.loop import Training, train
 from incontrast.training.optimizers import ExponentialMovingAverage
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch
 
@@ -307,3 +316,12 @@ def test_an_epoch_of_rolled_back_steps_counts_as_no_progress(blobs) -> None:
     run = train(task(blobs(8)), scripted(1.0, 9.0, 0.5, lr=Judging(verdicts)))
     assert [epoch.loss for epoch in run.history] == [1.0, 1.0, 0.5]
     assert run.rollbacks == 2
+
+
+def test_layers_of_an_update_are_capped(blobs) -> None:
+    def capped(optimizer: Adam) -> int:
+        strategy = Retrain(optimizer=optimizer)
+        return len(Training(task(blobs(8)), strategy, Budget(), (), None, None).stepper.capped)
+
+    assert capped(Adam()) == 0
+    assert capped(Adam(max_relative_update=1 / 8)) == 3  # the layers of the encoder

@@ -88,3 +88,10 @@ def test_next_to_no_memory(kept: int) -> None:
 def test_an_increment_cannot_hold_more_than_was_seen() -> None:
     with pytest.raises(ValueError, match="got 3 seen but 5 stored"):
         Increment(rows(5), rows(1), 3)
+
+
+def test_a_round_ends_with_its_last_item() -> None:
+    rounds = InfiniteSampler(10, Generator().manual_seed(0))
+    for _ in range(20):
+        drawn = torch.cat([rounds.draw(5), rounds.draw(5)])
+        assert sorted(drawn.tolist()) == list(range(10))

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from incontrast import Increment, Objective, Task, TensorCollection, Vectors
 from incontrast.training.engine import Engine
-from incontrast.training.task import BatchIndices, joint_epoch
+from incontrast.training.fabric import share_of
+from incontrast.training.task import BatchIndices, joint_epoch, two_views
 
 
 class Watched(TensorCollection):
@@ -83,3 +84,32 @@ def test_what_is_made_once_is_kept(blobs) -> None:
     first = task.once("thing", object)
     assert task.once("thing", object) is first
     assert task.once("another", object) is not first
+
+
+class Shared(Engine):
+    """One of several processes, which only takes its share."""
+
+    def __init__(self, rank: int, processes: int) -> None:
+        super().__init__("cpu")
+        self.rank, self.processes = rank, processes
+
+    def share(self, count: int) -> range:
+        return share_of(count, self.rank, self.processes)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 7])
+def test_processes_divide_a_batch_between_them(blobs, processes: int) -> None:
+    old, new = TensorCollection(blobs(8)), TensorCollection(blobs(8, seed=1))
+    domain = Vectors(8).fit_statistics(old)
+    sources = [(old, torch.tensor([5, 0])), (new, torch.tensor([7, 2, 1]))]
+    alone = two_views(domain, sources, 3, Engine("cpu"))
+    parts = [two_views(domain, sources, 3, Shared(rank, processes)) for rank in range(processes)]
+    sides = zip(*(part.chunk(2) for part in parts), strict=True)
+    assert torch.equal(torch.cat([torch.cat(side) for side in sides]), alone)
+
+
+def test_views_that_lose_items_are_noticed_at_any_step(blobs) -> None:
+    items = TensorCollection(blobs(8))
+    domain = Vectors(8, views=lambda rows, generator: rows[1:]).fit_statistics(items)
+    with pytest.raises(ValueError, match="8 went in, 14 came out of both views together"):
+        two_views(domain, [(items, torch.arange(8))], 0, Engine("cpu"))
