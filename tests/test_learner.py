@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from incontrast import (
@@ -374,67 +372,6 @@ def test_a_loaded_learner_is_the_same(blobs, tmp_path) -> None:
     for each in (learner, loaded):
         each.update(blobs(20, seed=3))
     assert_same(state(learner), state(loaded))
-
-
-def test_saving_replaces_a_learner_but_nothing_else(blobs, tmp_path) -> None:
-    learner = make(blobs)
-    learner.save(tmp_path / "model")
-    learner.update(blobs(20, seed=1))
-    learner.save(tmp_path / "model")
-    assert Learner.load(tmp_path / "model").version == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    for neighbour in ("model.old", "model.new"):
-        learner.save(tmp_path / neighbour)
-    learner.save(tmp_path / "model")
-    assert Learner.load(tmp_path / "model.old").version == 2
-    assert Learner.load(tmp_path / "model.new").version == 2
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-    with pytest.raises(FileExistsError, match="something else than a learner"):
-        learner.save(tmp_path / "photos")
-    assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
-
-
-def test_a_learner_without_an_encoder_cannot_be_saved(tmp_path) -> None:
-    with pytest.raises(RuntimeError, match=r"call fit\(\) first"):
-        make().save(tmp_path / "model")
-
-
-def test_damaged_folders_are_named(blobs, tmp_path) -> None:
-    folder = tmp_path / "model"
-    with pytest.raises(FileNotFoundError, match="holds no saved learner"):
-        Learner.load(folder)
-    make(blobs).save(folder)
-    settings, weights = folder / "learner.json", folder / "encoder.safetensors"
-    good = settings.read_text()
-
-    settings.write_text(good[: len(good) // 2])
-    with pytest.raises(ValueError, match=r"learner.json is damaged"):
-        Learner.load(folder)
-    settings.write_text(json.dumps({**json.loads(good), "format": 99}))
-    with pytest.raises(ValueError, match="has format 99"):
-        Learner.load(folder)
-    settings.write_text(json.dumps({k: v for k, v in json.loads(good).items() if k != "seed"}))
-    with pytest.raises(ValueError, match=r"learner\.json is damaged \(KeyError\('seed'\)\)"):
-        Learner.load(folder)
-    settings.write_text(good.replace('"Vectors"', '"os.system"'))
-    with pytest.raises(ValueError, match=r"unknown domain, 'os\.system'"):
-        Learner.load(folder)
-    settings.write_text(good)
-
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"encoder\.safetensors is damaged"):
-        Learner.load(folder)
-    weights.write_bytes(whole)
-    tensors = load_file(weights)
-    tensors.pop("0.weight")
-    save_file(tensors, weights)
-    with pytest.raises(ValueError, match="does not fit the domain's encoder"):
-        Learner.load(folder)
-    weights.unlink()
-    with pytest.raises(FileNotFoundError, match=r"encoder\.safetensors is missing"):
-        Learner.load(folder)
 
 
 @dataclass(frozen=True)

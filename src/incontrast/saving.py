@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
-import shutil
-import tempfile
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,11 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as deserialise
+from safetensors.torch import save as serialise
+from safetensors.torch import save_file
 from torch import Tensor
 
 from incontrast._version import __version__
 from incontrast.domains.base import Domain
+from incontrast.files import flush_folder, write_bytes
 from incontrast.memory import Memory
 from incontrast.randomness import seeded
 from incontrast.settings import completed, decode, encode
@@ -30,37 +36,66 @@ __all__ = ["describe", "load", "read", "rebuild", "save", "write"]
 
 L = TypeVar("L", bound="Learner")
 
-FORMAT = 2
-SETTINGS, WEIGHTS, MEMORY = "learner.json", "encoder.safetensors", "memory.safetensors"
-SCHEDULE = "schedule.safetensors"
+FORMAT = 3
+SETTINGS = "learner.json"
+# What ``save`` writes, also if it is interrupted; a folder may hold other things beside.
+_OWN = re.compile(
+    r"learner\.json|(encoder|schedule|memory)(-[0-9a-f]{32})?\.safetensors"
+    r"|\.(learner|encoder|schedule|memory)\S*\.(json|safetensors)\.\d+"
+)
 
 
 def save(learner: Learner, folder: Path) -> None:
-    """Write a fitted learner; an older one in the same folder is replaced as a whole."""
-    memory = _memory_tensors(learner.domain, learner.memory)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    write(learner, fresh)
-    save_file(memory, fresh / MEMORY)
-    _swap(fresh, folder)
+    """Write a fitted learner; an older one in the same folder is replaced as a whole.
+
+    Tensors are written under names of their own (their hashes), then ``learner.json``, which names
+    them, moves into place, then older tensors go. So whoever reads, also after a power cut, finds
+    the learner of before or this one, and the hashes tell whether it is whole.
+    """
+    contents = {**_tensors(learner), "memory": _memory_tensors(learner.domain, learner.memory)}
+    _check_free(folder)
+    new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        flush_folder(each.parent)
+    with _locked(folder):
+        files = {role: _write_tensors(content, folder, role) for role, content in contents.items()}
+        settings = {"format": FORMAT, "incontrast": __version__, **describe(learner)}
+        settings |= {"files": files}
+        settings |= {"checksum": _checksum(settings)}
+        write_bytes(folder / SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
+        for file in folder.iterdir():
+            if _OWN.fullmatch(file.name) and file.name not in (SETTINGS, *files.values()):
+                file.unlink()
+        flush_folder(folder)
 
 
 def load(folder: Path, kind: type[L], **own: Unpack[Own]) -> L:
     """Read a learner of this class; ``own`` replaces what only the caller can make."""
+    file = folder / SETTINGS
+    settings = _read_settings(file)
+    try:
+        if settings["checksum"] != _checksum(settings):
+            raise ValueError(f"{file} is damaged (its checksum is wrong): restore it from a copy")
+        contents = {role: _verified(folder / name) for role, name in settings["files"].items()}
+    except FileNotFoundError:
+        if _read_settings(file) != settings:  # it was saved again meanwhile
+            return load(folder, kind, **own)
+        raise
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(file, error) from error
 
     def recall(learner: L, arrivals: int, threshold: float) -> Memory:
-        return _read_memory(folder / MEMORY, learner.domain, learner.memory, arrivals, threshold)
+        empty = learner.memory
+        return _memory(contents["memory"], learner.domain, empty, arrivals, threshold)
 
-    return read(folder, kind, recall, **own)
+    return _fill(settings, file, contents, kind, recall, **own)
 
 
 def write(learner: Learner, folder: Path) -> None:
     """Write a fitted learner without the items in its memory into an empty folder."""
-    # Cloned, because safetensors refuses weights that share memory.
-    state = learner.encoder.state_dict()
-    weights = {name: value.clone().contiguous() for name, value in state.items()}
-    save_file(weights, folder / WEIGHTS)
-    save_file(learner.schedule_state, folder / SCHEDULE)
+    for role, content in _tensors(learner).items():
+        save_file(content, folder / f"{role}.safetensors")
     settings = {"format": FORMAT, "incontrast": __version__, **describe(learner)}
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
 
@@ -71,7 +106,7 @@ def read(
     recall: Callable[[L, int, float], Memory],
     **own: Unpack[Own],
 ) -> L:
-    """Read what ``write`` wrote.
+    """Read what ``write`` wrote; its owner sees to it that it is whole.
 
     Args:
         folder: Where it is.
@@ -80,25 +115,38 @@ def read(
         own: Replaces what was written, where only the caller can make it.
     """
     file = folder / SETTINGS
+    settings = _read_settings(file)
+    contents = {role: _parsed(folder / f"{role}.safetensors") for role in ("encoder", "schedule")}
+    return _fill(settings, file, contents, kind, recall, **own)
+
+
+def _fill(
+    settings: dict[str, Any],
+    file: Path,
+    contents: dict[str, dict[str, Tensor]],
+    kind: type[L],
+    recall: Callable[[L, int, float], Memory],
+    **own: Unpack[Own],
+) -> L:
+    """The learner of these settings, with weights and memory."""
     try:
-        settings = _read_settings(file)
         learner = rebuild(settings, file, kind, **own)
         with seeded(learner.seed, "load"):
             encoder = learner.domain.encoder()
         try:
-            encoder.load_state_dict(_read_tensors(folder / WEIGHTS))
+            encoder.load_state_dict(contents["encoder"])
         except RuntimeError as error:
-            message = f"{folder / WEIGHTS} does not fit the domain's encoder: {error}"
+            message = f"the weights in {file.parent} do not fit the domain's encoder: {error}"
             raise ValueError(message) from error
         learner._encoder = learner.engine.place(encoder).eval()
         learner.version = settings["version"]
-        learner.schedule_state = _read_tensors(folder / SCHEDULE)
+        learner.schedule_state = contents["schedule"]
         threshold = settings["threshold"]
         learner.memory = recall(
             learner, settings["arrivals"], float("inf") if threshold is None else threshold
         )
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{file} is damaged ({error!r}): restore it from a copy") from error
+        raise _damaged(file, error) from error
     return learner
 
 
@@ -144,29 +192,78 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
     return learner
 
 
-def _swap(fresh: Path, folder: Path) -> None:
-    if not folder.exists():
-        fresh.rename(folder)
+def _check_free(folder: Path) -> None:
+    """A folder of other things than a learner is left alone."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file: choose an empty or a new folder")
+    if not folder.exists() or (folder / SETTINGS).exists():
         return
-    if any(folder.iterdir()) and not (folder / SETTINGS).exists():
-        shutil.rmtree(fresh)
+    if not all(_OWN.fullmatch(file.name) for file in folder.iterdir()):
         raise FileExistsError(
             f"{folder} holds something else than a learner: choose an empty or a new folder"
         )
-    stale = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    folder.rename(stale / "old")
-    fresh.rename(folder)
-    shutil.rmtree(stale)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Two who save into one folder take turns, or one would remove what the other names."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write_tensors(content: dict[str, Tensor], folder: Path, role: str) -> str:
+    """Write tensors under a name that has their hash; returns the name."""
+    data = serialise(content)
+    name = f"{role}-{hashlib.blake2b(data, digest_size=16).hexdigest()}.safetensors"
+    write_bytes(folder / name, data)
+    return name
+
+
+def _verified(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file that is what its name says."""
+    data = _bytes(file)
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    if digest != file.stem.rpartition("-")[2]:
+        raise ValueError(f"{file} is damaged (its hash is {digest}): restore it from a copy")
+    return _parsed(file, data)
+
+
+def _parsed(file: Path, data: bytes | None = None) -> dict[str, Tensor]:
+    try:
+        return deserialise(_bytes(file) if data is None else data)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged ({error}): restore it from a copy") from error
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{file} is missing: the saved learner is not whole") from error
+
+
+def _checksum(settings: dict[str, Any]) -> str:
+    covered = {name: value for name, value in settings.items() if name != "checksum"}
+    text = json.dumps(covered, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _damaged(file: Path, error: Exception) -> ValueError:
+    return ValueError(f"{file} is damaged ({error!r}): restore it from a copy")
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
     if not file.exists():
         raise FileNotFoundError(f"{file} is missing: {file.parent} holds no saved learner")
     try:
-        settings: dict[str, Any] = json.loads(file.read_text())
+        settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         found = settings["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is damaged ({error!r}): restore it from a copy") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(file, error) from error
     if found != FORMAT:
         raise ValueError(
             f"{file} has format {found}, this is incontrast {__version__} with format {FORMAT}: "
@@ -175,13 +272,11 @@ def _read_settings(file: Path) -> dict[str, Any]:
     return settings
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{file} is missing: the saved learner is not whole") from error
-    except SafetensorError as error:
-        raise ValueError(f"{file} is damaged ({error}): restore it from a copy") from error
+def _tensors(learner: Learner) -> dict[str, dict[str, Tensor]]:
+    # Cloned, because safetensors refuses weights that share memory.
+    state = learner.encoder.state_dict()
+    weights = {name: value.clone().contiguous() for name, value in state.items()}
+    return {"encoder": weights, "schedule": learner.schedule_state}
 
 
 def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:
@@ -196,10 +291,9 @@ def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:
     }
 
 
-def _read_memory(
-    file: Path, domain: Domain, empty: Memory, arrivals: int, threshold: float
+def _memory(
+    tensors: dict[str, Tensor], domain: Domain, empty: Memory, arrivals: int, threshold: float
 ) -> Memory:
-    tensors = _read_tensors(file)
     raw = tensors["items"].numpy().tobytes()
     ends = tensors["sizes"].cumsum(0).tolist()
     blobs = [raw[start:end] for start, end in pairwise([0, *ends])]

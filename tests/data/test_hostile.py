@@ -366,12 +366,13 @@ def inputs(folder: Path) -> dict[str, Callable[[Path], object]]:
     return readers
 
 
-def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_damaged_files_are_read_or_refused(tmp_path: Path, rounds: int) -> None:
     draws = random.Random(0)
     for name, read in inputs(tmp_path).items():
         path = tmp_path / name
         whole = path.read_bytes()
-        for _ in range(60):
+        for _ in range(rounds):
             path.write_bytes(damaged(whole, draws))
             try:
                 read(path)
