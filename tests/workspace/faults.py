@@ -271,7 +271,8 @@ def damage(file: Path, draws: random.Random) -> str:
     how = draws.choice(
         ["bit", "bit", "bytes", "zeros", "truncated", "emptied", "deleted", "longer"]
     )
-    place = draws.randrange(max(1, len(content)))
+    written = [place for place, byte in enumerate(content) if byte] or [0]  # most of it is zeros
+    place = draws.choice(written)
     if how == "deleted":
         file.unlink()
         return how
@@ -329,7 +330,7 @@ def damaged(folder: Path, count: int, seed: int = 0) -> Report:
     draws = random.Random(seed)
     while report["faults"] < count:
         target = fresh(folder, "faulty")
-        file = draws.choice(files)
+        file = draws.choice([*files, *[Path("memory.sqlite")] * (len(files) // 2)])
         how = damage(target / file, draws)
         code = ended(in_fork(lambda place=target: after_damage(place, expected)))
         report["faults"] += 1

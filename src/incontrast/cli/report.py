@@ -93,7 +93,7 @@ def _pictures(workspace: Workspace, ids: list[int]) -> dict[int, str]:
         states = store.columns(ids[-1] + 1).states
         there = [item for item in ids if states[item] == PRESENT]
         blobs = store.read(there) if there else []
-    pixels = workspace.template().domain.unpack(blobs).take(torch.arange(len(there)))
+    pixels = workspace.domain.unpack(blobs).take(torch.arange(len(there)))
     uris = {}
     for item, image in zip(there, pixels, strict=True):
         array = image.permute(1, 2, 0).numpy()

@@ -76,10 +76,7 @@ class Chunk(NamedTuple):
     sizes: NDArray[np.int64]
     states: NDArray[np.uint8]
     hashes: NDArray[np.void]  # (n,) of 16 bytes
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self.states)
+    end: int  # the id after its last item's
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> Chunk | None:
@@ -89,11 +86,11 @@ class Chunk(NamedTuple):
         if not whole or checksum != _checksum(first, columns):
             return None
         parts: list[Any] = [np.frombuffer(*part) for part in zip(columns, KINDS, strict=True)]
-        return cls(first, *parts)
+        return cls(first, *parts, first + len(parts[0]))
 
     def row(self) -> tuple[Any, ...]:
         """As a database holds it."""
-        columns = [column.tobytes() for column in self[1:]]
+        columns = [column.tobytes() for column in self[1:5]]
         return (self.first, _checksum(self.first, columns), *columns)
 
     def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from incontrast.memory.columns import FORGOTTEN, GONE, PRESENT, Chunk, Columns, Extent
 
-__all__ = ["Store", "StoreBusy", "StoreError", "StoreUnwritable", "content_hash"]
+__all__ = ["Store", "StoreBusy", "StoreError", "StoreUnwritable", "content_hash", "content_hashes"]
 
 FORMAT = 2
 APPLICATION = 0x49434D31  # what SQLite calls application_id: "ICM1"
@@ -58,6 +58,11 @@ class StoreBusy(StoreError):
 def content_hash(content: bytes) -> bytes:
     """16 bytes that tell this content from any other."""
     return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def content_hashes(contents: Iterable[bytes]) -> NDArray[np.bytes_]:
+    """(n,) content hashes; trailing zeros do not count."""
+    return np.frombuffer(b"".join(map(content_hash, contents)), "S16")
 
 
 class Store:
@@ -135,7 +140,8 @@ class Store:
                     keys[start : start + ROWS].astype("<f8"),
                     np.array([len(content) for content in part], "<i8"),
                     np.full(len(part), PRESENT, np.uint8),
-                    np.frombuffer(b"".join(map(content_hash, part)), "V16"),
+                    content_hashes(part).view("V16"),
+                    first + start + len(part),
                 )
                 run.execute("insert into chunks values (?, ?, ?, ?, ?, ?)", chunk.row())
 
@@ -188,13 +194,13 @@ class Store:
             return
         tail = chunks[partial[0] :]
         first = tail[0].first
-        columns: list[Any] = [
-            np.concatenate(parts) for parts in zip(*(c[1:] for c in tail), strict=True)
-        ]
+        parts = zip(*(chunk[1:5] for chunk in tail), strict=True)
+        columns: list[Any] = [np.concatenate(part) for part in parts]
         with self._writing() as run:
             run.execute("delete from chunks where first >= ?", (first,))
             for start in range(0, len(columns[0]), ROWS):
-                joined = Chunk(first + start, *(column[start : start + ROWS] for column in columns))
+                part = [column[start : start + ROWS] for column in columns]
+                joined = Chunk(first + start, *part, first + start + len(part[0]))
                 run.execute("insert into chunks values (?, ?, ?, ?, ?, ?)", joined.row())
 
     def fold(self, *, wait: float = 0.0) -> bool:

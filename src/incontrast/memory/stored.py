@@ -13,6 +13,7 @@ from incontrast.memory.store import Store
 __all__ = ["StoredCollection"]
 
 AT_ONCE = 256 * 2**20  # bytes that ``in_memory`` reads at most
+SMALL = 16 * 2**20  # bytes up to which items are read once, instead of for each batch
 
 
 class StoredCollection:
@@ -37,6 +38,7 @@ class StoredCollection:
         self.ids = ids
         self.keys = keys
         self._sizes = sizes
+        self._whole: Any = None
 
     @property
     def nbytes(self) -> int:
@@ -52,6 +54,10 @@ class StoredCollection:
         return self  # it never changes, and a database connection cannot be copied
 
     def take(self, indices: Tensor) -> Any:
+        if self._whole is None and int(self._sizes.sum()) <= SMALL:
+            self._whole = self._read(torch.arange(len(self)))
+        if self._whole is not None:
+            return self._whole.take(indices)
         return self._read(indices).take(torch.arange(len(indices)))
 
     def select(self, indices: Tensor) -> Self:

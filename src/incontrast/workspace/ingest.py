@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from incontrast.data.sources import Source, resolve
 from incontrast.domains.base import Collection, Domain
-from incontrast.memory import Extent, Store, content_hash
+from incontrast.memory import Extent, Store
+from incontrast.memory.store import content_hash, content_hashes
 from incontrast.workspace.errors import WorkspaceError
 
 __all__ = ["KnownHashes", "NewData"]
@@ -73,7 +74,7 @@ class NewData:
     def hashes(self) -> Iterator[list[bytes]]:
         """The content hashes of the items, some at a time."""
         for contents in self.packed():
-            yield [content_hash(content) for content in contents]
+            yield list(map(content_hash, contents))
 
 
 class KnownHashes:
@@ -90,7 +91,7 @@ class KnownHashes:
 
     def contains(self, contents: Sequence[bytes]) -> NDArray[np.bool_]:
         """(n,) whether each of these packed items is known."""
-        digests = np.frombuffer(b"".join(map(content_hash, contents)), "S16")
+        digests = content_hashes(contents)
         if not len(self._sorted):
             return np.zeros(len(digests), bool)
         places = np.searchsorted(self._sorted, digests).clip(max=len(self._sorted) - 1)

@@ -23,6 +23,7 @@ from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify
 from incontrast.workspace.status import counted
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
+    from incontrast.domains.base import Domain
     from incontrast.learner import Learner, Own
     from incontrast.memory.memory import Memory
     from incontrast.strategies import Strategy
@@ -61,6 +62,7 @@ class Workspace(Layout):
     def __init__(self, folder: Path, settings: dict[str, Any], **own: Unpack[Own]) -> None:
         super().__init__(folder, settings)
         self._own = own
+        self._domain: Domain | None = None  # of the version that was loaded last
 
     @classmethod
     def create(
@@ -157,6 +159,11 @@ class Workspace(Layout):
             self.settings["learner"], self.folder / SETTINGS, Learner, **self._own
         )
 
+    @property
+    def domain(self) -> Domain:
+        """The kind of data."""
+        return self.template().domain if self._domain is None else self._domain
+
     def learner(self, version: int | None = None, *, memory: bool = True) -> Learner:
         """A version as a learner; what is done with it changes nothing in the workspace.
 
@@ -184,7 +191,9 @@ class Workspace(Layout):
                 return Memory(policy)
             return Memory.over(store, learner.domain, policy, self.extent(version))
 
-        return saving.read(self.versions.folder(version), Learner, recall, **self._own)
+        learner = saving.read(self.versions.folder(version), Learner, recall, **self._own)
+        self._domain = learner.domain
+        return learner
 
     def check(self) -> list[str]:
         """Read every file; returns what is wrong."""
