@@ -86,7 +86,7 @@ class Chunk(NamedTuple):
         if not whole or checksum != _checksum(first, columns):
             return None
         parts: list[Any] = [np.frombuffer(*part) for part in zip(columns, KINDS, strict=True)]
-        return cls(first, *parts, first + len(parts[0]))
+        return cls._make([first, *parts, first + len(parts[0])])
 
     def row(self) -> tuple[Any, ...]:
         """As a database holds it."""

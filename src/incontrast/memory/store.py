@@ -200,7 +200,7 @@ class Store:
             run.execute("delete from chunks where first >= ?", (first,))
             for start in range(0, len(columns[0]), ROWS):
                 part = [column[start : start + ROWS] for column in columns]
-                joined = Chunk(first + start, *part, first + start + len(part[0]))
+                joined = Chunk._make([first + start, *part, first + start + len(part[0])])
                 run.execute("insert into chunks values (?, ?, ?, ?, ?, ?)", joined.row())
 
     def fold(self, *, wait: float = 0.0) -> bool:
