@@ -246,3 +246,43 @@ def test_only_the_first_of_many_processes_prints(space: Path, monkeypatch, flag)
     for rank, printed in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
         assert bool(run("update", *flag)) == printed
+
+
+def test_columns_of_a_table(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    for week in (1, 2):
+        lines = ["name,a,b,kind,junk"]
+        lines += [
+            f"item {week}-{n},{draws.normal():.3f},{draws.normal() + week:.3f},k{n % 2},text"
+            for n in range(24)
+        ]
+        (tmp_path / f"{week}.csv").write_text("\n".join(lines))
+    first, later, space = tmp_path / "1.csv", tmp_path / "2.csv", tmp_path / "space"
+    table = ("--columns", "a, b", "--id", "name", "--label", "kind")
+    assert "must hold numbers only" in run("init", space, "--like", first, code=Exit.DATA)
+    assert "vectors" in run("init", space, "--like", first, *table, "--fit-epochs", 1)
+    run("fit", first, "-w", space, *table, "--force")
+    run("update", later, "-w", space, *table, "--force", "--epochs", 1)
+    run("drift", later, "-w", space, *table)
+    run("embed", later, tmp_path / "v.npy", "-w", space, *table)
+    ids = (tmp_path / "v.ids.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in ids] == [f"item 2-{n}" for n in range(24)]
+    assert "has no column 'c'" in run(
+        "update", later, "-w", space, "--columns", "c", code=Exit.DATA
+    )
+    wider = tmp_path / "wider.csv"
+    wider.write_text("a,b,label\n" + "1,2,3\n" * 5)
+    assert "has 3 columns of numbers, but 2 are expected" in run(
+        "update", wider, "-w", space, code=Exit.DATA
+    )
+
+
+def test_a_workspace_like_damaged_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photos" / "a.jpg")
+    whole = (tmp_path / "photos" / "a.jpg").read_bytes()
+    (tmp_path / "photos" / "a.jpg").write_bytes(whole[: len(whole) // 2])
+    shown = run("init", tmp_path / "space", "--like", tmp_path / "photos", code=Exit.DATA)
+    assert "none of 1 images can be read" in shown
+    assert not (tmp_path / "space").exists()

@@ -64,6 +64,9 @@ def init(
     crop: Annotated[
         float, Option(min=0.0, max=1.0, help="Images: the least share of one that a view shows.")
     ] = 0.2,
+    columns: opt.Columns = None,
+    id: opt.Id = None,
+    label: opt.Label = None,
     memory: Annotated[
         opt.PolicyName, Option(help="Which old items to keep: all, a sample, or the newest.")
     ] = "all",
@@ -97,6 +100,9 @@ def fit(
     workspace: opt.Folder = Path(),
     seconds: opt.Seconds = None,
     forward_passes: opt.ForwardPasses = None,
+    columns: opt.Columns = None,
+    id: opt.Id = None,
+    label: opt.Label = None,
     strict: opt.Strict = False,
     force: opt.Force = False,
     discard: opt.Discard = False,
@@ -117,6 +123,9 @@ def update(
     ] = None,
     seconds: opt.Seconds = None,
     forward_passes: opt.ForwardPasses = None,
+    columns: opt.Columns = None,
+    id: opt.Id = None,
+    label: opt.Label = None,
     strict: opt.Strict = False,
     force: opt.Force = False,
     discard: opt.Discard = False,
@@ -145,6 +154,9 @@ def embed(
     ] = None,
     append: Annotated[bool, Option("--append", help="Add to a file of the same version.")] = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace whatever is there.")] = False,
+    columns: opt.Columns = None,
+    id: opt.Id = None,
+    label: opt.Label = None,
     strict: opt.Strict = False,
 ) -> None:
     """Write embeddings of data to a file; interrupted, the same command resumes."""
@@ -164,6 +176,9 @@ def drift(
     fail_on_drift: Annotated[
         bool, Option("--fail-on-drift", help="End with exit code 8 if there is drift.")
     ] = False,
+    columns: opt.Columns = None,
+    id: opt.Id = None,
+    label: opt.Label = None,
     strict: opt.Strict = False,
 ) -> None:
     """Compare new data with old ones as the encoder sees them, and say what to do."""

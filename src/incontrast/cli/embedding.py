@@ -14,7 +14,8 @@ from incontrast.cli.exit_codes import Exit
 from incontrast.cli.output import counted, note_skipped, speaks, stderr
 from incontrast.cli.processes import opened
 from incontrast.cli.progress import counting_bar
-from incontrast.data import Source, read_source
+from incontrast.cli.reading import read
+from incontrast.data import Source
 from incontrast.domains.base import Collection, Domain
 from incontrast.memory import Store
 from incontrast.workspace import Workspace
@@ -24,11 +25,20 @@ from incontrast.workspace.ingest import KnownHashes, NewData
 __all__ = ["drift", "embed"]
 
 
-def embed(*, data: Path, to: Path, workspace: Path, **options: Any) -> Answer | None:
+def embed(
+    *,
+    data: Path,
+    to: Path,
+    workspace: Path,
+    columns: str | None,
+    id: str | None,
+    label: str | None,
+    **options: Any,
+) -> Answer | None:
     """Write the embeddings of data to a file."""
     space, engine = opened(workspace)
     with engine.error_barrier("read the data"):
-        source = read_source(data, check=False)
+        source = read(data, {"columns": columns, "id": id, "label": label})
     with counting_bar(stderr(), "embed") as progress:
         done = embed_source(space, source, to, progress=progress, **options)
     if not speaks():
@@ -42,16 +52,22 @@ def embed(*, data: Path, to: Path, workspace: Path, **options: Any) -> Answer | 
 
 
 def drift(
-    *, data: Path, workspace: Path, significance: float, fail_on_drift: bool, strict: bool
+    *,
+    data: Path,
+    workspace: Path,
+    significance: float,
+    fail_on_drift: bool,
+    strict: bool,
+    **table: str | None,
 ) -> Answer:
     """Compare new data with old ones."""
     space, _ = opened(workspace)
     version = space.current  # another may be promoted meanwhile
     learner = space.learner(version)
-    source = read_source(data, check=False)
+    source = read(data, table)
     source.check(learner.domain)
     if source.kind == "images":
-        source = read_source(data, strict=strict)  # finds out which can be read
+        source = read(data, table, check=True, strict=strict)  # finds out which can be read
         note_skipped([skip.reason for skip in source.skipped])
     new, known = _unknown(space, version, source, learner.domain)
     if len(new) == 0:

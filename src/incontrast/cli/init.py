@@ -10,7 +10,7 @@ from incontrast import strategies
 from incontrast.cli.command import Answer
 from incontrast.cli.options import EncoderName, PolicyName, StrategyName
 from incontrast.cli.output import counted
-from incontrast.data import read_source
+from incontrast.cli.reading import read
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
 from incontrast.learner import Learner
@@ -45,6 +45,9 @@ def init(
     encoder: EncoderName | None,
     flip: float,
     crop: float,
+    columns: str | None,
+    id: str | None,
+    label: str | None,
     memory: PolicyName,
     memory_items: int | None,
     memory_bytes: int | None,
@@ -58,7 +61,7 @@ def init(
     threads: int | None,
 ) -> Answer:
     """Create the workspace."""
-    source = read_source(like, check=False)
+    source = read(like, {"columns": columns, "id": id, "label": label})
     domain = source.domain(size=size, channels=channels, encoder=encoder)
     about = repr(domain)
     if isinstance(domain, Images):

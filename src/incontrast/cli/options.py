@@ -36,3 +36,14 @@ Force = Annotated[bool, Option("--force", help="Promote the new version even if 
 Discard = Annotated[
     bool, Option("--discard", help="Drop what was interrupted or refused before, with its items.")
 ]
+Columns = Annotated[
+    str | None,
+    Option(help="Tables: the columns to learn from, with commas.", show_default="all others"),
+]
+Id = Annotated[
+    str | None, Option("--id", help="Tables: the column that names each item.", show_default=False)
+]
+Label = Annotated[
+    str | None,
+    Option("--label", help="Tables: a column of labels, which is left out.", show_default=False),
+]

@@ -13,8 +13,8 @@ from incontrast.cli.options import StrategyName
 from incontrast.cli.output import note, note_skipped, speaks, stderr
 from incontrast.cli.processes import opened
 from incontrast.cli.progress import training_bar
+from incontrast.cli.reading import read
 from incontrast.cli.report import Account, summary, write_report
-from incontrast.data import read_source
 from incontrast.training.progress import Budget
 from incontrast.workspace import Step, Workspace
 
@@ -46,6 +46,9 @@ def _train(
     seconds: float | None,
     forward_passes: int | None,
     discard: bool,
+    columns: str | None,
+    id: str | None,
+    label: str | None,
     **options: Any,
 ) -> Answer | None:
     space, engine = opened(workspace)
@@ -53,7 +56,8 @@ def _train(
         return _discard(space, kind) if speaks() else None
     with engine.error_barrier("read the data"):
         # The first process ingests the data; the others read them from the workspace.
-        source = read_source(data, check=False) if data is not None and speaks() else None
+        table = {"columns": columns, "id": id, "label": label}
+        source = read(data, table) if data is not None and speaks() else None
     with training_bar(stderr(), kind, lines=True) as progress:
         step: Step = getattr(space, kind)(
             source,

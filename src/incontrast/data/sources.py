@@ -125,6 +125,11 @@ class Source:
         expected = _kind_of(domain)
         if expected not in (None, self.kind):
             raise ValueError(f"{self.path} holds {self.kind}, but {expected} are expected here")
+        if isinstance(domain, Vectors) and self.items.shape[1] != domain.dim:
+            raise ValueError(
+                f"{self.path} has {self.items.shape[1]} columns of numbers, but {domain.dim} are "
+                "expected here: choose with columns, id and label"
+            )
 
     def chunks(
         self, domain: Domain, *, strict: bool = False, start: int = 0, stop: int | None = None
