@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from incontrast import Workspace
+from incontrast.cli import main
 from incontrast.cli.app import app
 from incontrast.cli.command import Answer
 from incontrast.cli.exit_codes import Exit
@@ -286,3 +288,11 @@ def test_a_workspace_like_damaged_images_is_refused(tmp_path: Path) -> None:
     shown = run("init", tmp_path / "space", "--like", tmp_path / "photos", code=Exit.DATA)
     assert "none of 1 images can be read" in shown
     assert not (tmp_path / "space").exists()
+
+
+def test_an_interrupt_while_the_program_starts(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("incontrast.cli.app.app", lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == Exit.INTERRUPTED
+    assert capsys.readouterr().err == "incontrast: interrupted\n"

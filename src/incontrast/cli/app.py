@@ -13,7 +13,7 @@ from incontrast._version import __version__
 from incontrast.cli import options as opt
 from incontrast.cli.command import command
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     name="incontrast",
@@ -22,11 +22,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-
-
-def main() -> None:
-    """The entry point of the ``incontrast`` command."""
-    app()
 
 
 def _version(asked: bool) -> None:
