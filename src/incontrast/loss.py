@@ -175,11 +175,7 @@ def batch_losses(first: Tensor, second: Tensor, objective: Objective) -> Tensor:
         raise ValueError(
             f"NCE-I compares the items of a batch: at least 2 items are needed, got {len(first)}"
         )
-    logits = similarities(first, second, objective)
-    negatives = _log_means(_without_diagonal(logits), 0, len(first))
-    positive = logits.diagonal().repeat(2)
-    losses = info_nce(positive, negatives.view(-1, 1), k=objective.negatives)
-    return losses.view(2, -1).mean(dim=0)
+    return _within(similarities(first, second, objective), objective.negatives)
 
 
 def increment_losses(
@@ -208,53 +204,46 @@ def increment_losses(
     Returns:
         (old,) losses and (new,) losses.
     """
-    k, count = objective.negatives, len(first)
+    check_growth_ratio(growth_ratio)
+    k, new = objective.negatives, len(first) - old
     logits = similarities(first, second, objective)
-    masked = _without_diagonal(logits)
-    from_old = _log_means(masked, 0, old)
-    if count - old > 1:
-        from_new = _log_means(masked, old, count)
-    else:
-        from_new = torch.stack([logits[:old, old], logits[old, :old]])
-        from_new = torch.cat([from_new, from_old[:, old:]], dim=1)
-
-    def both_ways(stop: int) -> tuple[Tensor, Tensor, Tensor]:
-        x, delta = (values[:, :stop].reshape(-1, 1) for values in (from_old, from_new))
-        return logits.diagonal()[:stop].repeat(2), x, delta
-
-    losses = retraining_info_nce(*both_ways(count), k=k, growth_ratio=growth_ratio)
-    of_old, of_new = losses.view(2, -1).mean(dim=0).tensor_split([old])
-    if retention != 1.0:  # else Theorem 1 has the same, at a third of the operations
-        positive, x, delta = both_ways(old)
-        losses = incremental_info_nce(positive, x, delta, k=k, growth_ratio=growth_ratio)
-        losses = losses + retention * info_nce(positive, x, k=k)
-        of_old = losses.view(2, -1).mean(dim=0)
+    weights = logits.new_empty(old + new, old + new)
+    weights[:old, :old] = _log(k * (1.0 - growth_ratio) / (old - 1))
+    weights[:old, old:] = _log(k * growth_ratio / new)
+    weights[old:, :old] = _log(k * (1.0 - growth_ratio if new > 1 else 1.0) / old)
+    weights[old:, old:] = _log(k * growth_ratio / max(new - 1, 1))
+    of_old, of_new = _weighted(logits, weights).tensor_split([old])
+    if retention != 1.0:  # L^II is L^{I,X′} − L^{I,X} (Theorem 1)
+        of_old = of_old - (1.0 - retention) * _within(logits[:old, :old], k)
     return of_old, of_new
 
 
-def _log_means(masked: Tensor, start: int, stop: int) -> Tensor:
-    """The log mean of f over the negatives among the items from ``start`` to ``stop``.
+def _within(logits: Tensor, k: float) -> Tensor:
+    """NCE-I of (n, n) logits with the other items of their row or column as negatives."""
+    return _weighted(logits, torch.full_like(logits, _log(k / (len(logits) - 1))))
 
-    It stands for them, as one column: that is what the losses make of them anyway, and a quarter
-    of the operations.
+
+def _weighted(logits: Tensor, weights: Tensor) -> Tensor:
+    """log(f⁺ + Σ w·f⁻) − log f⁺ of every item, the mean of both directions.
+
+    K times the mean of f over some negatives is a sum with weights, and so is a mean over strata:
+    any NCE-I is one logsumexp for each direction, in few and large operations.
 
     Args:
-        masked: (n, n) logits of first views with second ones, −∞ where an anchor meets itself.
-        start: The first of the items that anchors are compared with.
-        stop: The item after the last one.
+        logits: (n, n) of first views with second ones.
+        weights: (n, n) log w of each item (column) as a negative of each anchor (row).
 
     Returns:
-        (2, n), of first views as anchors and of second views.
+        (n,) losses.
     """
-    ways = [masked[:, start:stop].logsumexp(dim=1), masked[start:stop].logsumexp(dim=0)]
-    counts = masked.new_full((len(masked),), stop - start)
-    counts[start:stop] -= 1.0  # no anchor is its own negative
-    return torch.stack(ways) - counts.log()
+    weights.fill_diagonal_(0.0)  # the positive pair counts as it is
+    first = (logits + weights).logsumexp(dim=1)
+    second = (logits + weights.T).logsumexp(dim=0)
+    return (first + second) / 2.0 - logits.diagonal()
 
 
-def _without_diagonal(logits: Tensor) -> Tensor:
-    own = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
-    return logits.masked_fill(own, -math.inf)
+def _log(weight: float) -> float:
+    return math.log(weight) if weight > 0.0 else -math.inf
 
 
 def check_growth_ratio(growth_ratio: float) -> None:
