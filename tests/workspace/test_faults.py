@@ -411,7 +411,7 @@ def test_bad_data_end_with_a_sentence(space: Workspace, tmp_path: Path, later: P
     for data, message in (
         ("empty", "holds neither images nor TU graphs"),
         ("photos", "holds images, but vectors are expected here"),
-        ("wide.npy", "vectors must have shape (n, 8)"),
+        ("wide.npy", "has 9 columns of numbers, but 8 are expected"),
         ("missing", "does not exist"),
     ):
         for command in ("update", "drift"):

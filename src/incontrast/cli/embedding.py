@@ -71,7 +71,7 @@ def drift(
         note_skipped([skip.reason for skip in source.skipped])
     new, known = _unknown(space, version, source, learner.domain)
     if len(new) == 0:
-        nothing = {"drifted": False, "known": known, "version": version}
+        nothing = {"drifted": False, "advice": "nothing to do", "known": known, "version": version}
         line = f"Nothing new: all {known:,} items have been ingested already. No update is needed."
         return Answer(nothing, [line])
     found = learner.drift(new, significance=significance)

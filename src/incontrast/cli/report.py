@@ -13,7 +13,7 @@ from incontrast.cli.output import counted
 from incontrast.report.page import save
 from incontrast.report.update import update_page
 from incontrast.workspace import Workspace, WorkspaceError
-from incontrast.workspace.status import refused_candidate, sentence
+from incontrast.workspace.status import sentence
 
 __all__ = ["Account", "report", "summary", "write_report"]
 
@@ -30,7 +30,7 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
     space.versions.verify(number)
     account = Account.of(space, number)
     page = write_report(space, account, to)
-    lines = summary(account, space.current, refused=number == refused_candidate(space))
+    lines = summary(account, space.current, refused=number == space.state().candidate)
     return Answer({"version": number, "report": page}, [*lines, f"Report: {page}"])
 
 
@@ -62,7 +62,7 @@ def write_report(workspace: Workspace, account: Account, to: Path | None = None)
         page = update_page(
             record=account.record,
             evaluation={"failed_checks": [], "tolerance": 0.0, "sample": 0, **account.evaluation},
-            promoted=number != refused_candidate(workspace),
+            promoted=number != workspace.state().candidate,
             current=number == workspace.current,
             from_scratch_seconds=account.record["from_scratch_seconds"],
             journal=[sentence(event) for event in account.events],

@@ -11,7 +11,7 @@ from incontrast.workspace.lock import holder
 from incontrast.workspace.stamps import outputs, stamp_of
 from incontrast.workspace.state import NAMES, Layout, State
 
-__all__ = ["counted", "refused_candidate", "sentence", "status_of", "unfinished"]
+__all__ = ["counted", "sentence", "status_of", "unfinished"]
 
 
 def counted(count: int, thing: str = "item") -> str:
@@ -75,11 +75,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size if path.is_file() else 0
     except FileNotFoundError:
         return 0  # deleted meanwhile
-
-
-def refused_candidate(layout: Layout) -> int | None:
-    """The version that was trained and not promoted, if there is one."""
-    return layout.state().candidate
 
 
 def unfinished(layout: Layout) -> str | None:

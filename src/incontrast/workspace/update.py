@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -259,11 +258,11 @@ class Update:
     def _train_and_write(self, machine: StateMachine, learner: Learner) -> None:
         begin = time.perf_counter()
         operation = machine.state.operation
-        callback = _Watched(self.progress)
+        callback_errors: list[Exception] = []
         try:
-            outcome = self._train(operation, learner, machine.store, callback)
+            outcome = self._train(operation, learner, machine.store, callback_errors)
         except (ValueError, TrainingDiverged) as error:
-            ours = error is not callback.error and not isinstance(error, BudgetTooSmall)
+            ours = error not in callback_errors and not isinstance(error, BudgetTooSmall)
             if ours and isinstance(error, TrainingDiverged):
                 machine.diverged(error)
             elif ours:
@@ -348,7 +347,7 @@ class Update:
                     self._after = self._load(payload["number"], store)
             with closing(store):
                 if order == "train":
-                    self._train(payload, learner, store, _Watched(self.progress))
+                    self._train(payload, learner, store, [])
                 else:
                     self._evaluate(payload, store)
 
@@ -360,7 +359,7 @@ class Update:
         return self.workspace.load(version, store)
 
     def _train(
-        self, operation: Operation, learner: Learner, store: Store, callback: _Watched
+        self, operation: Operation, learner: Learner, store: Store, callback_errors: list[Exception]
     ) -> Outcome:
         """Train on what was ingested; the learner is the candidate then."""
         first, count = operation["first"], operation["data"]["items"]
@@ -373,7 +372,7 @@ class Update:
         with self.group.joint("train", operation, store):
             options: dict[str, Any] = {
                 "budget": self._budget(operation),
-                "callbacks": callback.callbacks(),
+                "callbacks": _watched(self.progress, callback_errors),
                 "checkpoint": self.workspace.training_file,
             }
             if before is None:
@@ -419,23 +418,18 @@ class Update:
             )
 
 
-class _Watched:
-    """A callback whose errors can be distinguished from those of training."""
+def _watched(callback: ProgressCallback | None, errors: list[Exception]) -> list[ProgressCallback]:
+    """The callback, if there is one, with what it raises put on a list."""
 
-    def __init__(self, callback: ProgressCallback | None) -> None:
-        self.callback = callback
-        self.error: Exception | None = None
-
-    def callbacks(self) -> list[Callable[[Progress], Any]]:
-        return [] if self.callback is None else [self]
-
-    def __call__(self, progress: Progress) -> Any:
-        assert self.callback is not None
+    def run(progress: Progress) -> Any:
+        assert callback is not None
         try:
-            return self.callback(progress)
+            return callback(progress)
         except Exception as error:
-            self.error = error
+            errors.append(error)
             raise
+
+    return [] if callback is None else [run]
 
 
 def _same(data: NewData | None, operation: Operation) -> bool:
