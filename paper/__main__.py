@@ -169,8 +169,8 @@ def show(
     """Print the claims and the speed-ups, the paper's figure beside each of ours."""
     from rich.console import Console
 
-    from incontrast.cli.tables import print_table
     from paper.speed_tables import parity_tables, speed_up_tables, standings_table, sweep_table
+    from paper.terminal import print_wide
     from paper.verdicts import claims_table
 
     summary = _summary(rows, scale)
@@ -187,7 +187,7 @@ def show(
     for part in parts or list(Part):
         for table in tables[part]:
             if table.rows:
-                print_table(console, table)
+                print_wide(console, table)
     if summary.set_aside:
         console.print(
             f"Set aside: {summary.set_aside} rows whose settings are not those with which most "

@@ -23,8 +23,9 @@ from incontrast import (
 )
 from incontrast.compare.trace import Point, trace
 from incontrast.parity import at_parity
+from paper.clock import Clock
 from paper.grid import Group, settings_of
-from paper.machine import AddedMemory, clock, load, machine, software, today
+from paper.machine import AddedMemory, load, machine, software, today
 from paper.metrics import (
     accuracies,
     biases,
@@ -129,19 +130,22 @@ class Experiment:
         """
         head = self._head("run", name, strategy)
         circumstances, memory = _Circumstances(learner), AddedMemory()
-        data, judged = self.group.data, clock(learner.engine.device)
+        data, clock = self.group.data, Clock(learner.engine.device)
         target = None if retrained is None else target_of(retrained)
         stop = StopRule(data.patience, data.max_epochs)
         at_target: nn.Module | None = None
 
         def step(progress: Progress) -> None:
+            clock.stop(progress.seconds, epoch_ended=progress.finished is not None)
             callback(progress)
             stop(progress)
+            clock.go()
 
         def seen(point: Point, encoder: nn.Module) -> None:
             nonlocal at_target
             if at_target is None and target is not None and at_parity(point.loss, target):
                 at_target = encoder
+            clock.point(point.seconds)
 
         try:
             traced = trace(
@@ -166,11 +170,11 @@ class Experiment:
                 "held_out": len(self.splits.held_out_old) + len(self.splits.held_out_new or ()),
             },
             "alpha": traced.outcome.growth_ratio,
-            "total": totals(traced, judged),
-            "paper": paper_protocol(traced, data, judged),
-            "parity": parity_protocol(traced, target or traced.points[-1].loss, judged),
+            "total": totals(traced, clock),
+            "paper": paper_protocol(traced, data, clock),
+            "parity": parity_protocol(traced, target or traced.points[-1].loss, clock),
             "bias": biases(traced.learner, self.splits, data.sample),
-            "curve": curve(traced, judged),
+            "curve": curve(traced, clock),
             "memory_of_items": None if items is None else items.nbytes,
         }
         # The encoder where the paper's rule stops (it really does stop retraining), and the one
@@ -242,7 +246,7 @@ class _Circumstances:
     """When, where and on what a row comes about, from now on."""
 
     def __init__(self, learner: Learner) -> None:
-        self._clock = clock(learner.engine.device)
+        self._clock = Clock(learner.engine.device).name
         self._begin, self._load = time.perf_counter(), load()
 
     def row(self) -> dict[str, Any]:

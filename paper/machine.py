@@ -49,12 +49,6 @@ def load() -> float | None:
         return None
 
 
-def clock(device: torch.device) -> str:
-    """By which clock a run is judged: on one thread, the processor's own, which others on the
-    machine do not disturb; else the one on the wall."""
-    return "processor" if device.type == "cpu" and torch.get_num_threads() == 1 else "wall"
-
-
 def today() -> str:
     """The date, as rows have it."""
     return time.strftime("%Y-%m-%d")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from incontrast import Increment, Learner
-from incontrast.compare.trace import Point, Trace
+from incontrast.compare.trace import Trace
 from incontrast.embedding import embed
 from incontrast.evaluate import (
     EvaluationLoss,
@@ -20,12 +20,13 @@ from incontrast.evaluate import (
     measure,
     svm_accuracy,
 )
+from paper.clock import Clock
 from paper.row_file import Row
 from paper.sets import DataSet, Splits
 from paper.stop import best_epoch, stop_epoch
 
 
-def paper_protocol(traced: Trace, data: DataSet, clock: str) -> dict[str, Any]:
+def paper_protocol(traced: Trace, data: DataSet, clock: Clock) -> dict[str, Any]:
     """The paper's protocol: time and epochs to the lowest training loss before its stop rule ends.
 
     A run without training has none of them.
@@ -40,11 +41,8 @@ def paper_protocol(traced: Trace, data: DataSet, clock: str) -> dict[str, Any]:
         )
         best = best_epoch(losses[:stop])
         epoch = history[best - 1]
-        seconds = (
-            traced.epoch_processor_seconds[best - 1] if clock == "processor" else epoch.seconds
-        )
         figures["best"] = {
-            "seconds": _rounded(seconds),
+            "seconds": _rounded(clock.epochs[best - 1]),
             "wall_seconds": _rounded(epoch.seconds),
             "epochs": best,
             "forward_passes": epoch.forward_passes,
@@ -53,7 +51,7 @@ def paper_protocol(traced: Trace, data: DataSet, clock: str) -> dict[str, Any]:
     return figures
 
 
-def parity_protocol(traced: Trace, target: EvaluationLoss, clock: str) -> dict[str, Any]:
+def parity_protocol(traced: Trace, target: EvaluationLoss, clock: Clock) -> dict[str, Any]:
     """Time and forward passes to parity with retraining; null is never."""
     reached = traced.reaches(target)
     return {
@@ -63,7 +61,7 @@ def parity_protocol(traced: Trace, target: EvaluationLoss, clock: str) -> dict[s
         "reached": None
         if reached is None
         else {
-            "seconds": _seconds(reached, clock),
+            "seconds": _rounded(clock.points[traced.points.index(reached)]),
             "wall_seconds": _rounded(reached.seconds),
             "epochs": reached.epochs,
             "forward_passes": reached.forward_passes,
@@ -71,10 +69,10 @@ def parity_protocol(traced: Trace, target: EvaluationLoss, clock: str) -> dict[s
     }
 
 
-def totals(traced: Trace, clock: str) -> dict[str, Any]:
+def totals(traced: Trace, clock: Clock) -> dict[str, Any]:
     """What the whole run took."""
     return {
-        "seconds": _seconds(traced.points[-1], clock),
+        "seconds": _rounded(clock.points[-1]),
         "wall_seconds": _rounded(traced.outcome.seconds),
         "epochs": traced.outcome.epochs,
         "steps": traced.outcome.steps,
@@ -88,11 +86,11 @@ def target_of(row: Row) -> EvaluationLoss:
     return EvaluationLoss(**row["parity"]["after"])
 
 
-def curve(traced: Trace, clock: str) -> dict[str, Any]:
+def curve(traced: Trace, clock: Clock) -> dict[str, Any]:
     """The evaluation loss along the update, and the training loss of each epoch."""
     points = traced.points
     return {
-        "seconds": [_seconds(point, clock) for point in points],
+        "seconds": [_rounded(seconds) for seconds in clock.points],
         "forward_passes": [point.forward_passes for point in points],
         "epochs": [point.epochs for point in points],
         **{
@@ -155,10 +153,6 @@ def biases(learner: Learner, splits: Splits, sample: int) -> dict[str, Any]:
         },
         "change_ratio": [_rounded(value) for value in population.change_ratio()],
     }
-
-
-def _seconds(point: Point, clock: str) -> float | None:
-    return _rounded(point.processor_seconds if clock == "processor" else point.seconds)
 
 
 def _rounded(value: float, digits: int = 6) -> float | None:

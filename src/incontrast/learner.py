@@ -19,8 +19,8 @@ from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views
 from incontrast.embedding import embed
 from incontrast.evaluate.drift import Drift, measure_drift
+from incontrast.evaluate.drift import forecast as expected_seconds
 from incontrast.evaluate.population import EvaluationLoss, Population, measure
-from incontrast.forecast import forecast as expected_seconds
 from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
 from incontrast.outcome import Change, Outcome

@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from incontrast.evaluate.population import EvaluationLoss, Quartiles
 from incontrast.strategies.strategy import Strategy
+from incontrast.text import counted
 from incontrast.training.progress import Epoch, Stop
 
 __all__ = ["Change", "Outcome"]
@@ -83,11 +84,6 @@ class Outcome:
         else:
             lines.append(f"  loss  {_arrow(*self.loss_new)}")
         return "\n".join(lines)
-
-
-def counted(count: int, thing: str) -> str:
-    """So many things, in words."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _arrow(before: float, after: float) -> str:

@@ -157,12 +157,16 @@ def describe(learner: Learner) -> dict[str, Any]:
         "version": learner.version,
         "seed": learner.seed,
         "precision": learner.engine.precision,
-        "domain": encode(learner.domain),
-        "initial_domain": encode(learner.initial_domain),
-        "strategy": encode(learner.strategy),
-        "fit_strategy": encode(learner.fit_strategy),
-        "objective": encode(learner.objective),
-        "policy": encode(memory.policy),
+        **encode(
+            {
+                "domain": learner.domain,
+                "initial_domain": learner.initial_domain,
+                "strategy": learner.strategy,
+                "fit_strategy": learner.fit_strategy,
+                "objective": learner.objective,
+                "policy": memory.policy,
+            }
+        ),
         "arrivals": memory.arrivals,
         "threshold": None if memory.threshold == float("inf") else memory.threshold,
     }
@@ -170,25 +174,24 @@ def describe(learner: Learner) -> dict[str, Any]:
 
 def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[Own]) -> L:
     """The learner that ``describe`` described, without weights and items."""
-
-    def part(name: str, role: str) -> Any:
-        return own.get(role) or decode(settings[name], role, file)
-
-    given = own.get("domain")
-    fabric = own.get("fabric")
-    domain = part("domain", "domain") if given is None else completed(given, settings["domain"])
-    learner = kind(
-        domain,
-        strategy=part("strategy", "strategy"),
-        fit_strategy=part("fit_strategy", "fit_strategy"),
-        objective=decode(settings["objective"], "objective", file),
-        memory=part("policy", "memory"),
-        seed=settings["seed"],
-        device=own.get("device"),
-        precision="float32" if fabric is not None else settings["precision"],
-        fabric=fabric,
-    )
-    learner.initial_domain = part("initial_domain", "domain")
+    saved = {
+        "domain": settings["domain"],
+        "initial_domain": settings["initial_domain"],
+        "strategy": settings["strategy"],
+        "fit_strategy": settings["fit_strategy"],
+        "memory": settings["policy"],
+        "objective": settings["objective"],
+    }
+    given: dict[str, Any] = {role: part for role, part in own.items() if part is not None}
+    if "domain" in given:
+        given["initial_domain"] = given["domain"]
+        given["domain"] = completed(given["domain"], settings["domain"])
+    if "fabric" not in given:
+        given["precision"] = settings["precision"]
+    parts = decode({role: part for role, part in saved.items() if role not in given}, file) | given
+    initial_domain = parts.pop("initial_domain")
+    learner = kind(parts.pop("domain"), seed=settings["seed"], **parts)
+    learner.initial_domain = initial_domain
     return learner
 
 

@@ -49,6 +49,8 @@ def encode(value: Any) -> Any:
         return {"type": type(value).__name__, **{k: encode(v) for k, v in fields.items()}}
     if isinstance(value, tuple | list):
         return [encode(entry) for entry in value]
+    if isinstance(value, dict):
+        return {name: encode(part) for name, part in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     yours: dict[str, Any] = {"type": "yours", "name": type(value).__name__}
@@ -59,18 +61,20 @@ def encode(value: Any) -> Any:
     return yours
 
 
-def decode(value: Any, role: str, file: Path) -> Any:
+def decode(value: Any, file: Path, role: str = "") -> Any:
     """What ``encode`` encoded.
 
     Args:
         value: Out of JSON.
-        role: The argument of ``Learner.load`` that could give it.
         file: Where it was read, for messages.
+        role: The argument of ``Learner.load`` that could give it; of a dict, each key is one.
     """
     if isinstance(value, list):
-        return tuple(decode(entry, role, file) for entry in value)
+        return tuple(decode(entry, file, role) for entry in value)
     if not isinstance(value, dict):
         return value
+    if not role:
+        return {name: decode(part, file, name) for name, part in value.items()}
     if value["type"] == "yours":
         raise ValueError(
             f"this learner was saved with a {value['name']} of your own, which a file cannot hold: "
@@ -78,7 +82,7 @@ def decode(value: Any, role: str, file: Path) -> Any:
         )
     if value["type"] not in KNOWN:
         raise ValueError(f"{file} names an unknown {role}, {value['type']!r}")
-    fields = {name: decode(v, role, file) for name, v in value.items() if name != "type"}
+    fields = {name: decode(v, file, role) for name, v in value.items() if name != "type"}
     return KNOWN[value["type"]](**fields)
 
 

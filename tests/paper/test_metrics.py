@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from incontrast.evaluate import EvaluationLoss
 from incontrast.outcome import Change, Outcome
 from incontrast.training.progress import Epoch, Progress
 from paper import experiment
+from paper.clock import Clock
 from paper.experiment import Experiment
 from paper.metrics import accuracies, curve, paper_protocol, parity_protocol, totals
 from paper.sets import SMALL, Splits
@@ -39,7 +39,7 @@ def by_hand(encoder: nn.Module | None = None) -> Trace:
         for number, loss in enumerate(TRAINING_LOSSES, start=1)
     )
     points = [
-        Point(10.0 * number, 100 * number, number, EvaluationLoss(loss, loss, loss), float(number))
+        Point(10.0 * number, 100 * number, number, EvaluationLoss(loss, loss, loss))
         for number, loss in enumerate(EVALUATION_LOSSES)
     ]
     first, last = points[0].loss, points[-1].loss
@@ -58,13 +58,15 @@ def by_hand(encoder: nn.Module | None = None) -> Trace:
         reverted=False,
         history=history,
     )
-    points.append(Point(51.0, 500, 5, last, 5.5))
+    points.append(Point(51.0, 500, 5, last))
     learner = SimpleNamespace(encoder=encoder)
-    return Trace(NoUpdate(), tuple(points), outcome, learner, (1.0, 2.0, 3.0, 4.0, 5.0))
+    return Trace(NoUpdate(), tuple(points), outcome, learner)
 
 
-@pytest.mark.parametrize(("clock", "second"), [("processor", 1.0), ("wall", 10.0)])
-def test_each_figure_is_of_its_moment_and_its_clock(clock: str, second: float) -> None:
+@pytest.mark.parametrize(("second", "end"), [(1.0, 5.5), (10.0, 51.0)])
+def test_each_figure_is_of_its_moment_and_its_clock(second: float, end: float) -> None:
+    epochs = [number * second for number in range(1, 6)]
+    clock = SimpleNamespace(points=[0.0, *epochs, end], epochs=epochs)
     paper = paper_protocol(by_hand(), DATA, clock)
     assert (paper["stopped"], paper["epochs"]) == ("patience", 4)
     assert paper["best"] == {
@@ -83,7 +85,6 @@ def test_each_figure_is_of_its_moment_and_its_clock(clock: str, second: float) -
     }
     assert [parity[part]["all"] for part in ("before", "target", "after")] == [0.9, 0.5, 0.3]
     assert parity_protocol(by_hand(), EvaluationLoss(0.2, 0.2, 0.2), clock)["reached"] is None
-    end = 5.5 if clock == "processor" else 51.0
     assert totals(by_hand(), clock) == {
         "seconds": end,
         "wall_seconds": 51.0,
@@ -107,8 +108,11 @@ def row_of(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     names = ["epoch 1", "epoch 2", "epoch 3", "epoch 4", "epoch 5", "end"]
     named = dict(zip(map(id, encoders), names, strict=True))
     budgets = []
+    spent = 0.0
+    monkeypatch.setattr("paper.clock.time", SimpleNamespace(process_time=lambda: spent))
 
     def traced(learner, old, new, strategy, *, budget, progress, seen, **options) -> Trace:
+        nonlocal spent
         budgets.append(budget)
         found = by_hand(encoders[-1])
         epochs = zip(found.outcome.history, found.points[1:-1], encoders[:-1], strict=True)
@@ -125,6 +129,7 @@ def row_of(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                 snapshot=lambda encoder=encoder: encoder,
                 step_loss=torch.tensor(epoch.loss),
             )
+            spent += 1.0
             progress(step)
             seen(point, encoder)
         seen(found.points[-1], encoders[-1])
@@ -155,7 +160,8 @@ def test_accuracy_is_that_of_the_encoder_of_each_protocols_moment(row_of) -> Non
     assert budget.forward_passes == 700, "as many as retraining"
     assert row["paper"]["best"]["epochs"] == 2
     assert row["parity"]["reached"]["forward_passes"] == 300
-    assert row["total"]["seconds"] == 5.5, "by the processor's clock"
+    # Up to the first callback and after the last one the wall counts, between them the processor.
+    assert row["total"]["seconds"] == 10.0 + 4 * 1.0 + 1.0
 
 
 def test_without_a_moment_accuracy_is_that_of_the_whole_run(row_of) -> None:
@@ -167,9 +173,13 @@ def test_without_a_moment_accuracy_is_that_of_the_whole_run(row_of) -> None:
     assert budget is None
 
 
-def test_processor_time_is_that_between_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("threads", "points"), [(1, [0.0, 2.5, 5.5, 6.5]), (2, [0.0, 4.0, 9.0, 10.0])]
+)
+def test_processor_time_is_that_between_callbacks(
+    threads: int, points: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 1000.0
-    watching = sys.modules["incontrast.compare.trace"]
 
     def spend(seconds: float) -> None:
         nonlocal now
@@ -203,13 +213,23 @@ def test_processor_time_is_that_between_callbacks(monkeypatch: pytest.MonkeyPatc
             spend(9.0)  # after the last one, where the wall's 1.0 count
             return replace(by_hand().outcome, seconds=10.0)
 
-    clocks = SimpleNamespace(process_time=lambda: now, perf_counter=lambda: 0.0)
-    monkeypatch.setattr(watching, "time", clocks)
-    monkeypatch.setattr(watching, "measure", measured)
-    traced = trace(Fake(), [1, 2], [3], NoUpdate(), progress=lambda step: spend(50.0))
-    assert [point.processor_seconds for point in traced.points] == [0.0, 2.5, 5.5, 6.5]
+    monkeypatch.setattr("paper.clock.time", SimpleNamespace(process_time=lambda: now))
+    monkeypatch.setattr("incontrast.compare.trace.measure", measured)
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+    clock = Clock(torch.device("cpu"))
+
+    def progress(step: Progress) -> None:
+        clock.stop(step.seconds, epoch_ended=step.finished is not None)
+        spend(50.0)
+        clock.go()
+
+    def seen(point: Point, encoder: object) -> None:
+        clock.point(point.seconds)
+
+    traced = trace(Fake(), [1, 2], [3], NoUpdate(), progress=progress, seen=seen)
+    assert clock.points == points
+    assert clock.epochs == points[1:3]
     assert [point.seconds for point in traced.points] == [0.0, 4.0, 9.0, 10.0]
-    assert traced.epoch_processor_seconds == (2.5, 5.5)
 
 
 def two_kinds(count: int, *, wrong: bool = False) -> Labelled:

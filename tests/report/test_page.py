@@ -50,9 +50,7 @@ def page() -> parts.Page:
                     table,
                     parts.Figure(title="Curve", svg=drawing("one"), caption="Down."),
                     parts.Figure(title="Again", svg=drawing("two"), caption="Down."),
-                    parts.Verdicts(
-                        (parts.Verdict(claim="It holds.", standing="holds", because="of this"),)
-                    ),
+                    parts.Checks((("It holds.", "passed", "of this"),)),
                 ),
             ),
             parts.Section("Three", ()),

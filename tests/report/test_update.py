@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from incontrast.report.neighbours import neighbour_figure
+from incontrast.report.figures import neighbour_figure
 from incontrast.report.page import render
 from incontrast.report.update import update_page
 
@@ -22,6 +22,7 @@ EPOCHS = [
 RECORD = {
     "version": 2,
     "kind": "update",
+    "from_scratch_seconds": 9.0,
     "created": "2026-11-16T00:00:00+0000",
     "incontrast": "0.1.0",
     "torch": "2.13.0",
@@ -66,7 +67,6 @@ def page(**changes) -> str:
         "evaluation": EVALUATION,
         "promoted": True,
         "current": True,
-        "from_scratch_seconds": 9.0,
         "journal": ["2026-11-16  workspace made", "2026-11-16  version 2 promoted"],
         "pictures": {3: "data:image/png;base64,AAAA", 5: "data:image/png;base64,BBBB"},
         "folder": "/model",
@@ -100,9 +100,8 @@ def test_the_page_of_a_fit() -> None:
     }
     evaluation = {"tolerance": 0.05, "sample": 1, "failed_checks": []}
     html = page(
-        record={**RECORD, "outcome": outcome},
+        record={**RECORD, "outcome": outcome, "from_scratch_seconds": None},
         evaluation=evaluation,
-        from_scratch_seconds=None,
         pictures={},
     )
     assert "loss of old items" not in html

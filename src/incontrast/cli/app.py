@@ -43,16 +43,9 @@ def incontrast(
 def init(
     folder: Annotated[Path, Argument(help="A new or empty folder.")],
     like: Annotated[Path, Option(help="Data of the kind to come: they decide the encoder.")],
-    size: Annotated[
-        int | None, Option(min=4, help="Images: pixels.", show_default="typical, 224 at most")
-    ] = None,
-    channels: Annotated[
-        int | None, Option(help="Images: 1 (grey) or 3 (colour).", show_default="what they have")
-    ] = None,
-    encoder: Annotated[
-        opt.EncoderName | None,
-        Option(help="Images: the encoder.", show_default="small up to 32 pixels, else resnet18"),
-    ] = None,
+    size: opt.Size = None,
+    channels: opt.Channels = None,
+    encoder: opt.Encoder = None,
     flip: Annotated[
         float, Option(min=0.0, max=1.0, help="Images: how often a view is mirrored.")
     ] = 0.5,
@@ -89,7 +82,7 @@ def init(
         raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
 
 
-@command(app, "training", torchrun=True)
+@command(app, "encoder", torchrun=True)
 def fit(
     data: opt.Data = None,
     workspace: opt.Folder = Path(),
@@ -105,7 +98,7 @@ def fit(
     """Train a first encoder on data, and remember them."""
 
 
-@command(app, "training", torchrun=True)
+@command(app, "encoder", torchrun=True)
 def update(
     data: opt.Data = None,
     workspace: opt.Folder = Path(),
@@ -136,7 +129,7 @@ def update(
     """
 
 
-@command(app, "embedding", torchrun=True)
+@command(app, "encoder", torchrun=True)
 def embed(
     data: Annotated[Path, Argument(help="Data of the workspace's kind.")],
     to: Annotated[
@@ -163,7 +156,7 @@ def embed(
         raise BadParameter("a folder holds embeddings of one source: choose another for more")
 
 
-@command(app, "embedding")
+@command(app, "encoder")
 def drift(
     data: Annotated[Path, Argument(help="New data of the workspace's kind.")],
     workspace: opt.Folder = Path(),
@@ -263,24 +256,15 @@ def compare(
     items: Annotated[int, Option(min=8, help="Items at most, old and new together.")] = 2000,
     seed: Annotated[int, Option(min=0, help="The same seed draws the same items.")] = 0,
     out: Annotated[Path | None, Option(help="An HTML file to write as well.")] = None,
-    size: Annotated[
-        int | None,
-        Option(
-            min=8,
-            help="Side of images in pixels; at most 32, if neither this nor an encoder is given.",
-        ),
-    ] = None,
-    channels: Annotated[
-        int | None, Option(help="Of images: 1 or 3; as they are if not given.")
-    ] = None,
-    encoder: Annotated[
-        opt.EncoderName | None,
-        Option(
-            help="Of images; small up to 32 pixels if not given. Others take many times as long."
-        ),
-    ] = None,
+    size: opt.Size = None,
+    channels: opt.Channels = None,
+    encoder: opt.Encoder = None,
 ) -> None:
-    """Try the strategies on your own data, within a time, and recommend one."""
+    """Try the strategies on your own data, within a time, and recommend one.
+
+    Images are made 32 pixels small at most, unless a size or an encoder is given: larger ones take
+    many times as long.
+    """
     if minutes <= 0:
         raise BadParameter(f"minutes must be positive, got {minutes:g}")
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):

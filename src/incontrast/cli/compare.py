@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.status import Status
 
-from incontrast.cli.comparison import CAPTION, plot_losses, strategies_table
 from incontrast.cli.options import EncoderName
-from incontrast.cli.output import counted, note, note_skipped, say, stderr, stdout
+from incontrast.cli.output import note, note_skipped, say, stderr, stdout
 from incontrast.cli.tables import print_table
-from incontrast.compare.run import Comparison, sampled
+from incontrast.compare.recommend import Attempt
+from incontrast.compare.run import Comparison, Show, sampled
 from incontrast.compare.run import compare as compare_strategies
+from incontrast.compare.trace import Trace
 from incontrast.data import Source, read_source
 from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
+from incontrast.parity import EvaluationLoss
 from incontrast.report.figures import SERIES, can_draw, svg
-from incontrast.report.page import Facts, Figure, Page, Section, Table, Text, save
+from incontrast.report.page import (
+    Cell,
+    Column,
+    Facts,
+    Figure,
+    Page,
+    Section,
+    Table,
+    Text,
+    save,
+)
+from incontrast.text import counted
 from incontrast.training.progress import Progress, ProgressCallback
 
-__all__ = ["compare"]
+__all__ = ["CAPTION", "compare", "plot_losses", "strategies_table"]
 
 SMALL = 32  # pixels, up to which images have the small encoder
+CAPTION = (
+    "Evaluation loss: fixed views, all items as negatives; lower is better. Parity with "
+    "retraining: over all items at or below its final loss, on old and on new items within 2 % of "
+    "it. Green: within 2 %. One seed."
+)
+NONE = Cell("–", mark="quiet")
 
 
 def compare(
@@ -67,14 +88,8 @@ def compare(
         result = compare_strategies(
             domain, *chosen, seconds=60 * minutes, seed=seed, progress=_shown_in(status)
         )
-    table = strategies_table(
-        "Strategies on this data",
-        result.before,
-        result.retraining,
-        result.attempts,
-        caption=f"{counts[0]:,} old and {counts[1]:,} new items, "
-        f"α = {result.growth_ratio:.2f}. {CAPTION}",
-    )
+    sizes = f"{counts[0]:,} old and {counts[1]:,} new items, α = {result.growth_ratio:.2f}."
+    table = strategies_table("Strategies on this data", result, caption=f"{sizes} {CAPTION}")
     print_table(stdout(), table)
     say(f"Recommended: {result.recommendation.strategy}", style="bold")
     for reason in result.recommendation.reasons:
@@ -113,10 +128,11 @@ def _doubts(first: Source, later: Source) -> Iterator[str]:
         )
 
 
-def _shown_in(status: Status) -> Callable[[str], ProgressCallback]:
+def _shown_in(status: Status) -> Show:
     """Shows what runs; how many epochs it will take only the clock knows."""
 
-    def begin(name: str) -> ProgressCallback:
+    @contextmanager
+    def begin(name: str) -> Iterator[ProgressCallback]:
         def show(step: Progress) -> None:
             if step.finished is not None:
                 status.update(f"{name}: {step.seconds:.0f} s, loss {step.loss:.3f}")
@@ -124,7 +140,7 @@ def _shown_in(status: Status) -> Callable[[str], ProgressCallback]:
         status.update(name)
         if not status.console.is_terminal:
             note(name)
-        return show
+        yield show
 
     return begin
 
@@ -152,3 +168,86 @@ def _page(first: Source, later: Source, result: Comparison, table: Table) -> Pag
         sections=(Section("Data", (Facts(facts), paths)), Section("Strategies", blocks)),
         foot="Written by `incontrast compare`.",
     )
+
+
+def strategies_table(
+    title: str,
+    result: Comparison,
+    *,
+    more: Mapping[str, Mapping[str, float]] | None = None,
+    caption: str,
+) -> Table:
+    """One row for each strategy, no update first and retraining last.
+
+    Args:
+        title: Of the table.
+        result: What they did.
+        more: Further columns: by title, then by strategy.
+        caption: What the columns mean.
+    """
+    more, retraining = more or {}, result.retraining
+    none = (Cell("no update"), NONE, NONE, NONE, *_losses(result.before, retraining.loss))
+    rows = [none, *(_row(attempt, retraining) for attempt in (*result.attempts, retraining))]
+    return Table(
+        title=title,
+        columns=(
+            Column("strategy"),
+            *(Column(name, number=True) for name in ("time", "parity after", "speed-up")),
+            *(Column(part, number=True, group="loss") for part in ("old", "new", "all")),
+            *(Column(name, number=True) for name in more),
+        ),
+        rows=tuple(
+            (*row, *(Cell(f"{values[row[0].text]:.3f}") for values in more.values()))
+            for row in rows
+        ),
+        caption=caption,
+    )
+
+
+def _row(attempt: Attempt, retraining: Attempt) -> tuple[Cell, ...]:
+    if attempt.failed:
+        failed = Cell("diverged", mark="bad", note=attempt.failed)
+        return (Cell(attempt.strategy), failed, *[NONE] * 5)
+    reached, against = attempt.parity_seconds, retraining.parity_seconds or retraining.seconds
+    parity = (Cell(f"not in {attempt.seconds:.1f} s", mark="quiet"), NONE)
+    if reached is not None:
+        speed_up = against / max(reached, 1e-9)
+        parity = (Cell(f"{reached:.1f} s", sort=reached), Cell(f"{speed_up:.1f}×", sort=speed_up))
+    return (
+        Cell(attempt.strategy),
+        Cell(f"{attempt.seconds:.1f} s", sort=attempt.seconds),
+        *parity,
+        *_losses(attempt.loss, retraining.loss),
+    )
+
+
+def _losses(loss: EvaluationLoss, target: EvaluationLoss) -> list[Cell]:
+    return [
+        Cell(f"{value:.3f}", sort=value, mark="good" if value <= 1.02 * limit else "")
+        for value, limit in zip(loss, target, strict=True)
+    ]
+
+
+def plot_losses(figure: Any, traces: Mapping[str, Trace], colours: Sequence[str]) -> None:
+    """Draw old and new items beside each other on a figure of matplotlib."""
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, part in zip(axes, ("old", "new"), strict=True):
+        for (name, trace), colour in zip(traces.items(), colours, strict=False):
+            # Retraining does not begin with the encoder of before.
+            points = trace.points[1:] if trace.strategy.from_scratch else trace.points
+            losses = [getattr(point.loss, part) for point in points]
+            if trace.outcome.steps == 0:
+                axis.axhline(losses[-1], color=colour, linestyle=":", label=name)
+            else:
+                seconds = [max(point.seconds, 0.05) for point in points]
+                axis.plot(seconds, losses, color=colour, label=name)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        for formatter in (axis.xaxis.set_major_formatter, axis.yaxis.set_major_formatter):
+            formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.set_xlabel("seconds of training")
+        axis.set_title(f"{part} items")
+        axis.grid(True)
+    axes[0].set_ylabel("evaluation loss")
+    axes[1].legend(frameon=False, fontsize="small")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from incontrast.cli.comparison import CAPTION, plot_losses, strategies_table
-from incontrast.cli.output import say, stdout
-from incontrast.cli.progress import training_bar
+from incontrast.cli.compare import CAPTION, plot_losses, strategies_table
+from incontrast.cli.output import say, stdout, training_bar
 from incontrast.cli.tables import print_table
-from incontrast.compare.recommend import Attempt
-from incontrast.compare.trace import Trace, trace
+from incontrast.compare.run import side_by_side
+from incontrast.compare.trace import Trace
 from incontrast.data import Labelled, digits
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
@@ -57,35 +57,27 @@ def demo(*, seed: int, picture: Path) -> None:
         f"Fitted in {fitted.seconds:.1f} s: loss {fitted.loss_new.before:.2f} → "
         f"{fitted.loss_new.after:.2f}, kNN accuracy {_knn(learner, old, old):.3f}.\n"
     )
-    traces: dict[str, Trace] = {}
-    knn: dict[str, dict[str, float]] = {"kNN old": {}, "kNN new": {}}
-    for name, strategy in STRATEGIES.items():
-        with training_bar(stdout(), name) as progress:
-            traces[name] = trace(
-                learner,
-                old.items,
-                new.items,
-                strategy,
-                sample=512,
-                spacing=SPACING,
-                progress=progress,
-            )
-        for column, part in zip(knn.values(), (old, new), strict=True):
-            column[name] = _knn(traces[name].learner, part, data)
-    *updates, retraining = (
-        Attempt.of(name, traced, traces["retraining"].points[-1].loss)
-        for name, traced in traces.items()
-        if name != "no update"
+    result = side_by_side(
+        learner,
+        old.items,
+        new.items,
+        STRATEGIES,
+        spacing=SPACING,
+        progress=lambda name: training_bar(stdout(), name),
     )
-    before = traces["no update"].points[-1].loss
+    knn = {
+        f"kNN {name}": {
+            strategy: _knn(traced.learner, part, data) for strategy, traced in result.traces.items()
+        }
+        for name, part in (("old", old), ("new", new))
+    }
     caption = (
         f"{CAPTION} Updates have fewer epochs than retraining here. "
         "The paper's ICL is the first-order one."
     )
     title = "Three new classes, six ways to deal with them"
-    table = strategies_table(title, before, retraining, updates, more=knn, caption=caption)
-    print_table(stdout(), table, turned=False)
-    say(_draw(traces, picture))
+    print_table(stdout(), strategies_table(title, result, more=knn, caption=caption))
+    say(_draw(result.traces, picture))
     say(f"The whole demonstration took {time.perf_counter() - begin:.0f} s.")
 
 
@@ -98,7 +90,7 @@ def _knn(learner: Learner, part: Labelled, among: Labelled) -> float:
     return knn_accuracy(embeddings, among.labels, queries=members)
 
 
-def _draw(traces: dict[str, Trace], path: Path) -> str:
+def _draw(traces: Mapping[str, Trace], path: Path) -> str:
     """Draw the losses against time; returns a sentence about what was done."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -9,13 +9,13 @@ from pathlib import Path
 from incontrast import strategies
 from incontrast.cli.command import Answer
 from incontrast.cli.options import EncoderName, PolicyName, StrategyName
-from incontrast.cli.output import counted
-from incontrast.cli.reading import read
+from incontrast.data import read_source
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
 from incontrast.learner import Learner
 from incontrast.memory import KeepAll, Policy, Queue, Reservoir
 from incontrast.strategies import Retrain, Strategy
+from incontrast.text import counted
 from incontrast.workspace import Workspace
 
 __all__ = ["init", "strategy_named"]
@@ -45,7 +45,7 @@ def init(
     encoder: EncoderName | None,
     flip: float,
     crop: float,
-    columns: str | None,
+    columns: list[str] | None,
     id: str | None,
     label: str | None,
     memory: PolicyName,
@@ -61,7 +61,7 @@ def init(
     threads: int | None,
 ) -> Answer:
     """Create the workspace."""
-    source = read(like, {"columns": columns, "id": id, "label": label})
+    source = read_source(like, check=False, columns=columns, id=id, label=label)
     domain = source.domain(size=size, channels=channels, encoder=encoder)
     about = repr(domain)
     if isinstance(domain, Images):

@@ -25,6 +25,16 @@ Data = Annotated[
         show_default=False,
     ),
 ]
+Size = Annotated[
+    int | None, Option(min=4, help="Images: pixels.", show_default="typical, 224 at most")
+]
+Channels = Annotated[
+    int | None, Option(help="Images: 1 (grey) or 3 (colour).", show_default="what they have")
+]
+Encoder = Annotated[
+    EncoderName | None,
+    Option(help="Images: the encoder.", show_default="small up to 32 pixels, else resnet18"),
+]
 Strict = Annotated[
     bool, Option("--strict", help="Refuse files that cannot be read, instead of skipping them.")
 ]
@@ -38,7 +48,11 @@ Discard = Annotated[
 ]
 Columns = Annotated[
     str | None,
-    Option(help="Tables: the columns to learn from, with commas.", show_default="all others"),
+    Option(
+        callback=lambda names: names and [name.strip() for name in names.split(",")],
+        help="Tables: the columns to learn from, with commas.",
+        show_default="all others",
+    ),
 ]
 Id = Annotated[
     str | None, Option("--id", help="Tables: the column that names each item.", show_default=False)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import io
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from incontrast.cli.command import Answer
-from incontrast.cli.output import counted
 from incontrast.report.page import save
 from incontrast.report.update import update_page
+from incontrast.text import counted
 from incontrast.workspace import Workspace, WorkspaceError
-from incontrast.workspace.status import sentence
+from incontrast.workspace.status import sentences
 
 __all__ = ["Account", "report", "summary", "write_report"]
 
@@ -58,24 +58,20 @@ def write_report(workspace: Workspace, account: Account, to: Path | None = None)
         for item in (example["item"], *example["before"], *example["after"])
     }
 
-    def write(place: Path) -> Path:
+    place = workspace.report_file(number) if to is None else to
+    # In the workspace, no picture is shown that is forgotten meanwhile.
+    with workspace.writing_reports() if to is None else nullcontext():
         page = update_page(
             record=account.record,
-            evaluation={"failed_checks": [], "tolerance": 0.0, "sample": 0, **account.evaluation},
+            evaluation=account.evaluation,
             promoted=number != workspace.state().candidate,
             current=number == workspace.current,
-            from_scratch_seconds=account.record["from_scratch_seconds"],
-            journal=[sentence(event) for event in account.events],
+            journal=sentences(account.events),
             pictures=_pictures(workspace, sorted(shown)),
             folder=str(workspace.folder),
         )
         save(page, place)
-        return place
-
-    if to is not None:
-        return write(to)
-    with workspace.writing_reports():  # so that no picture is shown that is forgotten meanwhile
-        return write(workspace.report_file(number))
+    return place
 
 
 def _pictures(workspace: Workspace, ids: list[int]) -> dict[int, str]:

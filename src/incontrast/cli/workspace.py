@@ -8,7 +8,8 @@ from typing import Any
 
 from incontrast.cli.command import Answer
 from incontrast.cli.exit_codes import Exit
-from incontrast.cli.output import counted, note_skipped
+from incontrast.cli.output import note_skipped
+from incontrast.text import counted
 from incontrast.workspace import Workspace
 from incontrast.workspace.stamps import outputs
 from incontrast.workspace.status import sentence, status_of, unfinished

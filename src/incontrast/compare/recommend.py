@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ NEEDS_NO_OLD_ITEMS = ("fine-tuning", "distillation")
 WORTHWHILE = 5 * TOLERANCE  # what is nearer than this to another loss is no reason to change
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Attempt:
     """What a strategy did with the time it had.
 
@@ -33,7 +33,7 @@ class Attempt:
     strategy: str
     seconds: float
     loss: EvaluationLoss
-    parity_seconds: float | None
+    parity_seconds: float | None = None
     failed: str = ""
     falling: bool = False
 
@@ -71,72 +71,71 @@ def recommend(
         attempts: What the others did, no update not among them.
     """
     sound = [attempt for attempt in attempts if not attempt.failed]
+    # At parity once, and still in the end: a user's own update does not end at that moment.
+    once = [attempt for attempt in sound if attempt.parity_seconds is not None]
+    kept = [attempt for attempt in once if keeps_parity(attempt.loss, ceiling.loss)]
     if at_parity(before, ceiling.loss):
-        found = _where_retraining_gains_nothing(before, ceiling, sound)
+        name, reasons = _where_retraining_gains_nothing(before, ceiling, sound, kept)
+    elif kept:
+        name, reasons = _fastest(ceiling, kept)
     else:
-        found = _fastest(before, ceiling, sound) or _best(before, ceiling, sound, len(attempts))
-    if not ceiling.falling:
-        return found
-    caution = (
-        "This may change: retraining's loss was still falling when its time was over. Give it more "
-        "minutes."
-    )
-    return Recommendation(found.strategy, (caution, *found.reasons))
+        name, reasons = _best(before, ceiling, sound, len(attempts))
+    reasons = reasons if name == "no update" else [_state(before, ceiling.loss), *reasons]
+    lost = ", ".join(attempt.strategy for attempt in once if attempt not in kept)
+    if lost and name != "no update":
+        reasons.append(f"At parity for a while, and worse again in the end: {lost}.")
+    if ceiling.falling:
+        reasons.insert(
+            0,
+            "This may change: retraining's loss was still falling when its time was over. Give it "
+            "more minutes.",
+        )
+    return Recommendation(name, tuple(reasons))
 
 
 def _where_retraining_gains_nothing(
-    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]
-) -> Recommendation:
-    better = [a for a in _at_parity(ceiling, sound) if a.loss.all < before.all * (1 - WORTHWHILE)]
-    best = min(better or sound, key=_loss, default=None)
+    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt], kept: Sequence[Attempt]
+) -> tuple[str, list[str]]:
+    better = [a for a in kept if a.loss.all < before.all * (1 - WORTHWHILE)]
+    best = min(better or sound, key=lambda a: a.loss.all, default=None)
     if better and best is not None:
-        gain = (
+        return best.strategy, [
             f"Retraining has nothing to add to that in {ceiling.seconds:.1f} s; {best.strategy} "
             f"comes to {_losses(best)}."
-        )
-        reasons = (_state(before, ceiling.loss), gain, *_lost(ceiling, sound))
-        return Recommendation(best.strategy, reasons)
+        ]
     update = "" if best is None else f", the best update ({best.strategy}) to {best.loss.all:.3f}"
-    reason = (
+    return "no update", [
         f"Without any update the loss over all items is {before.all:.3f}. Retraining came to "
         f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{update}: there is little to gain."
-    )
-    return Recommendation("no update", (reason,))
-
-
-def _fastest(
-    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]
-) -> Recommendation | None:
-    """The update that comes to parity first, or retraining if it is there before."""
-    found = sorted(_at_parity(ceiling, sound), key=lambda a: a.parity_seconds or 0.0)
-    if not found:
-        return None
-    best = found[0]
-    seconds, against = best.parity_seconds or 0.0, ceiling.parity_seconds or ceiling.seconds
-    saves = seconds < against
-    speed = f"{against / max(seconds, 1e-9):.1f} times as fast"
-    reasons = [
-        _state(before, ceiling.loss),
-        f"{best.strategy} is at parity with retraining after {seconds:.1f} s, retraining itself "
-        f"after {against:.1f} s: {speed if saves else 'no update saves time here'}.",
     ]
-    if saves and len(found) > 1:
-        others = ", ".join(f"{a.strategy} ({a.parity_seconds:.1f} s)" for a in found[1:])
-        reasons.append(f"Also at parity, but later: {others}.")
-    if saves and best.strategy in NEEDS_NO_OLD_ITEMS:
+
+
+def _fastest(ceiling: Attempt, kept: Sequence[Attempt]) -> tuple[str, list[str]]:
+    """The update that comes to parity first, or retraining if it is there before."""
+    best, *others = sorted(kept, key=lambda a: a.parity_seconds or 0.0)
+    seconds, against = best.parity_seconds or 0.0, ceiling.parity_seconds or ceiling.seconds
+    reason = (
+        f"{best.strategy} is at parity with retraining after {seconds:.1f} s, retraining itself "
+        f"after {against:.1f} s: "
+    )
+    if seconds >= against:
+        return "retraining", [f"{reason}no update saves time here."]
+    reasons = [f"{reason}{against / max(seconds, 1e-9):.1f} times as fast."]
+    if others:
+        later = ", ".join(f"{a.strategy} ({a.parity_seconds:.1f} s)" for a in others)
+        reasons.append(f"Also at parity, but later: {later}.")
+    if best.strategy in NEEDS_NO_OLD_ITEMS:
         reasons.append("It needs no old items, so a small memory will do.")
-    name = best.strategy if saves else "retraining"
-    return Recommendation(name, (*reasons, *_lost(ceiling, sound)))
+    return best.strategy, reasons
 
 
 def _best(
     before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt], tried: int
-) -> Recommendation:
+) -> tuple[str, list[str]]:
     """The update that comes closest to retraining and keeps old items, or retraining."""
     keeping = [a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE)]
-    better = sorted((a for a in keeping if a.loss.all < before.all), key=_loss)
-    reasons = [_state(before, ceiling.loss)]
-    name = "retraining"
+    better = sorted((a for a in keeping if a.loss.all < before.all), key=lambda a: a.loss.all)
+    name, reasons = "retraining", []
     if better and better[0].loss.all <= ceiling.loss.all * (1 + WORTHWHILE):
         name = better[0].strategy
         reasons.append(
@@ -155,29 +154,11 @@ def _best(
         reasons.append("No update was better than none without forgetting, in the time it had.")
     else:
         reasons.append("No update ended." if tried else "No update was tried.")
-    reasons += _lost(ceiling, sound)
     if forgetting := ", ".join(a.strategy for a in sound if a not in keeping):
         reasons.append(f"The loss of old items rose under {forgetting}.")
     if name == "retraining":
         reasons.append("Retraining is the safe choice; with more time an update may do.")
-    return Recommendation(name, tuple(reasons))
-
-
-def _at_parity(ceiling: Attempt, sound: Sequence[Attempt]) -> list[Attempt]:
-    """At parity once, and still in the end: a user's own update does not end at that moment."""
-    once = [a for a in sound if a.parity_seconds is not None]
-    return [a for a in once if keeps_parity(a.loss, ceiling.loss)]
-
-
-def _lost(ceiling: Attempt, sound: Sequence[Attempt]) -> Iterator[str]:
-    kept = _at_parity(ceiling, sound)
-    lost = [a.strategy for a in sound if a.parity_seconds is not None and a not in kept]
-    if lost:
-        yield f"At parity for a while, and worse again in the end: {', '.join(lost)}."
-
-
-def _loss(attempt: Attempt) -> float:
-    return attempt.loss.all
+    return name, reasons
 
 
 def _losses(attempt: Attempt) -> str:

@@ -1,8 +1,9 @@
-"""A small, budgeted comparison of strategies on somebody's own data."""
+"""Strategies side by side on somebody's own data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from incontrast.streams import pick
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, ProgressCallback
 
-__all__ = ["STRATEGIES", "Comparison", "compare", "sampled"]
+__all__ = ["STRATEGIES", "Comparison", "Show", "compare", "sampled", "side_by_side"]
 
 STRATEGIES: dict[str, Strategy] = {
     "fine-tuning": FineTune(),
@@ -33,6 +34,9 @@ FIT = 0.25  # of the time; retraining and the updates share the rest equally
 SAMPLE = 512
 MEASURING = 1.0  # times the training: what evaluation along the way may take
 
+Show = Callable[[str], AbstractContextManager[ProgressCallback]]
+"""Given the name of what begins, a callback for its progress while it runs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -40,21 +44,27 @@ class Comparison:
 
     Args:
         counts: Old and new items that were used.
-        growth_ratio: α.
         before: The evaluation loss without an update.
         retraining: What retraining did.
         attempts: What each other strategy did.
-        recommendation: What to use, and why.
         traces: The loss along each update, for a picture.
     """
 
     counts: tuple[int, int]
-    growth_ratio: float
     before: EvaluationLoss
     retraining: Attempt
     attempts: tuple[Attempt, ...]
-    recommendation: Recommendation
     traces: Mapping[str, Trace]
+
+    @property
+    def growth_ratio(self) -> float:
+        """α."""
+        return self.traces["retraining"].outcome.growth_ratio
+
+    @property
+    def recommendation(self) -> Recommendation:
+        """What to use, and why."""
+        return recommend(self.before, self.retraining, self.attempts)
 
 
 def compare(
@@ -65,7 +75,7 @@ def compare(
     seconds: float,
     strategies: Mapping[str, Strategy] | None = None,
     seed: int = 0,
-    progress: Callable[[str], ProgressCallback] = lambda name: lambda step: None,
+    progress: Show = lambda name: nullcontext(lambda step: None),
 ) -> Comparison:
     """Fit on the old items, then update with the new ones in every way, within a time.
 
@@ -79,48 +89,70 @@ def compare(
         seconds: Of training, altogether.
         strategies: What to compare with retraining, by name; ``STRATEGIES`` if None.
         seed: Determines everything.
-        progress: Given the name of what begins, gives a callback for its progress.
+        progress: Shows what runs.
     """
     if not seconds > 0:
         raise ValueError(f"seconds must be positive, got {seconds}")
-    strategies = STRATEGIES if strategies is None else strategies
     learner = Learner(domain, fit_strategy=Retrain(max_epochs=MANY, patience=None), seed=seed)
-    learner.fit(old, budget=Budget(seconds=FIT * seconds), callbacks=[progress("first fit")])
-    budget = Budget(seconds=(1 - FIT) / (1 + len(strategies)) * seconds)
+    with progress("first fit") as callback:
+        learner.fit(old, budget=Budget(seconds=FIT * seconds), callbacks=[callback])
+    runs = {"retraining": Retrain(), **(STRATEGIES if strategies is None else strategies)}
+    return side_by_side(
+        learner,
+        old,
+        new,
+        {name: replace(run, max_epochs=MANY, patience=None) for name, run in runs.items()},
+        budget=Budget(seconds=(1 - FIT) / len(runs) * seconds),
+        measuring=MEASURING,
+        progress=progress,
+    )
 
-    def watched(name: str, strategy: Strategy) -> Trace:
-        return trace(
-            learner,
-            old,
-            new,
-            replace(strategy, max_epochs=MANY, patience=None),
-            sample=SAMPLE,
-            measuring=MEASURING,
-            budget=budget,
-            progress=progress(name),
-        )
 
-    traces = {"retraining": watched("retraining", Retrain())}
-    points = traces["retraining"].points
-    before, target = points[0].loss, points[-1].loss
-    ceiling = Attempt.of("retraining", traces["retraining"], target)
-    attempts = []
+def side_by_side(
+    learner: Learner,
+    old: Any,
+    new: Any,
+    strategies: Mapping[str, Strategy],
+    *,
+    progress: Show,
+    **watching: Any,
+) -> Comparison:
+    """Update copies of a fitted learner in every way.
+
+    Args:
+        learner: Fitted on the old items; stays as it is.
+        old: Items that came first.
+        new: Items that came later.
+        strategies: By name; "retraining" is the one that the others are compared with, and
+            "no update" is no attempt.
+        progress: Shows what runs.
+        watching: Further arguments of ``trace``.
+    """
+    traces: dict[str, Trace] = {}
+    diverged: dict[str, str] = {}
     for name, strategy in strategies.items():
         try:
-            traces[name] = watched(name, strategy)
-            attempts.append(Attempt.of(name, traces[name], target))
+            with progress(name) as callback:
+                traces[name] = trace(
+                    learner, old, new, strategy, sample=SAMPLE, progress=callback, **watching
+                )
         except TrainingDiverged as error:
-            failed = Attempt(
-                strategy=name, seconds=0.0, loss=before, parity_seconds=None, failed=str(error)
-            )
-            attempts.append(failed)
+            if name == "retraining":
+                raise
+            diverged[name] = str(error)
+    first, *_, last = traces["retraining"].points
+    attempts = {
+        name: Attempt.of(name, traces[name], last.loss)
+        if name in traces
+        else Attempt(name, seconds=0.0, loss=first.loss, failed=diverged[name])
+        for name in strategies
+        if name != "no update"
+    }
     return Comparison(
         counts=(len(old), len(new)),
-        growth_ratio=traces["retraining"].outcome.growth_ratio,
-        before=before,
-        retraining=ceiling,
-        attempts=tuple(attempts),
-        recommendation=recommend(before, ceiling, attempts),
+        before=first.loss,
+        retraining=attempts.pop("retraining"),
+        attempts=tuple(attempts.values()),
         traces=traces,
     )
 

@@ -35,7 +35,6 @@ class Point:
     forward_passes: int
     epochs: float
     loss: EvaluationLoss
-    processor_seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +45,6 @@ class Trace:
     points: tuple[Point, ...]  # the first is the encoder of before, the last the one after
     outcome: Outcome
     learner: Learner  # as it is after the update
-    epoch_processor_seconds: tuple[float, ...] = ()  # at the end of each epoch of its history
 
     def reaches(self, target: EvaluationLoss, tolerance: float = TOLERANCE) -> Point | None:
         """The first point after the start that is as good as ``target``; None if there is none."""
@@ -86,9 +84,7 @@ def trace(
     first, later = learner.domain.collect(old), learner.domain.collect(new)
     increment = Increment(first, later, learner.memory.seen)
     points: list[Point] = []
-    epoch_ends: list[float] = []
     due = measured = 0.0
-    watch = _ProcessorWatch()
 
     def look(encoder: nn.Module, seconds: float, forward_passes: int, epochs: float) -> None:
         loss = measure(
@@ -100,49 +96,22 @@ def trace(
             sample=sample,
             seed=learner.seed,
         ).evaluation_loss()
-        points.append(Point(seconds, forward_passes, epochs, loss, watch.seconds))
+        points.append(Point(seconds, forward_passes, epochs, loss))
         if seen is not None and len(points) > 1:
             seen(points[-1], encoder)
 
     def after(step: Progress) -> None:
         nonlocal due, measured
-        watch.stop(step.seconds)
         if progress is not None:
             progress(step)
-        if step.finished is not None:
-            epoch_ends.append(watch.seconds)
-            if step.steps >= due and measured <= measuring * step.seconds:
-                begin = time.perf_counter()
-                look(step.snapshot(), step.seconds, step.forward_passes, step.epoch)
-                measured += time.perf_counter() - begin
-                due = step.steps * spacing
-        watch.go()
+        if step.finished is None or step.steps < due or measured > measuring * step.seconds:
+            return
+        begin = time.perf_counter()
+        look(step.snapshot(), step.seconds, step.forward_passes, step.epoch)
+        measured += time.perf_counter() - begin
+        due = step.steps * spacing
 
     look(learner.encoder, 0.0, 0, 0)
     outcome = learner.update(later, strategy=strategy, budget=budget, callbacks=[after])
-    watch.end(outcome.seconds)
     look(learner.encoder, outcome.seconds, outcome.forward_passes, outcome.epochs)
-    return Trace(strategy, tuple(points), outcome, learner, tuple(epoch_ends))
-
-
-class _ProcessorWatch:
-    """Processor time of this process between the callbacks of a training run.
-
-    On one thread it is what the run would take on an idle machine. What comes before the first
-    callback and after the last one cannot be told from other work, and counts by the wall clock.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._wall = 0.0  # the run's own clock at the last callback
-        self._began: float | None = None
-
-    def stop(self, wall: float) -> None:
-        self.seconds += wall if self._began is None else time.process_time() - self._began
-        self._wall = wall
-
-    def go(self) -> None:
-        self._began = time.process_time()
-
-    def end(self, wall: float) -> None:
-        self.seconds += wall - self._wall
+    return Trace(strategy, tuple(points), outcome, learner)

@@ -20,10 +20,13 @@ from incontrast.domains.base import Domain
 from incontrast.evaluate.population import Quartiles, embed_views
 from incontrast.loss import Objective
 from incontrast.randomness import generator
+from incontrast.strategies.strategy import Strategy
 from incontrast.training.engine import Engine
-from incontrast.training.task import Increment
+from incontrast.training.loop import TrainingDiverged, train
+from incontrast.training.progress import Budget
+from incontrast.training.task import Increment, Task
 
-__all__ = ["Drift", "drift", "measure_drift"]
+__all__ = ["Drift", "drift", "forecast", "measure_drift"]
 
 Advice = Literal["nothing to do", "update", "consider retraining"]
 
@@ -33,6 +36,7 @@ FEWEST = 30  # old items at least
 SHUFFLES = 999
 MOSTLY_NEW = 0.5  # from this growth ratio on, an update has little to start from
 FEW = 30  # new items below which only large differences show
+TRIAL = Budget(seconds=1.0)
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,23 @@ def drift(
         new=count,
         growth_ratio=growth_ratio,
     )
+
+
+def forecast(task: Task, strategy: Strategy) -> float | None:
+    """Seconds that an update takes at most (patience may end it earlier); None if it cannot.
+
+    Args:
+        task: With a copy of the encoder, which is trained for a second.
+        strategy: How the update would be done.
+    """
+    passes = 2 * strategy.epoch_items(task.increment) * strategy.max_epochs
+    if passes == 0:
+        return 0.0
+    try:
+        run = train(task, strategy, budget=TRIAL)
+    except (TrainingDiverged, ValueError):
+        return None
+    return run.seconds * passes / run.forward_passes if run.forward_passes else None
 
 
 def _said(seconds: float) -> str:

@@ -111,25 +111,17 @@ def knn_accuracy(
         neighbours: How many of the other items vote.
         queries: (n,) which items are asked about, as booleans; all of them if None.
     """
+    from sklearn.neighbors import NearestNeighbors
+
     x, y = _checked(embeddings, labels, least=2)
-    neighbours = min(neighbours, len(x) - 1)
-    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    index = NearestNeighbors(n_neighbors=min(neighbours, len(x) - 1), metric="cosine").fit(x)
+    distances, nearest = index.kneighbors()  # of each item among all others
     classes, codes = np.unique(y, return_inverse=True)
-    asked = np.arange(len(x)) if queries is None else np.flatnonzero(np.asarray(queries))
-    right = 0
-    for start in range(0, len(asked), 1024):
-        rows = asked[start : start + 1024]
-        similarity = unit[rows] @ unit.T
-        similarity[np.arange(len(rows)), rows] = -np.inf
-        nearest = np.argpartition(-similarity, neighbours - 1, axis=1)[:, :neighbours]
-        closeness = np.take_along_axis(similarity, nearest, axis=1)
-        votes = np.zeros((len(rows), len(classes)))
-        # A vote counts 1 plus a little for closeness, which only ever decides a tie.
-        np.add.at(
-            votes, (np.arange(len(rows))[:, None], codes[nearest]), 1.0 + 1e-3 * (1 + closeness)
-        )
-        right += int((votes.argmax(axis=1) == codes[rows]).sum())
-    return right / len(asked)
+    votes = np.zeros((len(x), len(classes)))
+    # A vote counts 1 plus a little for closeness, which only ever decides a tie.
+    np.add.at(votes, (np.arange(len(x))[:, None], codes[nearest]), 1.0 + 1e-3 * (2 - distances))
+    right = votes.argmax(axis=1) == codes
+    return float(right.mean() if queries is None else right[np.asarray(queries)].mean())
 
 
 def _checked(embeddings: Any, labels: Any, *, least: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -22,6 +22,7 @@ from incontrast.files import write_bytes
 
 __all__ = [
     "Cell",
+    "Checks",
     "Column",
     "Facts",
     "Figure",
@@ -29,14 +30,12 @@ __all__ = [
     "Section",
     "Table",
     "Text",
-    "Verdict",
-    "Verdicts",
     "render",
     "save",
 ]
 
 Mark = Literal["", "best", "second", "good", "bad", "quiet"]
-Standing = Literal["holds", "fails", "mixed", "open"]
+Standing = Literal["passed", "failed", "forced"]
 
 
 @dataclass(frozen=True)
@@ -129,24 +128,15 @@ class Facts:
     kind: str = "facts"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """A claim, whether it stands, and the figures that say so."""
-
-    claim: str
-    standing: Standing
-    because: str
-
-
 @dataclass(frozen=True)
-class Verdicts:
-    """A list of claims that were judged."""
+class Checks:
+    """What was checked: a claim, how it came out, and the figures that say so."""
 
-    verdicts: tuple[Verdict, ...]
-    kind: str = "verdicts"
+    checks: tuple[tuple[str, Standing, str], ...]
+    kind: str = "checks"
 
 
-Block = Table | Figure | Text | Facts | Verdicts
+Block = Table | Figure | Text | Facts | Checks
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from incontrast.report import page
-from incontrast.report.figures import SERIES, can_draw, svg
-from incontrast.report.neighbours import neighbour_figure
+from incontrast.report.figures import SERIES, can_draw, neighbour_figure, svg
+from incontrast.text import counted
 
 __all__ = ["update_page"]
 
@@ -19,7 +19,6 @@ def update_page(
     evaluation: Mapping[str, Any],
     promoted: bool,
     current: bool,
-    from_scratch_seconds: float | None,
     journal: Sequence[str],
     pictures: Mapping[int, str],
     folder: str,
@@ -31,7 +30,6 @@ def update_page(
         evaluation: How it was judged.
         promoted: Whether it is or was the current one.
         current: Whether it is.
-        from_scratch_seconds: How long the last training from scratch took.
         journal: What was done with the workspace, a sentence each.
         pictures: Items as data URIs of images, by id; empty for data that are no pictures.
         folder: The workspace.
@@ -39,7 +37,7 @@ def update_page(
     outcome, number = record["outcome"], record["version"]
     standing = "was promoted" if promoted else "was not promoted"
     sections = [
-        page.Section("At a glance", (_facts(record, evaluation, from_scratch_seconds),)),
+        page.Section("At a glance", (_facts(record, evaluation),)),
         page.Section("Promotion", (_checks(evaluation, promoted),)),
         page.Section("Losses", (_losses(outcome),)),
         page.Section("Training", tuple(_training(outcome))),
@@ -67,11 +65,9 @@ def _figure(value: float | None, form: str = ".3f") -> str:
     return "not finite" if value is None or not math.isfinite(value) else format(value, form)
 
 
-def _facts(
-    record: Mapping[str, Any], evaluation: Mapping[str, Any], from_scratch: float | None
-) -> page.Facts:
+def _facts(record: Mapping[str, Any], evaluation: Mapping[str, Any]) -> page.Facts:
     outcome, memory = record["outcome"], record["memory"]
-    seconds = outcome["seconds"]
+    seconds, from_scratch = outcome["seconds"], record["from_scratch_seconds"]
     remark = "training from scratch" if outcome["from_scratch"] else "no training to compare with"
     if from_scratch is not None and seconds:
         remark = f"the last one from scratch took {from_scratch:.1f} s"
@@ -89,7 +85,7 @@ def _facts(
     return page.Facts(tuple(facts))
 
 
-def _checks(evaluation: Mapping[str, Any], promoted: bool) -> page.Verdicts:
+def _checks(evaluation: Mapping[str, Any], promoted: bool) -> page.Checks:
     failed = evaluation.get("failed_checks", [])
     claim = "Embeddings have not collapsed."
     if "movement" in evaluation:
@@ -97,13 +93,12 @@ def _checks(evaluation: Mapping[str, Any], promoted: bool) -> page.Verdicts:
             f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, and "
             "embeddings have not collapsed."
         )
-    because = "; ".join(failed) or _health(evaluation)
-    standing: page.Standing = "fails" if failed else "holds"
-    verdicts = [page.Verdict(claim=claim, standing=standing, because=because)]
-    if failed and promoted:
-        forced = "It was promoted all the same."
-        verdicts.append(page.Verdict(claim=forced, standing="mixed", because="It was forced."))
-    return page.Verdicts(tuple(verdicts))
+    if not failed:
+        return page.Checks(((claim, "passed", _health(evaluation)),))
+    checks: list[tuple[str, page.Standing, str]] = [(claim, "failed", "; ".join(failed))]
+    if promoted:
+        checks.append(("It was promoted all the same.", "forced", "It was forced."))
+    return page.Checks(tuple(checks))
 
 
 def _health(evaluation: Mapping[str, Any]) -> str:
@@ -155,9 +150,8 @@ def _change(
 
 def _training(outcome: Mapping[str, Any]) -> Iterator[page.Block]:
     history = outcome["history"]
-    plural = "" if outcome["epochs"] == 1 else "s"
     yield page.Text(
-        f"{outcome['epochs']} epoch{plural}, {outcome['steps']:,} steps, "
+        f"{counted(outcome['epochs'], 'epoch')}, {counted(outcome['steps'], 'step')}, "
         f"{outcome['forward_passes']:,} forward passes; stopped by {outcome['stopped']}."
     )
     if len(history) < 2 or not can_draw():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ class OrnsteinUhlenbeck:
 
 
 class Transitions(NamedTuple):
-    """n times (s, a, r, s′)."""
+    """n times (s, a, r, s′); one of them in a replay buffer, where there is no n."""
 
     state: Tensor  # (n, window, features)
     action: Tensor  # (n,)
@@ -74,30 +75,27 @@ class Replay:
     """The most recent transitions, to learn from at random."""
 
     def __init__(self, size: int) -> None:
-        self._kept: deque[tuple[Tensor, float, float, Tensor]] = deque(maxlen=size)
+        self._kept: deque[Transitions] = deque(maxlen=size)
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def add(self, state: Tensor, action: float, reward: float, following: Tensor) -> None:
-        self._kept.append((state, action, reward, following))
+        self._kept.append(Transitions(state, torch.tensor(action), torch.tensor(reward), following))
 
     def sample(self, count: int, generator: Generator) -> Transitions:
-        picks = torch.randint(len(self._kept), (count,), generator=generator).tolist()
-        return self._stack([self._kept[pick] for pick in picks])
+        picks = torch.randint(len(self._kept), (count,), generator=generator)
+        return _stacked(self._kept[pick] for pick in picks.tolist())
 
     def all(self) -> Transitions:
-        return self._stack(list(self._kept))
+        return _stacked(self._kept)
 
-    @staticmethod
-    def _stack(rows: list[tuple[Tensor, float, float, Tensor]]) -> Transitions:
-        states, actions, rewards, following = zip(*rows, strict=True)
-        return Transitions(
-            torch.stack(states),
-            torch.tensor(actions),
-            torch.tensor(rewards),
-            torch.stack(following),
-        )
+    def extend(self, transitions: Transitions) -> None:
+        self._kept.extend(map(Transitions._make, zip(*transitions, strict=True)))
+
+
+def _stacked(rows: Iterable[Transitions]) -> Transitions:
+    return Transitions._make(map(torch.stack, zip(*rows, strict=True)))
 
 
 class ActorCritic(nn.Module):

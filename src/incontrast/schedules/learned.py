@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Generator, Tensor
 
 from incontrast.randomness import seeded
-from incontrast.schedules.ddpg import ActorCritic, OrnsteinUhlenbeck, Replay
+from incontrast.schedules.ddpg import ActorCritic, OrnsteinUhlenbeck, Replay, Transitions
 from incontrast.schedules.guard import Guard
 from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict, check_lr
 
@@ -102,7 +102,7 @@ class LearnedRate(LearningRate):
         self.noise = OrnsteinUhlenbeck(schedule.explore, generator)
         self.lr = schedule.start
         self._generator = generator
-        self._restore(state)
+        self._restore(state or {})
         self._losses: list[float] = []
         self._entries: deque[Tensor] = deque(maxlen=WINDOW)
         self._first = self._last = math.nan  # mean losses
@@ -133,7 +133,15 @@ class LearnedRate(LearningRate):
         if self._decisions == 0:
             self._first = self._last = mean
         before = self._state() if self._decisions else None
-        self._entries.append(self._entry(mean))
+        self._entries.append(
+            entry(
+                self.lr,
+                change=relative(mean, self._last),
+                rise=relative(mean, self._first),
+                spread=pstdev(self._losses) / (abs(mean) + 1e-12),
+                decisions=self._decisions,
+            )
+        )
         state = self._state()
         if before is not None:
             self.replay.add(before, self._action, -10.0 * relative(mean, self._last), state)
@@ -141,7 +149,7 @@ class LearnedRate(LearningRate):
         self._learn()
         self._verdict = None if self.guard is None else self.guard.judge(mean, self.lr)
         if self._verdict == "rollback":
-            # As far as the next decision is concerned, a rollback undoes has never happened.
+            # For the next decision, a window that is rolled back has never happened.
             self._entries.pop()
             self._action, self._fresh = -1.0, True
         else:
@@ -176,15 +184,6 @@ class LearnedRate(LearningRate):
         fall = math.sqrt(1.0 + (self._calm - SETTLED) / FALLING)
         return max(self._settled) / fall
 
-    def _entry(self, mean: float) -> Tensor:
-        return entry(
-            self.lr,
-            change=relative(mean, self._last),
-            rise=relative(mean, self._first),
-            spread=pstdev(self._losses) / (abs(mean) + 1e-12),
-            decisions=self._decisions,
-        )
-
     def _state(self) -> Tensor:
         """(window, features), padded in front with the first entry."""
         entries = list(self._entries)
@@ -208,14 +207,11 @@ class LearnedRate(LearningRate):
             kept |= {f"replay.{k}": v for k, v in self.replay.all()._asdict().items()}
         return kept
 
-    def _restore(self, state: ScheduleState | None) -> None:
-        carried = state or {}
-        networks = {k[9:]: v for k, v in carried.items() if k.startswith("networks.")}
-        self.networks.load_state_dict(networks or policy())
-        if "replay.state" in carried:
-            rows = (carried[f"replay.{k}"] for k in ("state", "action", "reward", "following"))
-            for before, action, reward, after in zip(*rows, strict=True):
-                self.replay.add(before, action.item(), reward.item(), after)
+    def _restore(self, state: ScheduleState) -> None:
+        carried = {k[9:]: v for k, v in state.items() if k.startswith("networks.")}
+        self.networks.load_state_dict(carried or policy())
+        if "replay.state" in state:
+            self.replay.extend(Transitions(*(state[f"replay.{k}"] for k in Transitions._fields)))
 
 
 def relative(value: float, reference: float) -> float:

@@ -87,18 +87,29 @@ def as_schedule(lr: Schedule | float) -> Schedule:
     return lr if isinstance(lr, Schedule) else Fixed(lr)
 
 
-def _check_warmup(warmup: float) -> None:
-    if not 0.0 <= warmup < 1.0:
-        raise ValueError(f"warmup must be in [0, 1), got {warmup}: it is a part of the run")
+@dataclass(frozen=True)
+class _Warmup(Schedule, LearningRate):
+    """Of schedules that keep no state and so are their own learning rate in every run."""
 
+    lr: float
+    warmup: float = 0.0
 
-def _risen(progress: float, warmup: float) -> float:
-    """The share of the highest learning rate that a linear warm-up has come to."""
-    return max(progress / warmup, FLOOR) if progress < warmup else 1.0
+    def __post_init__(self) -> None:
+        check_lr(self.lr)
+        if not 0.0 <= self.warmup < 1.0:
+            raise ValueError(
+                f"warmup must be in [0, 1), got {self.warmup}: it is a part of the run"
+            )
+
+    def begin(self, generator: Generator, state: ScheduleState | None = None) -> LearningRate:
+        return self
+
+    def next_lr(self, progress: float) -> float:
+        return self.lr * (max(progress / self.warmup, FLOOR) if progress < self.warmup else 1.0)
 
 
 @dataclass(frozen=True)
-class Fixed(Schedule):
+class Fixed(_Warmup):
     """The same learning rate at every step; ``lr=1e-3`` in a strategy means ``Fixed(1e-3)``.
 
     Args:
@@ -106,27 +117,9 @@ class Fixed(Schedule):
         warmup: The part of the run in which it rises to ``lr``, linearly.
     """
 
-    lr: float
-    warmup: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_lr(self.lr)
-        _check_warmup(self.warmup)
-
-    def begin(self, generator: Generator, state: ScheduleState | None = None) -> LearningRate:
-        return _Constant(self)
-
-
-class _Constant(LearningRate):
-    def __init__(self, schedule: Fixed) -> None:
-        self._schedule = schedule
-
-    def next_lr(self, progress: float) -> float:
-        return self._schedule.lr * _risen(progress, self._schedule.warmup)
-
 
 @dataclass(frozen=True)
-class Cosine(Schedule):
+class Cosine(_Warmup):
     """Up to ``lr`` in a linear warm-up, then down to 0 along half a cosine (SGDR, ICLR 2017).
 
     It ends where the run ends: by the run's epochs or its budget, whichever comes first. A budget
@@ -137,24 +130,6 @@ class Cosine(Schedule):
         warmup: The part of the run in which it rises to ``lr``.
     """
 
-    lr: float
-    warmup: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_lr(self.lr)
-        _check_warmup(self.warmup)
-
-    def begin(self, generator: Generator, state: ScheduleState | None = None) -> LearningRate:
-        return _Falling(self)
-
-
-class _Falling(LearningRate):
-    def __init__(self, schedule: Cosine) -> None:
-        self._schedule = schedule
-
     def next_lr(self, progress: float) -> float:
-        peak, warmup = self._schedule.lr, self._schedule.warmup
-        if progress < warmup:
-            return peak * _risen(progress, warmup)
-        fallen = min((progress - warmup) / (1.0 - warmup), 1.0)
-        return peak * (1.0 + math.cos(math.pi * fallen)) / 2.0
+        fallen = min(max(progress - self.warmup, 0.0) / (1.0 - self.warmup), 1.0)
+        return super().next_lr(progress) * (1.0 + math.cos(math.pi * fallen)) / 2.0

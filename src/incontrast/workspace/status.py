@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from incontrast.text import counted
 from incontrast.workspace.errors import Damaged
 from incontrast.workspace.lock import holder
 from incontrast.workspace.stamps import outputs, stamp_of
 from incontrast.workspace.state import NAMES, Layout, State
 
-__all__ = ["counted", "sentence", "status_of", "unfinished"]
-
-
-def counted(count: int, thing: str = "item") -> str:
-    """So many of something, in words."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+__all__ = ["sentence", "sentences", "status_of", "unfinished"]
 
 
 def status_of(layout: Layout) -> dict[str, Any]:
@@ -121,6 +117,11 @@ def _advice(state: State) -> str | None:
         f"the next {kind} with data takes its {items} along; {force}"
         f"incontrast {kind} --discard drops it"
     )
+
+
+def sentences(events: Iterable[dict[str, Any]]) -> list[str]:
+    """Lines of the journal, for people."""
+    return [sentence(event) for event in events]
 
 
 def sentence(event: dict[str, Any]) -> str:

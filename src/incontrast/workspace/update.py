@@ -19,6 +19,7 @@ from incontrast.memory.columns import FORGOTTEN
 from incontrast.outcome import Outcome
 from incontrast.randomness import generator
 from incontrast.strategies import Strategy
+from incontrast.text import counted
 from incontrast.training.collectives import ProcessFailed
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, Progress, ProgressCallback
@@ -26,7 +27,6 @@ from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
 from incontrast.workspace.ingest import KnownHashes, NewData
 from incontrast.workspace.state import NAMES, StateMachine
-from incontrast.workspace.status import counted
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
@@ -401,7 +401,7 @@ class Update:
                     "pass it again to resume, or discard the update"
                 )
             return self.strategy
-        strategy: Strategy = settings.decode(written, "strategy", self.workspace.state_file)
+        strategy: Strategy = settings.decode(written, self.workspace.state_file, "strategy")
         return strategy
 
     def _evaluate(self, operation: Operation, store: Store) -> dict[str, Any]:

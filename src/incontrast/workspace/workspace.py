@@ -15,12 +15,12 @@ import numpy as np
 from incontrast._version import __version__
 from incontrast.memory import Store
 from incontrast.memory.columns import PRESENT
+from incontrast.text import counted
 from incontrast.workspace.errors import Unfinished, WorkspaceError
 from incontrast.workspace.files import sweep, write_json
 from incontrast.workspace.lock import locked
 from incontrast.workspace.stamps import outputs, problems
 from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify, StateMachine
-from incontrast.workspace.status import counted
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
     from incontrast.domains.base import Domain

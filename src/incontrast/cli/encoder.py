@@ -1,0 +1,223 @@
+"""``incontrast fit``, ``update``, ``embed`` and ``drift``: commands that run the encoder.
+
+By this process, or by all processes that torchrun has started.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from incontrast.cli.command import Answer
+from incontrast.cli.exit_codes import Exit
+from incontrast.cli.init import strategy_named
+from incontrast.cli.options import StrategyName
+from incontrast.cli.output import (
+    counting_bar,
+    note,
+    note_skipped,
+    processes,
+    speaks,
+    stderr,
+    training_bar,
+)
+from incontrast.cli.report import Account, summary, write_report
+from incontrast.data import Source, read_source
+from incontrast.domains.base import Collection, Domain
+from incontrast.memory import Store
+from incontrast.text import counted
+from incontrast.training.collectives import LostProcess
+from incontrast.training.engine import Engine
+from incontrast.training.fabric import choose_engine
+from incontrast.training.progress import Budget
+from incontrast.workspace import Step, Workspace
+from incontrast.workspace.embeddings import embed_source
+from incontrast.workspace.ingest import KnownHashes, NewData
+
+__all__ = ["drift", "embed", "fit", "update"]
+
+
+def fit(**options: Any) -> Answer | None:
+    """Train a first encoder."""
+    return _train("fit", **options)
+
+
+def update(
+    *, workspace: Path, strategy: StrategyName | None, epochs: int | None, **options: Any
+) -> Answer | None:
+    """Ingest, train, evaluate, promote."""
+    if strategy is not None:
+        options["strategy"] = strategy_named(strategy, epochs)
+    elif epochs is not None:
+        own = Workspace.open(workspace).template().strategy
+        options["strategy"] = replace(own, max_epochs=epochs)
+    return _train("update", workspace=workspace, **options)
+
+
+def _train(
+    kind: str,
+    *,
+    data: Path | None,
+    workspace: Path,
+    seconds: float | None,
+    forward_passes: int | None,
+    discard: bool,
+    columns: list[str] | None,
+    id: str | None,
+    label: str | None,
+    **options: Any,
+) -> Answer | None:
+    space, engine = _opened(workspace)
+    first = speaks()
+    if discard and data is None:
+        return _discard(space, kind) if first else None
+    with engine.error_barrier("read the data"):
+        # The first process ingests the data; the others read them from the workspace.
+        source = None
+        if data is not None and first:
+            source = read_source(data, check=False, columns=columns, id=id, label=label)
+    with training_bar(stderr(), kind, lines=True) as progress:
+        step: Step = getattr(space, kind)(
+            source,
+            budget=Budget(seconds=seconds, forward_passes=forward_passes),
+            discard=discard,
+            progress=progress,
+            notify=note,
+            **options,
+        )
+    code = Exit.DONE if step.promoted else Exit.REFUSED
+    if not first:
+        return Answer(None, (), code)
+    note_skipped(step.skipped)
+    account, page = Account.of(space, step.version), None
+    try:
+        if not step.repeated or not space.report_file(step.version).exists():
+            page = write_report(space, account)
+    except OSError as error:
+        note(f"the report cannot be written: {error}")
+    lines = summary(account, space.current, refused=not step.promoted)
+    if page is not None:
+        lines.append(f"Report: {page}")
+    if step.repeated:
+        already = f"version {step.version} has learned from these data already"
+        lines = [f"Nothing to do: {already} (--again ingests them once more)."]
+    return Answer({**vars(step), "report": page}, lines, code)
+
+
+def _discard(space: Workspace, kind: str) -> Answer:
+    dropped = space.discard(kind)
+    line = "nothing was interrupted or refused: there is nothing to drop"
+    if dropped:
+        line = "what was interrupted or refused is dropped; the current version is as it was"
+    return Answer({"discarded": dropped}, [line])
+
+
+def embed(
+    *,
+    data: Path,
+    to: Path,
+    workspace: Path,
+    columns: list[str] | None,
+    id: str | None,
+    label: str | None,
+    **options: Any,
+) -> Answer | None:
+    """Write the embeddings of data to a file."""
+    space, engine = _opened(workspace)
+    with engine.error_barrier("read the data"):
+        source = read_source(data, check=False, columns=columns, id=id, label=label)
+    with counting_bar(stderr(), "embed") as progress:
+        done = embed_source(space, source, to, progress=progress, **options)
+    if not speaks():
+        return None
+    note_skipped(done.skipped)
+    rows = f"{done.rows:,} embeddings of version {done.version}"
+    line = f"{done.file} is up to date: {rows}"
+    if done.added or done.skipped:
+        line = f"{done.file}: {rows}, {done.added:,} of them new"
+    return Answer(vars(done), [line])
+
+
+def drift(
+    *,
+    data: Path,
+    workspace: Path,
+    significance: float,
+    fail_on_drift: bool,
+    strict: bool,
+    **table: Any,
+) -> Answer:
+    """Compare new data with old ones."""
+    space, _ = _opened(workspace)
+    version = space.current  # another may be promoted meanwhile
+    learner = space.learner(version)
+    source = read_source(data, check=False, **table)
+    source.check(learner.domain)
+    if source.kind == "images":
+        source = read_source(data, strict=strict, **table)  # finds out which can be read
+        note_skipped([skip.reason for skip in source.skipped])
+    new, known = _unknown(space, version, source, learner.domain)
+    if len(new) == 0:
+        nothing = {"drifted": False, "advice": "nothing to do", "known": known, "version": version}
+        line = f"Nothing new: all {known:,} items have been ingested already. No update is needed."
+        return Answer(nothing, [line])
+    found = learner.drift(new, significance=significance)
+    lines = [str(found)]
+    if known:
+        lines.append(f"{counted(known)} had been ingested before, and were left out.")
+    value = {
+        **vars(found),
+        "change_ratio": found.change_ratio._asdict(),
+        "by_chance": found.by_chance._asdict(),
+        "drifted": found.drifted,
+        "advice": found.advice,
+        "version": version,
+        "known": known,
+    }
+    return Answer(value, lines, Exit.DRIFT if found.drifted and fail_on_drift else Exit.DONE)
+
+
+def _unknown(
+    space: Workspace, version: int | None, source: Source, domain: Domain
+) -> tuple[Collection, int]:
+    """The items that an update would ingest, and the number of those that it would leave out."""
+    extent = None if version is None else space.extent(version)
+    with closing(Store.open(space.store_file, readonly=True)) as store:
+        known = KnownHashes(store, extent)
+    parts = [known.contains(contents) for contents in NewData(source, domain).packed()]
+    seen = torch.from_numpy(np.concatenate(parts))
+    items = domain.collect(source.items)
+    return items.select((~seen).nonzero()[:, 0]), int(seen.sum())
+
+
+def _opened(folder: Path) -> tuple[Workspace, Engine]:
+    """The workspace, with its number of threads set, and the engine of this process."""
+    if processes() > 1:
+        with suppress(ImportError):  # choose_engine says what to install
+            import lightning_fabric  # noqa: F401 (sets its logger's level)
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+        signal.signal(signal.SIGTERM, _terminated)
+    engine = choose_engine(None, "float32", None)
+    with engine.error_barrier("open the workspace"):
+        workspace = Workspace.open(folder)
+    if workspace.settings["threads"] is not None:
+        torch.set_num_threads(workspace.settings["threads"])
+    return workspace, engine
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise LostProcess(
+        f"process {os.environ.get('RANK', '0')} of {processes()} ({socket.gethostname()}) was "
+        "ended, because another one has ended. What was complete stays as it was: look for the "
+        "first error, then run it again"
+    )
