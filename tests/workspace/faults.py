@@ -93,6 +93,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], object] | None, Callable[[Path], obje
     "discard": (refuse, lambda folder: Workspace.open(folder).discard()),
     "rollback": (None, lambda folder: Workspace.open(folder).rollback(to=1)),
     "forget": (None, forget),
+    "forget_refused": (refuse, forget),
     "embed": (None, embed),
 }
 

@@ -334,8 +334,6 @@ def test_a_candidate_that_forgets_is_kept_beside(refused: Workspace, blobs) -> N
     assert refused.learner().memory.seen == 60
     with pytest.raises(Unfinished, match="version 2 was never promoted"):
         refused.rollback(to=2)
-    with pytest.raises(Unfinished, match="an update is unfinished"):
-        refused.forget([1])
     # Asked again it says why; forced, it is promoted without another training.
     step = refused.update()
     assert not step.promoted
@@ -414,6 +412,42 @@ def test_a_superseded_candidate_goes_after_an_interruption(
         refused.update(blobs(20, seed=2))
     assert refused.update(force=True).version == 3
     assert refused.versions.numbers() == [1, 3]
+
+
+def test_items_are_forgotten_while_others_are_refused(refused: Workspace, blobs) -> None:
+    """Of the memory and of what was refused, the first and the last of it."""
+    content = refused.learner().memory.items.store.read([99])[0]
+    assert refused.forget([3, 60, 99]) == 3
+    assert status_of(refused)["seen"] == 59
+    assert content not in refused.store_file.read_bytes()
+    assert not refused.update().promoted
+    step = refused.update(blobs(20, seed=2), force=True)
+    assert (step.version, step.promoted) == (3, True)
+    memory = refused.learner().memory
+    assert memory.seen == len(memory) == status_of(refused)["seen"] == 117
+    assert not {3, 60, 99} & set(memory.ids.tolist())
+    assert refused.update(blobs(10, seed=3), force=True).promoted
+    assert refused.learner().memory.seen == 127
+    assert refused.check() == []
+
+
+def test_a_forced_candidate_does_not_bring_forgotten_items_back(refused: Workspace) -> None:
+    refused.forget([70, 99])
+    assert refused.update(force=True).promoted
+    assert refused.learner().memory.seen == status_of(refused)["seen"] == 98
+
+
+def test_refused_items_that_are_all_forgotten(refused: Workspace, blobs) -> None:
+    refused.forget(range(60, 100))
+    step = refused.update(blobs(20, seed=2), force=True)
+    assert (step.promoted, refused.learner().memory.seen) == (True, 80)
+
+
+def test_forgetting_waits_for_an_interrupted_update(workspace: Workspace, blobs) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(blobs(20, seed=1), progress=stopped)
+    with pytest.raises(Unfinished, match="an update is unfinished"):
+        workspace.forget([1])
 
 
 def test_known_items_are_left_out_and_counted(workspace: Workspace, blobs) -> None:

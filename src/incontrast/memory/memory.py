@@ -146,14 +146,15 @@ class Memory:
     def admit(self, new: Collection, generator: Generator) -> Memory:
         """The memory after these items have arrived.
 
-        Items that were ingested into a store got their ids and keys there; ids that the store gave
-        to others in between, after a version that was rolled back, are not of this memory.
+        Items that were ingested into a store got their ids and keys there; ids in between, of items
+        of a version that was rolled back, or forgotten since, are not of this memory.
         """
         if isinstance(new, StoredCollection) and new.keys is not None:
             fresh, drawn = new.ids, new.keys
         else:
             fresh = torch.arange(self.arrivals, self.arrivals + len(new))
             drawn = self.policy.keys(fresh, generator)
+        given = torch.arange(self.arrivals, int(fresh[-1]) + 1)
         keys, ids = torch.cat([self.keys, drawn]), torch.cat([self.ids, fresh])
         sizes = new.sizes() if self.items is None else torch.cat([self.items.sizes(), new.sizes()])
 
@@ -173,8 +174,8 @@ class Memory:
             items=self._merge(new, kept),
             ids=ids[kept],
             keys=keys[kept],
-            arrivals=int(fresh[0]) + len(new),
-            forgotten=torch.cat([self.forgotten, torch.arange(self.arrivals, int(fresh[0]))]),
+            arrivals=len(given) + self.arrivals,
+            forgotten=torch.cat([self.forgotten, given[~torch.isin(given, fresh)]]),
             threshold=threshold,
         )
 

@@ -51,8 +51,7 @@ def evaluate(
     after: Learner,
     store: Store,
     *,
-    first: int,
-    count: int,
+    new: Tensor,
     outcome: dict[str, Any],
     tolerance: float,
 ) -> dict[str, Any]:
@@ -62,19 +61,18 @@ def evaluate(
         before: The current version; None after a first fit.
         after: The candidate.
         store: Where the items are.
-        first: The id of the first new item.
-        count: How many new items there are.
+        new: (n,) ids of the new items.
         outcome: Figures of training.
         tolerance: How much larger the loss of old items may be.
     """
     draws = generator(after.seed, "evaluation", after.version)
-    new = first + torch.randperm(count, generator=draws)[:SAMPLE].sort().values
+    new = new[torch.randperm(len(new), generator=draws)[:SAMPLE].sort().values]
     old = torch.empty(0, dtype=torch.int64)
     if before is not None and len(before.memory):
         chosen = torch.randperm(len(before.memory), generator=draws)[:SAMPLE].sort().values
         old = before.memory.ids[chosen]
     ids = torch.cat([old, new])
-    sizes = torch.from_numpy(store.columns(first + count).sizes)[ids]
+    sizes = torch.from_numpy(store.columns(int(ids.max()) + 1).sizes)[ids]
     sample = StoredCollection(store, after.domain, ids, sizes)
     figures: dict[str, Any] = {"tolerance": tolerance, "sample": len(ids), "failed_checks": []}
     if len(ids) < 2:

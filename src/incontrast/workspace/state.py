@@ -5,7 +5,7 @@
     idle ─▶ ingesting ─▶ ingested ─▶ trained ─▶ evaluated ─▶ switched ─▶ idle
                 └────────────┴──────────┴───────────┴─▶ discarding ─▶ idle
     idle ─▶ switched ─▶ idle        (rollback)
-    idle ─▶ forgetting ─▶ idle
+    idle ─▶ forgetting ─▶ idle      (or back to what was refused)
 
 ==========  ===========================================  ==========================================
 phase       durable                                      a restart
@@ -182,6 +182,14 @@ class Layout:
             tuple((first, end) for first, end in memory["skipped"]),
         )
 
+    def counts(self, number: int, store: Store) -> dict[str, int]:
+        """How many items the memory of a version has stored, and has seen."""
+        extent = self.extent(number)
+        columns = store.columns(extent.arrivals)
+        stored = extent.stored(columns, self.settings["learner"]["policy"].get("bytes"))
+        seen = extent.arrivals - int(extent.forgotten(columns).sum())
+        return {"kept": int(stored.sum()), "seen": seen}
+
 
 class StateMachine:
     """Moves a workspace from state to state, while its lock is held.
@@ -189,21 +197,13 @@ class StateMachine:
     Args:
         layout: The workspace.
         store: Its items, open for writing.
-        counts: Gives how many items the memory of a version has stored and has seen.
         notify: Called with a sentence about what was done.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        store: Store,
-        counts: Callable[[int], dict[str, int]],
-        notify: Notify | None = None,
-    ) -> None:
+    def __init__(self, layout: Layout, store: Store, notify: Notify | None = None) -> None:
         self.layout = layout
         self.versions = layout.versions
         self.store = store
-        self.counts = counts
         self.notify = notify or (lambda sentence: None)
         self.state = State()
 
@@ -256,15 +256,19 @@ class StateMachine:
 
     def ingesting(self, operation: dict[str, Any]) -> None:
         """New items begin to arrive; what was refused before is joined by them."""
-        joined = {"phase": self.state.phase, "operation": self.state.operation}
-        operation["joined"] = joined if self.state.refused else None
-        self.move("ingesting", operation=operation)
+        self.move("ingesting", operation={**operation, "joined": self._refused()})
+
+    def _refused(self) -> dict[str, Any]:
+        """The phase and operation to come back to: what was refused, or nothing."""
+        if self.state.refused:
+            return {"phase": self.state.phase, "operation": self.state.operation}
+        return {"phase": "idle", "operation": {}}
 
     def cancel_ingest(self) -> None:
         """Delete the items that had begun to arrive; what was refused before stays."""
         operation = self.state.operation
         self.store.drop_from(operation["first"] + operation["data"]["items"])
-        joined = operation["joined"] or {"phase": "idle", "operation": {}}
+        joined = operation["joined"]
         self.move(joined["phase"], operation=joined["operation"])
 
     def ingested(self, incoming: dict[str, Any], seconds: float) -> None:
@@ -290,9 +294,9 @@ class StateMachine:
 
     def _remove_superseded(self) -> None:
         """Delete the candidate that was refused, once new data have joined its own."""
-        joined = self.state.operation.get("joined")
+        joined = self.state.operation.get("joined", {}).get("operation")
         if self.state.phase != "ingesting" and joined:
-            self._remove_candidate(joined["operation"]["number"])
+            self._remove_candidate(joined["number"])
 
     def _remove_candidate(self, number: int) -> None:
         if self.versions.exists(number):
@@ -324,14 +328,8 @@ class StateMachine:
         """Make the candidate the current version, and delete what nobody needs any more."""
         operation = self.state.operation
         number, failed = operation["number"], operation["failed_checks"]
-        memory = self.versions.record(number)["memory"]
-        self.move(
-            "switched",
-            self.log("promote", despite=failed),
-            current=number,
-            last=number,
-            memory={"kept": memory["kept"], "seen": memory["seen"]},
-        )
+        event, memory = self.log("promote", despite=failed), self.layout.counts(number, self.store)
+        self.move("switched", event, current=number, last=number, memory=memory)
         self._finish()
         self.notify(f"version {number} is the current one")
 
@@ -377,7 +375,13 @@ class StateMachine:
             self.discard()
         event = self.layout.journal.event("rollback", version=to, before=before)
         operation = {"kind": "rollback", "number": to}
-        self.move("switched", event, current=to, memory=self.counts(to), operation=operation)
+        self.move(
+            "switched",
+            event,
+            current=to,
+            memory=self.layout.counts(to, self.store),
+            operation=operation,
+        )
         self._finish()
         return to
 
@@ -405,7 +409,8 @@ class StateMachine:
             items: How many of them are stored.
         """
         event = self.layout.journal.event("forgetting", ids=ids)
-        self.move("forgetting", event, operation={"ids": ids, "items": items})
+        operation = {"ids": ids, "items": items, "joined": self._refused()}
+        self.move("forgetting", event, operation=operation)
         self._forget()
 
     def _forget(self) -> None:
@@ -415,10 +420,11 @@ class StateMachine:
             # Reports show pictures of items; `incontrast report` writes them again.
             for page in self.layout.reports.glob("*.html"):
                 page.unlink()
-        event = self.layout.journal.event("forget", **operation)
+        ids, items, joined = (operation[name] for name in ("ids", "items", "joined"))
+        event = self.layout.journal.event("forget", ids=ids, items=items)
         current = self.state.current
-        memory = self.state.memory if current is None else self.counts(current)
-        self.move("idle", event, operation={}, memory=memory)
+        memory = self.state.memory if current is None else self.layout.counts(current, self.store)
+        self.move(joined["phase"], event, operation=joined["operation"], memory=memory)
 
     # Cleaning up ---------------------------------------------------------------------------------
 

@@ -9,13 +9,15 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from incontrast import saving, settings
 from incontrast._version import __version__
 from incontrast.learner import BudgetTooSmall, Learner
 from incontrast.memory import Store, StoredCollection, StoreError
-from incontrast.memory.columns import FORGOTTEN
+from incontrast.memory.columns import FORGOTTEN, PRESENT, Columns
 from incontrast.outcome import Outcome
 from incontrast.randomness import generator
 from incontrast.strategies import Strategy
@@ -362,11 +364,11 @@ class Update:
         self, operation: Operation, learner: Learner, store: Store, callback_errors: list[Exception]
     ) -> Outcome:
         """Train on what was ingested; the learner is the candidate then."""
-        first, count = operation["first"], operation["data"]["items"]
-        columns = store.columns(first + count)
-        keys, sizes = (torch.from_numpy(column[first:]) for column in columns[:2])
-        ids = torch.arange(first, first + count)
-        new = StoredCollection(store, learner.domain, ids, sizes, keys)
+        ids, columns = _new_items(operation, store)
+        if len(ids) == 0:
+            raise ValueError("all new items have been forgotten: there is nothing to train on")
+        keys, sizes = (torch.from_numpy(column[ids]) for column in columns[:2])
+        new = StoredCollection(store, learner.domain, torch.from_numpy(ids), sizes, keys)
         learner.evaluations_after = 2  # a candidate's checks take about as long as an outcome's
         before = None if operation["base"] is None else copy.copy(learner)
         with self.group.joint("train", operation, store):
@@ -411,8 +413,7 @@ class Update:
                 self._before,
                 self._after,
                 store,
-                first=operation["first"],
-                count=operation["data"]["items"],
+                new=torch.from_numpy(_new_items(operation, store)[0]),
                 outcome=self.versions.record(operation["number"])["outcome"],
                 tolerance=self.workspace.settings["tolerance"],
             )
@@ -430,6 +431,13 @@ def _watched(callback: ProgressCallback | None, errors: list[Exception]) -> list
             raise
 
     return [] if callback is None else [run]
+
+
+def _new_items(operation: Operation, store: Store) -> tuple[NDArray[np.int64], Columns]:
+    """(n,) ids of what was ingested and not forgotten since; what is known of all items."""
+    first = operation["first"]
+    columns = store.columns(first + operation["data"]["items"])
+    return first + (columns.states[first:] == PRESENT).nonzero()[0], columns
 
 
 def _same(data: NewData | None, operation: Operation) -> bool:

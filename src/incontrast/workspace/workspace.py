@@ -247,16 +247,8 @@ class Workspace(Layout):
                 message = f"{self.folder} cannot be written ({error.strerror})"
                 raise WorkspaceError(message) from error
             store = stack.enter_context(closing(Store.open(self.store_file)))
-            yield StateMachine(self, store, lambda number: self._counts(number, store), notify)
+            yield StateMachine(self, store, notify)
             store.fold()
-
-    def _counts(self, number: int, store: Store) -> dict[str, int]:
-        """How many items the memory of a version has stored, and has seen."""
-        extent = self.extent(number)
-        columns = store.columns(extent.arrivals)
-        stored = extent.stored(columns, self.settings["learner"]["policy"].get("bytes"))
-        seen = extent.arrivals - int(extent.forgotten(columns).sum())
-        return {"kept": int(stored.sum()), "seen": seen}
 
     def fit(
         self,
@@ -371,7 +363,7 @@ class Workspace(Layout):
         wanted = np.unique(np.fromiter(ids, np.int64))
         with self.writing("forget") as machine:
             machine.recover()
-            if machine.state.resumable:
+            if machine.state.resumable and not machine.state.refused:
                 raise Unfinished(
                     "an update is unfinished: run incontrast update to finish it, or "
                     "incontrast update --discard to drop it, then forget"
@@ -409,7 +401,7 @@ def _create(folder: Path, settings: dict[str, Any]) -> None:
         sweep(folder)
         created.versions.root.mkdir(exist_ok=True)
         with closing(Store.create(created.store_file)) as store:
-            machine = StateMachine(created, store, lambda number: {})
+            machine = StateMachine(created, store)
             machine.move("idle", created.journal.event("init", workspace=settings["id"]))
         write_json(folder / SETTINGS, settings)  # with it, the folder is a workspace
         (folder / CREATING).unlink()
