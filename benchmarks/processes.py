@@ -8,7 +8,7 @@ machine hits all three, and the second says what the machine has to give at that
 others use as well, two processes may not get two cores. The medians of the ratios are shown, and by
 processor time too, which other programs disturb less but which does not know of waiting. Before
 that, small and large sums over processes are timed: from these and the time of one process,
-``training/cost.py`` predicts the ratio.
+``benchmarks/cost_model.py`` predicts the ratio.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import NamedTuple
 import torch
 
 import incontrast as ic
-from benchmarks.cost_model import Link, Step, step_seconds
+from cost_model import Link, Step, step_seconds
 from incontrast.loss import Objective, increment_losses
 from incontrast.randomness import seeded
 from incontrast.training.collectives import all_reduce_
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import choose_engine
 from incontrast.training.loop import train
-from incontrast.training.optimizers import Average
+from incontrast.training.optimizers import ExponentialMovingAverage
 from incontrast.training.task import Increment, Task
 
 ITEMS = 256
@@ -96,7 +96,7 @@ def timed(case: Case, engine: Engine) -> Times:
                 raise StopIteration
 
     with suppress(StopIteration):
-        train(make_task(case.domain, engine), case.strategy, progress=mark)
+        train(make_task(case.domain, engine), case.strategy, callbacks=[mark])
     first, last = marks[0], marks[-1]
     return Times(*((b - a) / case.steps for a, b in zip(first, last, strict=True)))
 
@@ -120,11 +120,12 @@ def link(engine: Engine) -> Link:
 
 def common(case: Case, rounds: int = 5) -> float:
     """Seconds of what every process does for the whole batch: losses, optimiser, average."""
-    items = case.strategy.batch + case.strategy.old_batch_size
+    items = case.strategy.batch_size + case.strategy.old_batch_size
     task = make_task(case.domain, Engine("cpu"))
     width = Step.of(task.encoder, items=items).width
     parameters = list(task.encoder.parameters())
-    optimizer, average = torch.optim.Adam(parameters, fused=True), Average(parameters, 0.99)
+    optimizer = torch.optim.Adam(parameters, fused=True)
+    average = ExponentialMovingAverage(parameters, 0.99)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     taken = []
@@ -161,11 +162,11 @@ def work(rounds: int, chosen: str) -> None:
             continue
         rows = []
         for _ in range(rounds):
-            many.agree(0.0)
+            many.broadcast_float(0.0)
             single = timed(case, alone) if many.rank == 0 else Times(0.0, 0.0)
-            many.agree(0.0)
+            many.broadcast_float(0.0)
             apart = Times(*slowest(many, timed(case, alone)))
-            many.agree(0.0)
+            many.broadcast_float(0.0)
             shared = Times(*slowest(many, timed(case, many)))
             rows.append((single, apart, shared))
         if many.rank == 0:
@@ -180,7 +181,7 @@ def slowest(engine: Engine, times: Times) -> list[float]:
 
 
 def report(case: Case, rows: list[tuple[Times, Times, Times]], path: Link, processes: int) -> None:
-    items = case.strategy.batch + case.strategy.old_batch_size
+    items = case.strategy.batch_size + case.strategy.old_batch_size
     one, many = (statistics.median(row[i].clock for row in rows) for i in (0, 2))
     quiet = statistics.median(row[0].processor for row in rows)  # as on an idle machine
     step = Step.of(case.domain.encoder(), items=items)

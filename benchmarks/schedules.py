@@ -7,9 +7,9 @@
 
 Every variant of `ICL()` gets the same number of encoder passes: 40 over the new items. The target
 is retraining from scratch when its own stop rule ends it (200 epochs, or 50 without a new lowest
-loss): the true loss over X′ at or below it, on old and on new items apart within 2 %. Encoders and
-retrainings are kept in build/rates, one row per finished cell in benchmarks/results/rates.jsonl; a
-rerun skips what is there with the same settings. One thread.
+loss): the evaluation loss over X′ at or below it, on old and on new items apart within 2 %.
+Encoders and retrainings are kept in build/schedules, one row per finished run in
+benchmarks/results/schedules.jsonl; a rerun skips what is there with the same settings. One thread.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from incontrast.bench import trace
 
 import incontrast as ic
 import real_data
+from incontrast.compare.trace import trace
 from incontrast.evaluate import EvaluationLoss
 
-ROWS = Path(__file__).parent / "results" / "rates.jsonl"
-WORK = Path(__file__).parents[1] / "build" / "rates"
-SAMPLE = 512  # old and new items, each, on which the true loss is measured
+ROWS = Path(__file__).parent / "results" / "schedules.jsonl"
+WORK = Path(__file__).parents[1] / "build" / "schedules"
+SAMPLE = 512  # old and new items, each, on which the evaluation loss is measured
 EPOCHS = 40
 GRID = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
 STARTS = (1e-2, 1e-3, 1e-4, 1e-5)
 
 
-def variants(new: int) -> dict[str, ic.Strategy]:
-    """All that is compared; ``new`` items make an epoch."""
-    steps = EPOCHS * -(-new // ic.ICL().batch)
+def variants() -> dict[str, ic.Strategy]:
+    """All that is compared."""
 
-    def icl(rates: Any, **settings: Any) -> ic.ICL:
-        return ic.ICL(lr=rates, max_epochs=EPOCHS, **settings)
+    def icl(lr: Any, **settings: Any) -> ic.ICL:
+        return ic.ICL(lr=lr, max_epochs=EPOCHS, **settings)
 
     return {
-        **{f"fixed {rate:g}": icl(ic.Fixed(rate)) for rate in GRID},
+        **{f"fixed {lr:g}": icl(ic.Fixed(lr)) for lr in GRID},
         "2e-3, the default": icl(ic.ICL().lr),
         **{f"learned from {start:g}": icl(ic.Learned(start=start)) for start in STARTS},
-        "cosine from 3e-3": icl(ic.Cosine(3e-3, steps=steps)),
+        "cosine from 3e-3": icl(ic.Cosine(3e-3)),
         "Prodigy": icl(ic.Fixed(1.0), optimizer=ic.Prodigy()),
         "paper's agent": icl(ic.DDPG()),
     }
@@ -95,7 +94,7 @@ def run(names: list[str], seeds: list[int], only: str) -> None:
             domain, old, new = SETS[name](seed)
             learner, ceiling = prepared(name, seed, domain, old, new)
             done = {(row["set"], row["seed"], row["settings"]) for row in rows()}
-            for variant, strategy in variants(len(new)).items():
+            for variant, strategy in variants().items():
                 if only in variant and (name, seed, repr(strategy)) not in done:
                     print(
                         f"{time.strftime('%H:%M:%S')}  {name}, seed {seed}, {variant}", flush=True
@@ -164,7 +163,7 @@ def show() -> None:
         fixed = {v: cells[name, v] for v in (f"fixed {r:g}" for r in GRID) if (name, v) in cells}
         if not fixed:
             continue
-        for variant in variants(100):
+        for variant in variants():
             found = cells.get((name, variant), {})
             if found:
                 print(f"| {name} ({len(found)}) | {variant} | {line(found, fixed)} |")
@@ -242,7 +241,7 @@ def overhead() -> None:
             for rates in (ic.Fixed(1e-3), ic.Learned()):
                 strategy = ic.ICL(lr=rates, max_epochs=1000)
                 budget = ic.Budget(
-                    forward_passes=steps * 2 * (strategy.batch + strategy.old_batch_size)
+                    forward_passes=steps * 2 * (strategy.batch_size + strategy.old_batch_size)
                 )
                 twin = copy.deepcopy(learner)
                 outcome = twin.update(new, strategy=strategy, budget=budget)
@@ -250,7 +249,8 @@ def overhead() -> None:
             ratios.append(times[1] / times[0])
         middle = statistics.median(ratios)
         print(
-            f"{name}: {middle:.3f}× a step with a fixed rate ({min(ratios):.3f}–{max(ratios):.3f})"
+            f"{name}: {middle:.3f}× a step with a fixed learning rate "
+            f"({min(ratios):.3f}–{max(ratios):.3f})"
         )
 
 

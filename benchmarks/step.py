@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -43,18 +44,11 @@ def make_task(domain: ic.Domain, items: ic.Collection) -> Task:
 
 
 def one_step(task: Task, strategy: ic.Strategy) -> list[Any]:
-    """Take one step; the batches of views that it embedded."""
-    batches: list[Any] = []
-    original = task.embed
-
-    def remember(views: Any, **settings: Any) -> Any:
-        batches.append(views)
-        return original(views, **settings)
-
-    task.embed = remember  # type: ignore[method-assign]
-    next(iter(next(strategy.run(task))))
-    task.embed = original  # type: ignore[method-assign]
-    return batches
+    """The batches of views that one step embeds."""
+    batches = task.view_batches(strategy.sample(task))
+    meta = getattr(strategy, "meta", None)
+    supports = 0 if meta is None else meta.support_steps(task.growth_ratio)
+    return [batch.views for batch in islice(batches, 1 + supports)]
 
 
 def encoder_alone(task: Task, strategy: ic.Strategy, steps: int) -> Callable[[], float]:
@@ -93,7 +87,7 @@ def compare(name: str, task: Task, strategy: ic.Strategy, steps: int, rounds: in
 
 
 def compare_meta(name: str, task: Task, order: Literal[1, 2], steps: int) -> None:
-    batches = {"batch": 32, "old_batch_size": 32}
+    batches = {"batch_size": 32, "old_batch_size": 32}
     meta = whole_steps(task, ic.ICL(meta=ic.Meta(order=order, steps=SUPPORT), **batches), steps)
     plain = whole_steps(task, ic.ICL(**batches), steps * (SUPPORT + 1))
     plain(), meta()  # warm up

@@ -3,10 +3,10 @@
     python benchmarks/updates.py run [--sets digits-7/3 …] [--seeds 0 1 2 3 4]
     python benchmarks/updates.py show
 
-"As good" means: the true loss over X′ is at or below the one that retraining from scratch has when
-its own stop rule ends it (200 epochs, or 50 without a new lowest loss), and on old and on new items
-apart within 2 % of it. Measuring along the way costs no time on the clock. One row per finished
-cell is appended to benchmarks/results/updates.jsonl; a rerun skips what is there.
+"As good" means: the evaluation loss over X′ is at or below the one that retraining from scratch has
+when its own stop rule ends it (200 epochs, or 50 without a new lowest loss), and on old and on new
+items apart within 2 % of it. Measuring along the way costs no time on the clock. One row per
+finished run is appended to benchmarks/results/updates.jsonl; a rerun skips what is there.
 One thread, so that two runs side by side do not disturb each other. PROTEINS is in the grid of
 ``incontrast paper``.
 """
@@ -31,7 +31,7 @@ from incontrast.evaluate import EvaluationLoss
 
 ROWS = Path(__file__).parent / "results" / "updates.jsonl"
 WORK = Path(__file__).parents[1] / "build" / "updates"  # fitted learners, to go on from
-SAMPLE = 512  # old and new items, each, on which the true loss is measured
+SAMPLE = 512  # old and new items, each, on which the evaluation loss is measured
 SHARE = 0.2  # of retraining's time, after which a rival has had its chance
 FITTING = ic.Retrain()
 MANY = {"max_epochs": 100_000, "patience": None}

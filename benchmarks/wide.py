@@ -34,7 +34,7 @@ def hardly_trained() -> None:
         "bounded": ic.ICL(max_epochs=20),
         "free": ic.ICL(lr=ic.Fixed(2e-3), max_epochs=20),
     }
-    print("true loss over digits with three new classes, small encoder, medians of 3 seeds")
+    print("evaluation loss over digits with three new classes, small encoder, medians of 3 seeds")
     print(f"{'epochs of the first fit':<26}{'before':>8}{'bounded':>9}{'free':>8}")
     for epochs in (5, 20, 60):
         found: dict[str, list[float]] = {"before": [], "bounded": [], "free": []}
@@ -66,7 +66,7 @@ def resnet() -> None:
             traced = trace(learner, old, new, strategy, budget=budget, spacing=1.2)
             first, *rest = (point.loss.all for point in traced.points)
             losses[name].append((first, max(rest), rest[-1]))
-    print(f"true loss over {OLD} old and {NEW} new digits of 24 px, {STEPS} steps, {SEEDS} seeds")
+    print(f"evaluation loss, {OLD} old and {NEW} new digits of 24 px, {STEPS} steps, {SEEDS} seeds")
     print(f"{'rate':<32}{'before':>8}{'highest':>9}{'after':>8}   (medians)")
     for name, found in losses.items():
         before, highest, after = (statistics.median(column) for column in zip(*found, strict=True))

@@ -86,7 +86,7 @@ class Update:
                 task,
                 strategy,
                 budget=ic.Budget(forward_passes=2 * (old + new) * steps),
-                progress=watch,
+                callbacks=[watch],
             )
         except TrainingDiverged:
             curve.steps.append(curve.steps[-1] + every)
@@ -128,7 +128,7 @@ class Quadratic:
             rates.observe(loss(weights) * math.exp(noise * torch.randn((), generator=draws).item()))
             shake = torch.randn(16, generator=draws, dtype=torch.float64)
             gradient = curvature * weights + 0.2 * curvature.sqrt() * shake
-            weights = (weights - rates.next_lr() * gradient).clamp(-1e3, 1e3)
+            weights = (weights - rates.next_lr(step / steps) * gradient).clamp(-1e3, 1e3)
             mean.lerp_(weights, max(0.01, 1.0 / (step + 1)))
             if step % every == 0:
                 curve.steps.append(step)

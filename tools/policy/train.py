@@ -12,8 +12,8 @@
    gradient, held near imitation. The policy by imitation, with its critic, is what is written;
    docs/explanation/learning-rates.md says why.
 
-The reward of a decision is the fall of the logarithm of the true loss of the *averaged* weights,
-relative to what could be gained on the task.
+The reward of a decision is the fall of the logarithm of the evaluation loss of the *averaged*
+weights, relative to what could be gained on the task.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from incontrast.schedules.learned import (
     POLICY,
     WINDOW,
     Learned,
-    LearnedLearningRate,
+    LearnedRate,
 )
 from incontrast.schedules.schedule import ScheduleState
 from tasks import Curve, Quadratic, Update, updates
 
 STEPS = 480  # of an episode
 EVERY = 4  # steps per decision
-LOOKS = 16  # steps between two measurements of the true loss
+LOOKS = 16  # steps between two measurements of the evaluation loss
 GAIN = 0.1  # of log loss: the least that counts as what could be gained on a task
 
 
-class Recorded(LearnedLearningRate):
-    """LearningRate that follow another behaviour and remember states and actions."""
+class Recorded(LearnedRate):
+    """Learning rates that follow another behaviour and remember states and actions."""
 
     def __init__(
         self, networks: ScheduleState, start: float, hidden: float, behave: Callable[..., float]
@@ -60,20 +60,20 @@ class Recorded(LearnedLearningRate):
         self.hidden, self._behave = hidden, behave
         self.states: list[Tensor] = []
         self.actions: list[float] = []
-        self.tried: list[float] = []  # rates
+        self.tried: list[float] = []  # learning rates
 
     def _act(self, state: Tensor) -> float:
         action = min(max(self._behave(self, state), -1.0), 1.0)
         self.states.append(state)
         self.actions.append(action)
-        self.tried.append(self.rate)
+        self.tried.append(self.lr)
         return action
 
     def _reach(self) -> float:
         return FACTOR
 
-    def next_lr(self) -> float:
-        return min(self.rate * self.hidden, 0.3)
+    def next_lr(self, progress: float) -> float:
+        return min(self.lr * self.hidden, 0.3)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Episode:
     states: Tensor  # (n + 1, window, features)
     actions: Tensor  # (n + 1,)
     rates: Tensor  # (n + 1,) before each action, as the encoder feels them
-    losses: Tensor  # (n + 1,) log true loss of the averaged weights at each decision
+    losses: Tensor  # (n + 1,) log evaluation loss of the averaged weights at each decision
 
     @property
     def fall(self) -> float:
@@ -121,7 +121,7 @@ def wander(draws: Generator, middle: float) -> Callable[..., float]:
     noise = OrnsteinUhlenbeck(0.15, draws)
 
     def behave(rates: Recorded, state: Tensor) -> float:
-        away = target - math.log(rates.rate * rates.hidden)
+        away = target - math.log(rates.lr * rates.hidden)
         return away / math.log(FACTOR) + noise.sample()
 
     return behave
@@ -135,7 +135,7 @@ def knowing(best: float) -> Callable[..., float]:
     """Go straight to the best rate: what imitation aims at, and no policy can know."""
 
     def behave(rates: Recorded, state: Tensor) -> float:
-        return (best - math.log(rates.rate * rates.hidden)) / math.log(FACTOR)
+        return (best - math.log(rates.lr * rates.hidden)) / math.log(FACTOR)
 
     return behave
 
@@ -298,9 +298,9 @@ def main() -> None:
             say(f"{number} episodes")
     draws = Generator().manual_seed(arguments.episodes)
     best = best_rates(episodes)
-    for task, rate in sorted(best.items()):
-        if not task.startswith("quadratic"):
-            say(f"best rate of {task}: {math.exp(rate):.1e}")
+    for name, rate in sorted(best.items()):
+        if not name.startswith("quadratic"):
+            say(f"best learning rate of {name}: {math.exp(rate):.1e}")
 
     def lessons() -> tuple[Tensor, Tensor]:
         return (
