@@ -78,6 +78,9 @@ class Learner:
         seed: The same seed gives the same weights, bit by bit.
         device: ``"cpu"``, ``"cuda"``, ``"mps"``, …; None takes a CUDA device if there is one.
         precision: ``"bfloat16"`` runs the encoder under autocast.
+        micro_batch_size: Views that go through the encoder at a time, for batches beyond memory:
+            the loss still compares all items of a batch, and gradients are the same, for a second
+            forward pass. BatchNorm normalises within each part. None is a whole batch.
         fabric: A launched ``lightning_fabric.Fabric``, whose processes work together and which
             then decides device and precision. None takes the processes that ``torchrun`` has
             started, if it has. Every process makes the same calls with the same data.
@@ -104,6 +107,7 @@ class Learner:
         seed: int = 0,
         device: torch.device | str | None = None,
         precision: Precision = "float32",
+        micro_batch_size: int | None = None,
         fabric: Fabric | None = None,
     ) -> None:
         self.domain = domain
@@ -114,6 +118,13 @@ class Learner:
         self.objective = objective or Objective()
         self.seed = seed
         self.engine = choose_engine(device, precision, fabric)
+        if micro_batch_size is not None:
+            if micro_batch_size < 2 or self.engine.processes > 1:
+                raise ValueError(
+                    f"micro_batch_size must be at least 2, for a single process, got "
+                    f"{micro_batch_size} and {self.engine.processes} processes: they share batches"
+                )
+            self.engine.micro_batch_size = micro_batch_size
         self.memory = Memory(memory or KeepAll())
         self.version = 0
         """How many fits and updates have led to this encoder."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
 __all__ = ["Engine", "Precision"]
 
@@ -33,6 +35,8 @@ class Engine:
     """How many processes work together."""
     own: tuple[int, ...] = ()
     """What tells this process's draws apart where they must not be the others': dropout."""
+    micro_batch_size: int | None = None
+    """Views that go through an encoder at a time; None for all of a batch. See ``Learner``."""
 
     def __init__(
         self, device: torch.device | str | None = None, precision: Precision = "float32"
@@ -83,6 +87,22 @@ class Engine:
             batch: What it takes.
             parameters: Weights and buffers to use instead of its own.
         """
+        if self.micro_batch_size is None or len(batch) <= self.micro_batch_size:
+            return self._encode(encoder, batch, parameters)
+        count, parts = len(batch), -(-len(batch) // self.micro_batch_size)
+        ends = [count * number // parts for number in range(parts + 1)]
+        embeddings = [
+            # Computed again for its gradient, part by part: nothing is kept until then.
+            checkpoint(self._encode, encoder, batch[start:stop], parameters, use_reentrant=False)
+            if torch.is_grad_enabled()
+            else self._encode(encoder, batch[start:stop], parameters)
+            for start, stop in pairwise(ends)
+        ]
+        return torch.cat(embeddings)
+
+    def _encode(
+        self, encoder: nn.Module, batch: Any, parameters: dict[str, Tensor] | None
+    ) -> Tensor:
         with self.encoding():
             if parameters is None:
                 embeddings: Tensor = encoder(batch)
