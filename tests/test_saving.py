@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -284,14 +286,30 @@ def test_a_killed_process_leaves_a_learner(versions: Any, tmp_path: Path) -> Non
 
 
 def test_two_who_save_take_turns(versions: Any, tmp_path: Path) -> None:
-    for number, learner in enumerate(versions):
-        learner.save(tmp_path / f"{number}")
-    folders = [str(tmp_path / name) for name in ("0", "1", "model")]
-    with saving_again_and_again(*folders) as one, saving_again_and_again(*folders) as other:
-        for _ in range(20):
-            if (tmp_path / "model" / SETTINGS).exists():
-                loaded = ic.Learner.load(folders[2])
-                assert same(loaded, versions[loaded.version - 1])
-            time.sleep(0.01)
-        assert one.poll() is None
-        assert other.poll() is None
+    versions[0].save(tmp_path)
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # as one who is saving
+    other = threading.Thread(target=versions[1].save, args=(tmp_path,))
+    other.start()
+    other.join(0.3)
+    assert other.is_alive()
+    assert same(ic.Learner.load(tmp_path), versions[0])
+    os.close(handle)
+    other.join()
+    assert same(ic.Learner.load(tmp_path), versions[1])
+
+
+def test_who_loads_while_it_is_replaced_gets_the_new_one(
+    versions: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = versions
+    before.save(tmp_path)
+    read = saving._bytes
+
+    def late(file: Path) -> bytes:
+        monkeypatch.setattr(saving, "_bytes", read)
+        after.save(tmp_path)  # which removes the file
+        return read(file)
+
+    monkeypatch.setattr(saving, "_bytes", late)
+    assert same(ic.Learner.load(tmp_path), after)
