@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 import incontrast as ic
-from incontrast.data import json_graphs, read_source, tables
+from incontrast.data import json_graphs, read_source
 from incontrast.data.tu import tu
 from incontrast.domains.images.files import typical_image
 
@@ -107,7 +107,7 @@ def test_too_many_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_small_archive_of_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", np.zeros((1000, 1000)))
     assert (tmp_path / "a.npz").stat().st_size < 20_000
-    monkeypatch.setattr(tables, "LARGEST", 2**20)
+    monkeypatch.setattr("incontrast.data.npy.LARGEST", 2**20)
     refused(tmp_path / "a.npz", r"a\.npz.* holds 0\.0 GiB, more than the .* read into memory")
 
 
@@ -118,14 +118,14 @@ def test_a_small_parquet_of_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write_table(pyarrow.table({"a": np.zeros(1_000_000)}), tmp_path / "a.parquet")
     lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.zeros(1_000_000)), 100)
     write_table(pyarrow.table({"x": lists}), tmp_path / "x.parquet")
-    monkeypatch.setattr(tables, "LARGEST", 2**20)
+    monkeypatch.setattr("incontrast.data.npy.LARGEST", 2**20)
     refused(tmp_path / "a.parquet", "read into memory: save its rows as .npy, which stays on disk")
     refused(tmp_path / "x.parquet", "read into memory")
 
 
 def test_a_long_text_of_short_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.csv").write_text("0,0\n" * 1000)
-    monkeypatch.setattr(tables, "LARGEST", 10_000)
+    monkeypatch.setattr("incontrast.data.npy.LARGEST", 10_000)
     refused(tmp_path / "a.csv", "read into memory")
 
 

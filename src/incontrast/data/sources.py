@@ -13,21 +13,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from incontrast.data.json_graphs import json_graphs
 from incontrast.data.labelled import Labelled
-from incontrast.data.tables import TABLES, StoredRows, read_table
+from incontrast.data.npy import StoredRows
+from incontrast.data.tables import TABLES, read_table
 from incontrast.data.tu import tu
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.graphs.domain import Graphs
 from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.domain import Images, Network
 from incontrast.domains.images.files import (
-    decode_files,
+    Skipped,
     find_images,
     is_image,
     printable,
+    readable_images,
     typical_image,
 )
 from incontrast.domains.vectors import Vectors
@@ -40,13 +41,6 @@ Kind = Literal["images", "vectors", "graphs"]
 
 CHUNK_BYTES = 8 * 2**20  # of pixels that are decoded at a time
 CHUNK = 4096  # items of other kinds that are taken at a time
-
-
-class Skipped(NamedTuple):
-    """A file that was left out."""
-
-    file: str
-    reason: str
 
 
 class Chunk(NamedTuple):
@@ -292,38 +286,6 @@ def _tu_set(folder: Path) -> tuple[Path, str] | None:
                 if (place / f"{name}_graph_indicator.txt").is_file():
                     return place, name
     return None
-
-
-def readable_images(
-    files: Sequence[str], *, size: int, channels: int, strict: bool = False, keep: bool = True
-) -> tuple[Tensor, tuple[Skipped, ...]]:
-    """The pixels of those files that can be read, and the others with the reason.
-
-    Args:
-        files: Paths.
-        size: Side in pixels that images are brought to.
-        channels: 1 or 3.
-        strict: Refuse a file that cannot be read.
-        keep: Without it the pixels are thrown away again: files are only tried.
-
-    Returns:
-        (n, channels, size, size) uint8 of the readable ones in order, and what was left out.
-    """
-    pixels = torch.empty(len(files) if keep else 0, channels, size, size, dtype=torch.uint8)
-
-    def put(place: int, image: NDArray[np.uint8]) -> None:
-        if keep:
-            pixels.numpy()[place] = image
-
-    reasons = decode_files(files, put, size=size, channels=channels)
-    skipped = tuple(
-        Skipped(file, reason) for file, reason in zip(files, reasons, strict=True) if reason
-    )
-    if skipped and strict:
-        raise ValueError(skipped[0].reason)
-    if skipped and keep:
-        pixels = pixels[torch.tensor([reason is None for reason in reasons])]
-    return pixels, skipped
 
 
 def rows_at_once(domain: Domain) -> int:

@@ -11,53 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
-from torch import Tensor
 
 from incontrast.data.labelled import Labelled
+from incontrast.data.npy import check_size, read_npy
 
-__all__ = ["LARGEST", "TABLES", "StoredRows", "Table", "arrays", "read_table"]
+__all__ = ["TABLES", "Table", "arrays", "read_table"]
 
 TABLES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
-LARGEST = 2 * 2**30
-"""Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
 NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
 ROWS = 65536  # looked at together
 LONGEST_LINE = 2**24
 
 RawTable = tuple[NDArray[Any], Sequence[str], dict[str, NDArray[Any]]]
-
-
-class StoredRows:
-    """The rows of a .npy file, which stay on disk until they are asked for.
-
-    They are read and not mapped: a file that shrinks under a memory map ends the process.
-    """
-
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int):
-        self.path, self.shape, self.dtype, self.offset = path, shape, dtype, offset
-        self.ndim = len(shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, part: slice) -> NDArray[Any]:
-        start, stop, _ = part.indices(len(self))
-        width = self.shape[1]
-        place = self.offset + start * width * self.dtype.itemsize
-        count = (stop - start) * width
-        values = np.fromfile(self.path, self.dtype, count, offset=place)
-        if len(values) != count:
-            raise ValueError(f"{self.path} was shortened while it was read: run it again")
-        return values.reshape(-1, width)
-
-    def select(self, indices: Tensor) -> NDArray[Any]:
-        """These rows, in this order."""
-        return np.concatenate([self[index : index + 1] for index in indices.tolist()])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return self[:].astype(dtype or self.dtype, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +99,7 @@ def read_table(
             raise ValueError(
                 f"{path} holds one array and no column {name!r}: use .npz, .csv or .parquet"
             )
-        rows: Any = _stored(path)
+        rows: Any = read_npy(path)
         _check(rows, path)
         return Table(rows)
     read = {".npz": _read_npz, ".parquet": _read_parquet}.get(kind, _read_text)
@@ -152,40 +118,13 @@ def read_table(
     return Table(rows, tuple(features), None if label is None else beside[label], ids)
 
 
-def _stored(path: Path) -> StoredRows | NDArray[Any]:
-    try:
-        with path.open("rb") as file:
-            if file.read(6) != npy.MAGIC_PREFIX:
-                raise ValueError("it is no .npy file")
-            file.seek(0)
-            version = npy.read_magic(file)
-            header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, by_column, dtype = header(file)
-            if dtype.hasobject:
-                raise ValueError(
-                    "it holds Python objects, which could run code and are never loaded; "
-                    "save an array of numbers"
-                )
-            size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object))
-            if min(shape, default=0) < 0 or path.stat().st_size - file.tell() < size:
-                raise ValueError(f"it ends before the {size} bytes that its header tells")
-            if len(shape) == 2 and size and not by_column:
-                return StoredRows(path, shape, dtype, file.tell())
-            _check_size(size, path)
-            file.seek(0)
-            whole: NDArray[Any] = np.load(file, allow_pickle=False)
-            return whole
-    except Exception as error:  # damaged headers make NumPy raise nearly anything
-        raise ValueError(f"{path} cannot be read: {error}") from error
-
-
 def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
     if columns is not None:
         raise ValueError(f"{path} has no names of columns to choose from: use .csv or .parquet")
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
-        _check_size(size, path)
+        check_size(size, path)
         with np.load(path, allow_pickle=False) as content:
             members: dict[str, Any] = {name: content[name] for name in content.files}
     except Exception as error:  # damaged archives and headers make NumPy raise nearly anything
@@ -207,7 +146,7 @@ def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Ra
 
 def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
     first, delimiter = _first_line(path)
-    _check_size(8 * _count_values(path, delimiter), path)
+    check_size(8 * _count_values(path, delimiter), path)
     counted = [text for text in first if text != ""] == [str(i) for i in range(len(first))]
     # A line 0, 1, 2, … is what pandas writes above columns without names.
     named = not any(map(_is_number, first)) or (counted and len(first) > 1)
@@ -273,7 +212,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -
                 for group in groups
                 for column in range(group.num_columns)
             )
-            _check_size(8 * values, path)
+            check_size(8 * values, path)
             chosen = [names[column] for column in _features(path, names, columns, asked)]
             table = file.read(columns=list(dict.fromkeys([*chosen, *asked])))
             features = [table.column(name).to_numpy() for name in chosen]
@@ -346,14 +285,6 @@ def _check(rows: Any, path: Path) -> None:
                 f"{path} must hold finite numbers, got nan or infinite in row "
                 f"{start + int(finite.argmin())} (counted from 0): fix or remove it"
             )
-
-
-def _check_size(size: int, path: Path) -> None:
-    if size > LARGEST:
-        raise ValueError(
-            f"{path} holds {size / 2**30:.1f} GiB, more than the {LARGEST / 2**30:.0f} GiB that "
-            "are read into memory: save its rows as .npy, which stays on disk, or divide it"
-        )
 
 
 def _is_number(text: str) -> bool:

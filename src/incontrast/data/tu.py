@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incontrast.data.labelled import Labelled
-from incontrast.data.tables import LARGEST
+from incontrast.data.npy import LARGEST
 from incontrast.domains.graphs.reading import checked_graphs
 
 __all__ = ["tu"]

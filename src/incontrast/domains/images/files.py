@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+from torch import Tensor
 
 __all__ = [
-    "FORMATS",
+    "Skipped",
     "Typical",
     "check_headers",
     "decode_files",
@@ -21,6 +23,7 @@ __all__ = [
     "fit",
     "is_image",
     "printable",
+    "readable_images",
     "typical_image",
 ]
 
@@ -32,6 +35,13 @@ LARGEST = 224  # pixels that a side has at most unless it is asked for
 SMALLEST = 8
 
 _R = TypeVar("_R")
+
+
+class Skipped(NamedTuple):
+    """A file that was left out."""
+
+    file: str
+    reason: str
 
 
 class Typical(NamedTuple):
@@ -126,6 +136,38 @@ def decode_files(
         return _opened(paths[number], lambda image: use(number, _decoded(image, size, channels)))
 
     return _in_threads(read, len(paths))
+
+
+def readable_images(
+    files: Sequence[str], *, size: int, channels: int, strict: bool = False, keep: bool = True
+) -> tuple[Tensor, tuple[Skipped, ...]]:
+    """The pixels of those files that can be read, and the others with the reason.
+
+    Args:
+        files: Paths.
+        size: Side in pixels that images are brought to.
+        channels: 1 or 3.
+        strict: Refuse a file that cannot be read.
+        keep: Without it the pixels are thrown away again: files are only tried.
+
+    Returns:
+        (n, channels, size, size) uint8 of the readable ones in order, and what was left out.
+    """
+    pixels = torch.empty(len(files) if keep else 0, channels, size, size, dtype=torch.uint8)
+
+    def put(place: int, image: NDArray[np.uint8]) -> None:
+        if keep:
+            pixels.numpy()[place] = image
+
+    reasons = decode_files(files, put, size=size, channels=channels)
+    skipped = tuple(
+        Skipped(file, reason) for file, reason in zip(files, reasons, strict=True) if reason
+    )
+    if skipped and strict:
+        raise ValueError(skipped[0].reason)
+    if skipped and keep:
+        pixels = pixels[torch.tensor([reason is None for reason in reasons])]
+    return pixels, skipped
 
 
 def check_headers(paths: Sequence[str]) -> list[str | None]:
