@@ -361,6 +361,8 @@ def inputs(folder: Path) -> dict[str, Callable[[Path], object]]:
         for file in sorted(folder.iterdir())
         if file.suffix not in (".txt", ".tsv") and file.name != "b.csv"
     }
+    if "b.parquet" in readers:
+        readers["b.parquet"] = lambda path: read_source(path, id="name", label="label")
     for kind in ("A", "graph_indicator", "graph_labels", "node_labels"):
         readers[f"T_{kind}.txt"] = lambda path: tu(path.parent, "T")
     return readers
