@@ -132,9 +132,12 @@ def test_a_limited_memory_on_disk(tmp_path: Path, blobs, policy) -> None:
 def test_only_so_many_versions_are_kept(tmp_path: Path, blobs) -> None:
     workspace = Workspace.create(tmp_path / "space", learner(), keep=2)
     workspace.fit(blobs(60))
+    workspace.reports.mkdir()
     for seed in (1, 2, 3):
+        workspace.report_file(seed).touch()
         workspace.update(blobs(10, seed=seed))
     assert workspace.versions.numbers() == [3, 4]
+    assert [page.name for page in workspace.reports.iterdir()] == ["version-3.html"]
     with pytest.raises(WorkspaceError, match="there is no version 1: there are 3, 4"):
         workspace.rollback(to=1)
 
