@@ -314,7 +314,8 @@ class StateMachine:
         outcome = self.versions.record(self.state.operation["number"])["outcome"]
         shown = ("strategy", "from_scratch", "epochs", "steps", "forward_passes", "stopped")
         figures = {key: outcome[key] for key in shown} | {"training_seconds": outcome["seconds"]}
-        self.move("trained", self.log("train", **figures, **about))
+        operation = {**self.state.operation, "failed_checks": []}
+        self.move("trained", self.log("train", **figures, **about), operation=operation)
 
     def evaluated(self, evaluation: dict[str, Any], seconds: float) -> None:
         """The candidate passed its checks or did not."""
