@@ -29,7 +29,7 @@ from incontrast.schedules import ScheduleState, as_schedule
 from incontrast.strategies import ICL, Retrain, Strategy
 from incontrast.training.calibration import CALIBRATED, calibrate
 from incontrast.training.engine import Precision
-from incontrast.training.fabric import choose_engine, facts
+from incontrast.training.fabric import choose_engine, digest_of_all, facts
 from incontrast.training.loop import check_budget, train
 from incontrast.training.progress import Budget, ProgressCallback, Run
 from incontrast.training.resume import TrainingFile, identity
@@ -254,9 +254,15 @@ class Learner:
             raise
         file = None
         if checkpoint is not None:
-            about = facts(self.seed, version, domain, increment, strategy)
             same = identity(
-                encoder, about, self.objective, self.engine.precision, budget.forward_passes
+                encoder,
+                schedule_state,
+                facts(self.seed, version, domain, increment, strategy),
+                digest_of_all(domain, increment.old),
+                digest_of_all(domain, increment.new),
+                self.objective,
+                self.engine.precision,
+                budget.forward_passes,
             )
             file = TrainingFile(Path(checkpoint), same)
         run = train(

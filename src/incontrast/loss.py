@@ -206,6 +206,10 @@ def increment_losses(
     """
     check_growth_ratio(growth_ratio)
     k, new = objective.negatives, len(first) - old
+    if old < 2 or new < 1:
+        raise ValueError(
+            f"a batch must have at least 2 old items and 1 new one, got {old} and {new}"
+        )
     logits = similarities(first, second, objective)
     weights = logits.new_empty(old + new, old + new)
     weights[:old, :old] = _log(k * (1.0 - growth_ratio) / (old - 1))

@@ -58,7 +58,7 @@ def graphs(wide: bool) -> tuple[ic.Domain, Any]:
 
 
 DATA = {"vectors": vectors, "images": images, "graphs": graphs}
-JOINT = ic.ICL(batch_size=11, old_batch_size=10, max_epochs=5, optimizer=ic.Adam())
+JOINT = ic.ICL(batch_size=11, old_batch_size=10, max_epochs=5, epoch_steps=1, optimizer=ic.Adam())
 STRATEGIES: dict[str, ic.Strategy] = {
     "NCE-I": ic.WarmStart(batch_size=21, max_epochs=5),
     "ICL, retention 0": replace(JOINT, retention=0.0),

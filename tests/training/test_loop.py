@@ -17,6 +17,7 @@ from incontrast import (
     Adam,
     Budget,
     Fixed,
+    NoUpdate,
     Retrain,
     Strategy,
     TensorCollection,
@@ -28,7 +29,7 @@ from incontrast.randomness import seeded
 from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict
 from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Engine
-from incontrast.training.loop import Training, train
+from incontrast.training.loop import Training, _Losses, train
 from incontrast.training.optimizers import ExponentialMovingAverage
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch
 
@@ -110,7 +111,11 @@ def test_a_loss_that_is_not_finite_stops_training(blobs, value: float) -> None:
 
 
 def test_a_diverging_loss_stops_training(blobs) -> None:
+    updated = task(blobs(8))
+    updated.before = updated.encoder
     with pytest.raises(TrainingDiverged, match="rose to 9 in epoch 2, beyond 2: lower"):
+        train(updated, scripted(1.0, 9.0))
+    with pytest.raises(TrainingDiverged, match=r"rose to 9 in epoch 2, beyond 4\.47: lower"):
         train(task(blobs(8)), scripted(1.0, 9.0))
 
 
@@ -325,3 +330,19 @@ def test_layers_of_an_update_are_capped(blobs) -> None:
 
     assert capped(Adam()) == 0
     assert capped(Adam(max_relative_update=1 / 8)) == 3  # the layers of the encoder
+
+
+def test_a_first_loss_that_is_low_by_luck_does_not_end_a_fit() -> None:
+    losses = _Losses(Engine("cpu"), least_bound=math.log(32) + 1.0)
+    for value in (0.5, 3.0, 3.2):
+        losses.add(torch.tensor(value))
+    assert losses.end_epoch(1) == pytest.approx(6.7 / 3)
+    losses.add(torch.tensor(4.6))
+    with pytest.raises(TrainingDiverged, match=r"rose to 4\.6"):
+        losses.end_epoch(2)
+
+
+def test_a_frozen_encoder_can_be_left_as_it_is(blobs) -> None:
+    frozen = task(blobs(64))
+    frozen.encoder.requires_grad_(False)
+    assert train(frozen, NoUpdate()).stopped == "nothing to do"

@@ -234,3 +234,65 @@ def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch) -> None:
     assert not file.due(engine, 3)
     now = 63.0 + 150.0
     assert file.due(engine, 4)
+
+
+def test_other_data_of_the_same_size_start_over(blobs, tmp_path, every_step, caplog) -> None:
+    straight, broken, file = fitted(blobs), fitted(blobs), tmp_path / "training"
+    first, second = blobs(60, seed=1), blobs(60, seed=1)
+    second[7] += 1.0  # not one of those that several processes compare
+    straight.update(second, strategy=ic.ICL(max_epochs=1))
+    with pytest.raises(Interrupted):
+        broken.update(
+            first, strategy=ic.ICL(max_epochs=1), callbacks=[Interrupt(3)], checkpoint=file
+        )
+    with caplog.at_level(logging.INFO, "incontrast"):
+        broken.update(second, strategy=ic.ICL(max_epochs=1), checkpoint=file)
+    assert "is of another run" in caplog.text
+    assert_equal(straight, broken)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(ic.WarmStart):
+    """Keeps state of its own: a tensor, a list and a module."""
+
+    def loss(self, task, batch, first, second) -> Tensor:
+        mean = task.once("mean", lambda: torch.zeros(()))
+        steps: list[int] = task.once("steps", list)
+        norm = task.once("norm", lambda: nn.BatchNorm1d(8, affine=False))
+        mean += 0.1
+        steps.append(len(steps))
+        norm(first.detach())
+        weight = 1.0 + 0.01 * (mean + len(steps) + norm.running_mean.abs().sum())
+        return super().loss(task, batch, first, second) * weight
+
+
+def test_what_a_strategy_keeps_for_itself_is_resumed(blobs, tmp_path, every_step) -> None:
+    straight, broken, file = fitted(blobs), fitted(blobs), tmp_path / "training"
+    strategy = Counting(max_epochs=2, optimizer=lambda p: torch.optim.SGD(p))
+    straight.update(blobs(60), strategy=strategy)
+    with pytest.raises(Interrupted):
+        broken.update(blobs(60), strategy=strategy, callbacks=[Interrupt(6)], checkpoint=file)
+    # As after a restart, when a function of one's own has another address.
+    strategy = Counting(max_epochs=2, optimizer=lambda p: torch.optim.SGD(p))
+    steps: list[int] = []
+    broken.update(
+        blobs(60),
+        strategy=strategy,
+        checkpoint=file,
+        callbacks=[lambda progress: steps.append(progress.steps)],
+    )
+    assert min(steps) == 6
+    assert_equal(straight, broken)
+
+
+def test_another_number_of_processes_resumes_with_other_draws(
+    blobs, tmp_path, every_step, caplog, monkeypatch
+) -> None:
+    broken, file = fitted(blobs), tmp_path / "training"
+    monkeypatch.setattr(Engine, "gather_objects", lambda self, value: [value, value])
+    with pytest.raises(Interrupted):
+        broken.update(
+            blobs(60), strategy=ic.ICL(max_epochs=1), callbacks=[Interrupt(3)], checkpoint=file
+        )
+    broken.update(blobs(60), strategy=ic.ICL(max_epochs=1), checkpoint=file)
+    assert "interrupted with 2 processes and resumes with 1" in caplog.text

@@ -118,6 +118,10 @@ class ArgumentDomain(Domain):
             )
         return module
 
+    @property
+    def views_draw_globally(self) -> bool:  # type: ignore[override]
+        return isinstance(self._given("views"), nn.Module)
+
     def _given_views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
         given, batch = self._given("views"), self.before_views(batch)
 

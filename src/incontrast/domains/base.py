@@ -174,6 +174,9 @@ class Domain(ABC):
     Domains hold configuration only and are never changed by what they see.
     """
 
+    views_draw_globally: bool = False
+    """Whether views draw from torch's own generators, as modules do: then never in a thread, where
+    dropout would draw from them at the same time."""
     views_on_cpu: ClassVar[bool] = False
     """Whether views are made on the CPU and moved to the encoder's device afterwards.
 

@@ -31,7 +31,7 @@ class Distill(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weight < 0.0:
+        if not self.weight >= 0.0:
             raise ValueError(f"weight must not be negative, got {self.weight}")
 
     def epoch_items(self, increment: Increment) -> int:

@@ -12,8 +12,9 @@ class Emphasis:
     """The weight of new items in a step's loss; old ones have the rest.
 
     Old items begin at their optimum, new ones do not. With weight α the gradient of a few new
-    items drowns in the noise of the old ones'. The weight comes down to α before the run ends, so
-    that the last part of an update minimises exactly retraining's objective.
+    items drowns in the noise of the old ones'. The weight comes down to α before the run ends: the
+    last steps minimise exactly retraining's objective. Averaged weights lag behind: in a run of a
+    few hundred steps most of their weight is on steps of before.
 
     Args:
         start: The weight that new items begin with, where it is more than α.

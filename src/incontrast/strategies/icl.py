@@ -64,7 +64,7 @@ class ICL(Strategy):
                 f"old_batch_size must be at least 2, got {self.old_batch_size}: "
                 "old items are each other's negatives"
             )
-        if self.retention < 0.0:
+        if not self.retention >= 0.0:
             raise ValueError(
                 f"retention must not be negative, got {self.retention}: "
                 "1 is retraining's loss on old items, 0 the paper's"
@@ -136,6 +136,8 @@ class ICL(Strategy):
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
         """Every new item, each batch with old ones; with ``meta``, a query, then supports."""
+        if task.increment.seen == 0:
+            raise ValueError("ICL updates an encoder, and there is none yet: fit with Retrain()")
         if task.increment.stored < 2:
             raise ValueError(
                 f"ICL needs at least 2 old items in memory, got {task.increment.stored}: "

@@ -18,6 +18,7 @@ from incontrast.training.task import (
     Task,
     ViewBatch,
     joint_epoch,
+    joint_items,
     new_epoch,
 )
 
@@ -71,7 +72,7 @@ class Strategy(ABC):
             raise ValueError(
                 f"ema_decay must be in [0, 1), got {self.ema_decay}: 0 averages nothing"
             )
-        if self.ema_leaning < 1.0:
+        if not self.ema_leaning >= 1.0:
             raise ValueError(
                 f"ema_leaning must be at least 1, got {self.ema_leaning}: 1 is the plain mean"
             )
@@ -139,6 +140,9 @@ class FineTune(Strategy):
 @dataclass(frozen=True, kw_only=True)
 class WarmStart(Strategy):
     """Retraining's loss over X′ from the current weights: the strong rival."""
+
+    def epoch_items(self, increment: Increment) -> int:
+        return joint_items(increment, self.batch_size)
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
         return joint_epoch(task.increment, self.batch_size, task.draws)

@@ -108,7 +108,8 @@ class Engine:
                 embeddings: Tensor = encoder(batch)
             else:
                 embeddings = functional_call(encoder, parameters, (batch,))
-        return embeddings.float() if embeddings.dtype == torch.bfloat16 else embeddings
+        narrow = embeddings.dtype in (torch.bfloat16, torch.float16)
+        return embeddings.float() if narrow else embeddings
 
     def embed_pair(
         self, encoder: nn.Module, views: Any, parameters: dict[str, Tensor] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -34,12 +35,21 @@ from incontrast.training.task import Increment
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["TIMEOUT", "FabricEngine", "choose_engine", "facts", "share_of", "time_out"]
+__all__ = [
+    "TIMEOUT",
+    "FabricEngine",
+    "choose_engine",
+    "digest_of_all",
+    "facts",
+    "share_of",
+    "time_out",
+]
 
 T = TypeVar("T")
 
 TIMEOUT = "INCONTRAST_TIMEOUT"  # environment: seconds after which a silent process counts as lost
 DEFAULT_TIMEOUT = 600.0
+DIGESTED_AT_ONCE = 4096  # items whose bytes are in memory while all are digested
 DIGESTED = 16  # old and new items, each, that processes compare before they work together
 PRECISIONS: dict[str, Precision] = {"32-true": "float32", "bf16-mixed": "bfloat16"}
 
@@ -238,11 +248,12 @@ def time_out() -> float:
 def facts(
     seed: int, version: int, domain: Domain, increment: Increment, strategy: object
 ) -> dict[str, Any]:
-    """What all processes must agree on before they train together."""
+    """What all processes must agree on before they train together, and a run is known by."""
     return {
         "seed": seed,
         "version": version,
-        "strategy": repr(strategy),
+        "domain": _described(domain),
+        "strategy": _described(strategy),
         "the number of items seen": increment.seen,
         "the number of old items": increment.stored,
         "the number of new items": increment.new_count,
@@ -251,11 +262,31 @@ def facts(
     }
 
 
+def _described(settings: object) -> str:
+    """Settings as text; functions of one's own without the address, which differs every time."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(settings))
+
+
+def digest_of_all(domain: Domain, items: Collection | None) -> str:
+    """All items as one short text."""
+    digest = hashlib.blake2b(digest_size=16)
+    count = 0 if items is None else len(items)
+    for start in range(0, count, DIGESTED_AT_ONCE):
+        indices = torch.arange(start, min(start + DIGESTED_AT_ONCE, count))
+        if isinstance(items, StoredCollection):  # which never changes what an id stands for
+            digest.update(items.ids[indices].numpy().tobytes())
+        elif items is not None:
+            digest.update(b"".join(domain.pack(items, indices)))
+    return digest.hexdigest()
+
+
 def _digest(domain: Domain, items: Collection | None) -> str:
     """A few items as one short text: other data, or the same in another order, have another."""
     if items is None:
         return "nothing"
-    chosen = torch.linspace(0, len(items) - 1, min(len(items), DIGESTED)).long()
+    chosen = torch.linspace(
+        0, len(items) - 1, min(len(items), DIGESTED), dtype=torch.float64
+    ).long()
     if isinstance(items, StoredCollection):
         packed = items.store.read(items.ids[chosen].tolist())
     else:

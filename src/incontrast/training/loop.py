@@ -79,6 +79,9 @@ def train(
         TrainingDiverged: The loss was not finite or rose out of bounds. The encoder is then in no
             useful state.
     """
+    if strategy.epoch_items(task.increment) == 0:
+        task.encoder.eval()
+        return Run((), 0, 0, 0.0, "nothing to do", 0, {})
     with seeded(task.seed, "modules", *task.engine.own, device=task.engine.device):
         run = Training(task, strategy, check_budget(budget), callbacks, schedule_state, file).run()
     for callback in callbacks:
@@ -99,11 +102,12 @@ class Training:
         schedule_state: ScheduleState | None,
         file: TrainingFile | None,
     ) -> None:
+        self.start = time.perf_counter()  # moved on by what callbacks take
         self.task, self.strategy, self.budget, self.callbacks = task, strategy, budget, callbacks
         self.file = file
         self.saved = None if file is None else file.read(task.engine)
         if file is not None:
-            task.record({} if self.saved is None else self.saved["schedules"])
+            task.record(*(self.saved[key] if self.saved else {} for key in ("schedules", "once")))
         self.parameters = [p for p in task.encoder.parameters() if p.requires_grad]
         self.optimizer = strategy.optimizer(self.parameters)
         share = getattr(strategy.optimizer, "max_relative_update", None)
@@ -112,17 +116,18 @@ class Training:
             self.parameters, strategy.ema_decay, strategy.ema_leaning
         )
         self.schedule = task.learning_rate(strategy.lr, "schedule", schedule_state)
-        self.losses = _Losses(task.engine)
+        first = task.before is None or strategy.from_scratch
+        collapsed = math.log(1 + task.objective.negatives)
+        self.losses = _Losses(task.engine, least_bound=collapsed + 1.0 if first else 0.0)
         self.passes_per_epoch = 2 * strategy.epoch_items(task.increment)
         self.steps, self.rollbacks, self.lr = 0, 0, math.nan
         self.batches = 0  # of the epoch under way that were taken
         self.history: list[Epoch] = []
         self.best: list[Tensor] = []  # the weights of the best epoch, where none are averaged
-        self.start = time.perf_counter()  # moved on by what callbacks take
 
     def run(self) -> Run:
         task = self.task
-        stopped: Stop | None = None if self.passes_per_epoch else "nothing to do"
+        stopped: Stop | None = None
         train_mode(task.encoder)
         batches = None if self.saved is None else self.resumed(self.saved)
         while stopped is None:
@@ -268,7 +273,7 @@ class Training:
         return any(answer is False for answer in answers)
 
     def snapshot(self) -> nn.Module:
-        """The encoder that training would give if it ended here."""
+        """The encoder as it is here, with averaged weights where weights are averaged."""
         twin = copy.deepcopy(self.task.encoder)
         self.ema.apply([p for p in twin.parameters() if p.requires_grad])
         with seeded(self.task.seed, "snapshot", device=self.task.engine.device):
@@ -281,9 +286,11 @@ class _Losses:
 
     Args:
         engine: All processes go by the first one's losses.
+        least_bound: No mean loss up to this is out of bounds: training from scratch may begin
+            with a batch whose loss is low by luck.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, least_bound: float = 0.0) -> None:
         self.added = 0  # steps of the run, those that were rolled back too
         self.best = math.inf  # lowest mean of an epoch
         self.waited = 0  # epochs since then
@@ -291,7 +298,8 @@ class _Losses:
         self._read: list[float] = []  # of this epoch
         self._unread: list[Tensor] = []
         self._checkpoint = 0  # how many of them were read at the last checkpoint
-        self._bound = math.nan
+        self._checked = 0  # how many of them are known to be finite
+        self._least_bound, self._bound = least_bound, math.nan
 
     def add(self, loss: Tensor) -> None:
         self.added += 1
@@ -307,16 +315,17 @@ class _Losses:
     def check(self) -> None:
         """Raise if a loss is not finite."""
         self._flush()
-        for value in self._read:
+        for value in self._read[self._checked :]:
             if not math.isfinite(value):
                 raise TrainingDiverged(
                     f"the loss became {value}: look for extreme values in the data, "
                     "or lower the learning rate"
                 )
+        self._checked = len(self._read)
         if math.isnan(self._bound) and self._read:
             # From here on a loss is no longer that of training. A collapsed encoder has
             # log(1 + K), far above this where training began from good weights.
-            self._bound = self._read[0] + max(1.0, abs(self._read[0]))
+            self._bound = max(self._read[0] + max(1.0, abs(self._read[0])), self._least_bound)
 
     def checkpoint(self) -> None:
         """Remember where the epoch is."""
@@ -325,6 +334,7 @@ class _Losses:
     def rollback(self) -> None:
         """Drop the losses since the last checkpoint."""
         del self._read[self._checkpoint :]
+        self._checked = min(self._checked, self._checkpoint)
 
     def end_epoch(self, number: int) -> float:
         """The mean over the epoch's steps; the next epoch begins.
@@ -340,7 +350,7 @@ class _Losses:
                 "lower the learning rate"
             )
         self.best, self.waited = (mean, 0) if mean < self.best else (self.best, self.waited + 1)
-        self._read, self._checkpoint = [], 0
+        self._read, self._checkpoint, self._checked = [], 0, 0
         return mean
 
     def state_dict(self) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Stepper:
         """One step with this learning rate, for every layer as far as its cap lets it."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        shares = [max(cap / lr, LEAST) for _, cap in self.capped]
+        shares = [max(cap / lr, LEAST) if lr > cap else 1.0 for _, cap in self.capped]
         moved = [
             (p, before, share)
             for (p, _), before, share in zip(self.capped, self._before, shares, strict=True)

@@ -30,7 +30,7 @@ from incontrast.training.progress import Epoch
 if TYPE_CHECKING:
     from incontrast.training.loop import Training
 
-__all__ = ["Recorded", "TrainingFile", "identity", "restore", "training_state"]
+__all__ = ["Recorded", "TrainingFile", "identity", "restore", "restore_once", "training_state"]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ MAGIC = b"incontrast training 1\n"
 DIGEST = hashlib.sha256().digest_size
 EVERY = 60.0  # seconds between two writings at least
 AGREED = 10  # steps after which several processes ask the first one whether to write
+PLAIN = (Tensor, bool, int, float, str, list, tuple, dict)
 SHARE = 0.02  # of the time of a run that writing may take
 
 
@@ -96,7 +97,9 @@ class TrainingFile:
             log.warning("%s is damaged: training starts over", self.path)
             return None
         try:
-            found: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
+            found: dict[str, Any] = torch.load(
+                io.BytesIO(body), weights_only=True, map_location="cpu"
+            )
         except (RuntimeError, pickle.UnpicklingError) as error:
             log.warning("%s cannot be read (%s): training starts over", self.path, error)
             return None
@@ -146,10 +149,10 @@ class Recorded(LearningRate):
         return self._lr.state()
 
 
-def identity(encoder: nn.Module, *facts: object) -> str:
-    """Tells runs apart: by the weights they begin with, and by facts about data and settings."""
+def identity(encoder: nn.Module, schedule_state: ScheduleState, *facts: object) -> str:
+    """Tells runs apart: by what they begin with, and by facts about data and settings."""
     digest = hashlib.sha256(repr(facts).encode())
-    for name, tensor in _tensors(encoder).items():
+    for name, tensor in (_tensors(encoder) | schedule_state).items():
         content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         digest.update(name.encode() + content.numpy().tobytes())
     return digest.hexdigest()
@@ -178,6 +181,7 @@ def training_state(training: Training) -> dict[str, Any]:
         "forward_passes": task.forward_passes,
         "done": task.done,
         "seconds": training.seconds(),
+        "once": {name: _plain(value) for name, value in task.made_once.items()},
         "schedules": {purpose: lr.calls for purpose, lr in task.recorded.items()},
         "generators": task.engine.gather_objects(generators),
     }
@@ -201,13 +205,39 @@ def restore(training: Training, state: dict[str, Any]) -> None:
     training.steps, training.rollbacks = state["steps"], state["rollbacks"]
     training.lr = state["lr"]
     task.forward_passes, task.done = state["forward_passes"], state["done"]
-    training.start = time.perf_counter() - state["seconds"]
+    training.start -= state["seconds"]
+    if len(state["generators"]) != task.engine.processes:
+        log.warning(
+            "training was interrupted with %d processes and resumes with %d: dropout and the like "
+            "draw other numbers",
+            len(state["generators"]),
+            task.engine.processes,
+        )
+        return
     cpu, *other = state["generators"][task.engine.rank]
     torch.set_rng_state(cpu)
     if other and task.engine.device.type == "cuda":
         torch.cuda.set_rng_state(other[0], task.engine.device)
     elif other:
         torch.mps.set_rng_state(other[0])
+
+
+def _plain(value: Any) -> Any:
+    """What of a strategy's own state a file can hold; None is made again by the strategy."""
+    if hasattr(value, "state_dict"):
+        return {"state_dict": value.state_dict()}
+    return {"value": value} if isinstance(value, PLAIN) else None
+
+
+def restore_once(value: Any, saved: Any) -> Any:
+    """A strategy's own state as it was: ``value`` is what the strategy makes at first."""
+    if saved is None:
+        return value
+    if "value" in saved:
+        kept = saved["value"]
+        return kept.to(value.device) if isinstance(kept, Tensor) else kept
+    value.load_state_dict(saved["state_dict"])
+    return value
 
 
 def _tensors(encoder: nn.Module) -> dict[str, Tensor]:

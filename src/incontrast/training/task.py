@@ -18,7 +18,7 @@ from incontrast.loss import Objective
 from incontrast.randomness import generator
 from incontrast.schedules import LearningRate, Schedule, ScheduleState, as_schedule
 from incontrast.training.engine import Engine
-from incontrast.training.resume import Recorded
+from incontrast.training.resume import Recorded, restore_once
 
 __all__ = [
     "BatchIndices",
@@ -27,6 +27,7 @@ __all__ = [
     "Task",
     "ViewBatch",
     "joint_epoch",
+    "joint_items",
     "new_epoch",
     "read_ahead",
     "shuffled",
@@ -146,10 +147,21 @@ def joint_epoch(increment: Increment, size: int, generator: Generator) -> Iterat
         )
         return
     size = min(size, stored)  # an item must not come twice in a batch
-    for _ in range(-(-(stored + new_count) // size)):
+    for _ in range(joint_items(increment, size) // size):
         # Rounded up or down at random, so that the mean is exact.
         count = int(size * increment.growth_ratio + torch.rand((), generator=generator).item())
         yield BatchIndices(old.draw(size - count), new.draw(count))
+
+
+def joint_items(increment: Increment, size: int) -> int:
+    """How many items ``joint_epoch`` draws."""
+    stored, new = increment.stored, increment.new_count
+    if stored == increment.seen:
+        return stored + new
+    if stored < 2:
+        return new + stored * -(-new // size)
+    size = min(size, stored)
+    return size * -(-(stored + new) // size)
 
 
 class Task:
@@ -187,7 +199,8 @@ class Task:
         self.forward_passes = 0  # views that went through an encoder so far
         self.done = 0.0  # the part of the run that is done, by its epochs or its budget
         self.draws = self.generator("draws")  # the items of batches
-        self._once: dict[str, Any] = {}
+        self.made_once: dict[str, Any] = {}
+        self._saved_once: dict[str, Any] = {}
         self.recorded: dict[str, Recorded] = {}  # learning rates, by purpose
         self._calls: dict[str, Tensor] | None = None  # what they were asked before
 
@@ -204,9 +217,14 @@ class Task:
         """A random generator for one purpose, the same at every call with it."""
         return generator(self.seed, purpose)
 
-    def record(self, calls: dict[str, Tensor]) -> None:
-        """From now on, remember what learning rates are asked; begin with these calls."""
-        self._calls = calls
+    def record(self, calls: dict[str, Tensor], once: dict[str, Any]) -> None:
+        """From now on, remember what learning rates are asked.
+
+        Args:
+            calls: What they were asked before the run was interrupted.
+            once: What ``once`` held then.
+        """
+        self._calls, self._saved_once = calls, once
 
     def learning_rate(
         self, lr: Schedule | float, purpose: str, state: ScheduleState | None = None
@@ -219,10 +237,14 @@ class Task:
         return self.recorded[purpose]
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """What ``make`` gave the first time: for what a strategy, being frozen, cannot keep."""
-        if name not in self._once:
-            self._once[name] = make()
-        return cast(T, self._once[name])
+        """What ``make`` gave the first time: for what a strategy, being frozen, cannot keep.
+
+        A run that is interrupted and resumed gets it back as it was, if it is a tensor, has a
+        ``state_dict``, or consists of plain values in lists and dicts. All else is made again.
+        """
+        if name not in self.made_once:
+            self.made_once[name] = restore_once(make(), self._saved_once.get(name))
+        return cast(T, self.made_once[name])
 
     def skip(self, batches: Iterable[BatchIndices]) -> None:
         """Draw what the views of these batches would draw, and no more."""
@@ -254,6 +276,7 @@ class Task:
 
         slow = new_items.background or (old_items is not None and old_items.background)
         slow = slow or (self.domain.views_on_cpu and self.engine.device.type != "cpu")
+        slow = slow and not self.domain.views_draw_globally
         yield from read_ahead(fetch, islice(orders, skip, None), background=slow)
 
     @staticmethod
