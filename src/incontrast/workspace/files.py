@@ -61,8 +61,8 @@ def unsealed(text: str, where: str) -> dict[str, Any]:
         advice = (
             "upgrade incontrast"
             if newer
-            else "create a new workspace (incontrast init) and fit it on your data, or keep using "
-            "the incontrast that wrote this one"
+            else "create a new workspace (incontrast init) and fit it on your data, delete "
+            "embeddings and embed again, or keep using the incontrast that wrote it"
         )
         raise Damaged(
             f"{where} has format {found} of {'a newer' if newer else 'an earlier'} incontrast, "
