@@ -49,7 +49,7 @@ def test_the_window_after_a_rollback_is_spared_unless_it_is_hopeless() -> None:
 
 
 def test_the_ceiling_rises_again() -> None:
-    guard = Guard(relief=1.1)
+    guard = Guard()
     guard.judge(0.4, 1e-2)
     guard.judge(1.0, 1e-2)
     low = guard.ceiling

@@ -31,7 +31,7 @@ from incontrast.cli.output import (
     stderr,
     training_bar,
 )
-from incontrast.cli.report import Account, summary, write_report
+from incontrast.cli.report import summary, write_report
 from incontrast.data import Source, read_source
 from incontrast.domains.base import Collection, Domain
 from incontrast.memory import Store
@@ -99,13 +99,13 @@ def _train(
     if not first:
         return Answer(None, (), code)
     note_skipped(step.skipped)
-    account, page = Account.of(space, step.version), None
+    record, page = space.versions.record(step.version), None
     try:
         if not step.repeated or not space.report_file(step.version).exists():
-            page = write_report(space, account)
+            page = write_report(space, record, step.evaluation)
     except OSError as error:
         note(f"the report cannot be written: {error}")
-    lines = summary(account, space.current, refused=not step.promoted)
+    lines = summary(record, step.evaluation, space.current, refused=not step.promoted)
     if page is not None:
         lines.append(f"Report: {page}")
     if step.repeated:

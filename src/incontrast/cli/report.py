@@ -6,7 +6,7 @@ import base64
 import io
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from incontrast.cli.command import Answer
 from incontrast.report.page import save
@@ -15,9 +15,9 @@ from incontrast.text import counted
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.status import sentences
 
-__all__ = ["Account", "report", "summary", "write_report"]
+__all__ = ["report", "summary", "write_report"]
 
-SHOWN = 100  # lines of the journal
+SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
 
 
 def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
@@ -28,33 +28,23 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
         raise WorkspaceError(f"{space.folder} has no encoder yet: run fit first")
     number = numbers[-1] if version is None else version
     space.versions.verify(number)
-    account = Account.of(space, number)
-    page = write_report(space, account, to)
-    lines = summary(account, space.current, refused=number == space.state().candidate)
+    record, evaluation = space.versions.record(number), space.versions.evaluation(number) or {}
+    page = write_report(space, record, evaluation, to)
+    lines = summary(record, evaluation, space.current, refused=number == space.state().candidate)
     return Answer({"version": number, "report": page}, [*lines, f"Report: {page}"])
 
 
-class Account(NamedTuple):
-    """What a workspace has written down about a version."""
-
-    record: dict[str, Any]
-    evaluation: dict[str, Any]
-    events: list[dict[str, Any]]  # the last ones: `incontrast log` has all
-
-    @classmethod
-    def of(cls, workspace: Workspace, number: int) -> Account:
-        """Read it."""
-        versions = workspace.versions
-        evaluation = versions.evaluation(number) or {}
-        return cls(versions.record(number), evaluation, workspace.journal.tail(SHOWN))
-
-
-def write_report(workspace: Workspace, account: Account, to: Path | None = None) -> Path:
-    """Write the page of a version; returns where."""
-    number = account.record["version"]
+def write_report(
+    workspace: Workspace,
+    record: dict[str, Any],
+    evaluation: dict[str, Any],
+    to: Path | None = None,
+) -> Path:
+    """Write the page of a version, from what was written down about it; returns where."""
+    number = record["version"]
     shown = {
         item
-        for example in account.evaluation.get("movement", {}).get("examples", [])
+        for example in evaluation.get("movement", {}).get("examples", [])
         for item in (example["item"], *example["before"], *example["after"])
     }
 
@@ -62,11 +52,11 @@ def write_report(workspace: Workspace, account: Account, to: Path | None = None)
     # In the workspace, no picture is shown that is forgotten meanwhile.
     with workspace.writing_reports() if to is None else nullcontext():
         page = update_page(
-            record=account.record,
-            evaluation=account.evaluation,
+            record=record,
+            evaluation=evaluation,
             promoted=number != workspace.state().candidate,
             current=number == workspace.current,
-            journal=sentences(account.events),
+            journal=sentences(workspace.journal.tail(SHOWN)),
             pictures=_pictures(workspace, sorted(shown)),
             folder=str(workspace.folder),
         )
@@ -99,9 +89,10 @@ def _pictures(workspace: Workspace, ids: list[int]) -> dict[int, str]:
     return uris
 
 
-def summary(account: Account, current: int | None, *, refused: bool) -> list[str]:
+def summary(
+    record: dict[str, Any], evaluation: dict[str, Any], current: int | None, *, refused: bool
+) -> list[str]:
     """What was done, what came of it, and which version serves."""
-    record, evaluation = account.record, account.evaluation
     outcome = record["outcome"]
     items = counted(record["data"]["items"], "item" if record["kind"] == "fit" else "new item")
     epochs, seconds = counted(outcome["epochs"], "epoch"), outcome["seconds"]

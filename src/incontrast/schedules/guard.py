@@ -9,6 +9,8 @@ from incontrast.schedules.schedule import Verdict
 __all__ = ["Guard"]
 
 RECENT = 4  # windows whose mean is compared with the best so far
+TOLERANCE = 0.25  # a rise above the best mean so far, relative to it, that is never harm
+RELIEF = 1.1  # by what factor the ceiling rises per window
 SHAKY = 0.08  # of the first mean loss: the change between windows as long as it is not known
 
 
@@ -16,16 +18,11 @@ class Guard:
     """Watches the mean loss of windows of steps; harm is a rise beyond what chance explains.
 
     After a rollback the learning rate that did it becomes a ceiling, which rises again slowly.
-
-    Args:
-        tolerance: A rise above the best mean so far, relative to it, that is never harm.
-        relief: By what factor the ceiling rises per window.
     """
 
-    def __init__(self, tolerance: float = 0.25, relief: float = 1.1) -> None:
+    def __init__(self) -> None:
         self.ceiling = float("inf")
         self.rollbacks = 0  # windows rolled back so far
-        self._tolerance, self._relief = tolerance, relief
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._best = float("inf")
         self._spread = 0.0
@@ -33,11 +30,12 @@ class Guard:
 
     def judge(self, mean: float, lr: float) -> Verdict | None:
         """What to do after a window of this mean loss, made with this learning rate."""
-        self.ceiling *= self._relief
+        self.ceiling *= RELIEF
         if not self._recent:
             self._best, self._spread = mean, SHAKY * abs(mean)
         hopeless = mean > self._best + 4.0 * self._slack()
-        if hopeless or (self.harmful(mean) and not self._spared):
+        harmful = mean > self._best + self._slack()
+        if hopeless or (harmful and not self._spared):
             # The window after a rollback is spared, or noise could hold a run at its checkpoint.
             self._spared = True
             self.rollbacks += 1
@@ -52,8 +50,5 @@ class Guard:
         self._best = now if now < self._best else self._best + 0.02 * (now - self._best)
         return "checkpoint" if mean <= self._best + self._slack() / 2.0 else None
 
-    def harmful(self, mean: float) -> bool:
-        return mean > self._best + self._slack()
-
     def _slack(self) -> float:
-        return max(self._tolerance * abs(self._best), 5.0 * self._spread)
+        return max(TOLERANCE * abs(self._best), 5.0 * self._spread)

@@ -175,7 +175,7 @@ class Images(ArgumentDomain):
         )
 
     def _normalised(self, pixels: Tensor) -> Tensor:
-        mean, std = (constant(numbers, pixels) for numbers in self._statistics())
+        mean, std = constant(self._statistics(), pixels)
         return pixels.sub_(mean[:, None, None]).div_(std[:, None, None])
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
