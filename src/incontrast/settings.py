@@ -6,6 +6,7 @@ from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from incontrast import strategies
 from incontrast.domains.base import Domain
 from incontrast.domains.graphs import Graphs
 from incontrast.domains.images import Images
@@ -14,17 +15,6 @@ from incontrast.domains.vectors import Vectors
 from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Queue, Reservoir
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
-from incontrast.strategies import (
-    ICL,
-    Distill,
-    Emphasis,
-    FineTune,
-    Meta,
-    NoUpdate,
-    Replay,
-    Retrain,
-    WarmStart,
-)
 from incontrast.training.optimizers import Adam, Prodigy
 
 __all__ = ["completed", "decode", "encode"]
@@ -36,7 +26,9 @@ KNOWN: dict[str, type[Any]] = {
         *(KeepAll, Reservoir, Queue),
         *(Fixed, Cosine, Learned, DDPG),
         *(Adam, Prodigy),
-        *(NoUpdate, FineTune, Retrain, WarmStart, Replay, Distill, ICL, Meta, Emphasis),
+        *(strategies.NoUpdate, strategies.FineTune, strategies.Retrain, strategies.WarmStart),
+        *(strategies.Replay, strategies.Distill, strategies.ICL, strategies.Meta),
+        strategies.Emphasis,
         Objective,
     )
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, BadParameter, Option
@@ -39,7 +39,7 @@ def incontrast(
     """Keep a self-supervised encoder up to date."""
 
 
-@command(app, "init")
+@command(app, "init", opt.table)
 def init(
     folder: Annotated[Path, Argument(help="A new or empty folder.")],
     like: Annotated[Path, Option(help="Data of the kind to come: they decide the encoder.")],
@@ -52,9 +52,6 @@ def init(
     crop: Annotated[
         float, Option(min=0.0, max=1.0, help="Images: the least share of one that a view shows.")
     ] = 0.2,
-    columns: opt.Columns = None,
-    id: opt.Id = None,
-    label: opt.Label = None,
     memory: Annotated[
         opt.PolicyName, Option(help="Which old items to keep: all, a sample, or the newest.")
     ] = "all",
@@ -76,29 +73,19 @@ def init(
     threads: Annotated[
         int | None, Option(min=1, help="Threads.", show_default="1 for small encoders, else all")
     ] = None,
+    **shared: Any,
 ) -> None:
     """Create a workspace for data of one kind."""
     if memory != "all" and memory_items is None and memory_bytes is None:
         raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
 
 
-@command(app, "encoder", torchrun=True)
-def fit(
-    data: opt.Data = None,
-    workspace: opt.Folder = Path(),
-    seconds: opt.Seconds = None,
-    forward_passes: opt.ForwardPasses = None,
-    columns: opt.Columns = None,
-    id: opt.Id = None,
-    label: opt.Label = None,
-    strict: opt.Strict = False,
-    force: opt.Force = False,
-    discard: opt.Discard = False,
-) -> None:
+@command(app, "encoder", opt.training, opt.table, torchrun=True)
+def fit(data: opt.Data = None, workspace: opt.Folder = Path(), **shared: Any) -> None:
     """Train a first encoder on data, and remember them."""
 
 
-@command(app, "encoder", torchrun=True)
+@command(app, "encoder", opt.training, opt.table, torchrun=True)
 def update(
     data: opt.Data = None,
     workspace: opt.Folder = Path(),
@@ -109,17 +96,10 @@ def update(
         int | None,
         Option(min=1, help="Epochs at most, for this once.", show_default="the workspace's"),
     ] = None,
-    seconds: opt.Seconds = None,
-    forward_passes: opt.ForwardPasses = None,
-    columns: opt.Columns = None,
-    id: opt.Id = None,
-    label: opt.Label = None,
-    strict: opt.Strict = False,
-    force: opt.Force = False,
-    discard: opt.Discard = False,
     again: Annotated[
         bool, Option("--again", help="Ingest items once more that were ingested before.")
     ] = False,
+    **shared: Any,
 ) -> None:
     """Ingest new data, train, evaluate, and promote the new version.
 
@@ -129,7 +109,7 @@ def update(
     """
 
 
-@command(app, "encoder", torchrun=True)
+@command(app, "encoder", opt.table, torchrun=True)
 def embed(
     data: Annotated[Path, Argument(help="Data of the workspace's kind.")],
     to: Annotated[
@@ -142,10 +122,8 @@ def embed(
     ] = None,
     append: Annotated[bool, Option("--append", help="Add to a file of the same version.")] = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace whatever is there.")] = False,
-    columns: opt.Columns = None,
-    id: opt.Id = None,
-    label: opt.Label = None,
     strict: opt.Strict = False,
+    **shared: Any,
 ) -> None:
     """Write embeddings of data to a file; interrupted, the same command resumes."""
     if to.suffix not in (".npy", ".parquet", ""):
@@ -156,7 +134,7 @@ def embed(
         raise BadParameter("a folder holds embeddings of one source: choose another for more")
 
 
-@command(app, "encoder")
+@command(app, "encoder", opt.table)
 def drift(
     data: Annotated[Path, Argument(help="New data of the workspace's kind.")],
     workspace: opt.Folder = Path(),
@@ -164,10 +142,8 @@ def drift(
     fail_on_drift: Annotated[
         bool, Option("--fail-on-drift", help="End with exit code 8 if there is drift.")
     ] = False,
-    columns: opt.Columns = None,
-    id: opt.Id = None,
-    label: opt.Label = None,
     strict: opt.Strict = False,
+    **shared: Any,
 ) -> None:
     """Compare new data with old ones as the encoder sees them, and say what to do."""
     if not 0.0 < significance < 1.0:

@@ -47,7 +47,7 @@ class Answer:
 def command(
     app: typer.Typer,
     module: str,
-    *,
+    *groups: Callable[..., None],
     workspace: bool = True,
     torchrun: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -59,6 +59,7 @@ def command(
     Args:
         app: Where the command belongs.
         module: What to import when it runs.
+        groups: Further options: the parameters of these.
         workspace: Whether it works on one; it has ``--json`` and ``--config`` as well, then.
         torchrun: Whether several processes can run it together.
     """
@@ -98,17 +99,14 @@ def command(
             if answer is not None and answer.exit:
                 raise typer.Exit(answer.exit)
 
-        signature = inspect.signature(check, eval_str=True)
-        if workspace:
-            extra = [
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-                )
-                for name, default, kind in (("as_json", False, AsJson), ("config", None, Config))
-            ]
-            signature = signature.replace(parameters=[*signature.parameters.values(), *extra])
-        run.__signature__ = signature  # type: ignore[attr-defined]
-        run.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+        declared = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for source in (check, *groups, *([_machines] if workspace else []))
+            for parameter in inspect.signature(source, eval_str=True).parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        run.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in declared}
         return app.command()(run)
 
     return declare
@@ -157,13 +155,16 @@ def _defaults(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        callback=_defaults,
-        is_eager=True,
-        show_default=False,
-        help="A TOML file with a table for each command; flags come before it.",
-    ),
-]
+def _machines(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            callback=_defaults,
+            is_eager=True,
+            show_default=False,
+            help="A TOML file with a table for each command; flags come before it.",
+        ),
+    ] = None,
+) -> None:
+    """Options of every command that works on a workspace."""

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the names that options take."""
+"""Options that several commands share, one by one or as a group, and the names that they take."""
 
 from __future__ import annotations
 
@@ -38,26 +38,41 @@ Encoder = Annotated[
 Strict = Annotated[
     bool, Option("--strict", help="Refuse files that cannot be read, instead of skipping them.")
 ]
-Seconds = Annotated[
-    float | None, Option(min=0.0, help="Training time at most; the result depends on the machine.")
-]
-ForwardPasses = Annotated[int | None, Option(min=1, help="Forward passes at most.")]
-Force = Annotated[bool, Option("--force", help="Promote the new version even if checks failed.")]
-Discard = Annotated[
-    bool, Option("--discard", help="Drop what was interrupted or refused before, with its items.")
-]
-Columns = Annotated[
-    str | None,
-    Option(
-        callback=lambda names: names and [name.strip() for name in names.split(",")],
-        help="Tables: the columns to learn from, with commas.",
-        show_default="all others",
-    ),
-]
-Id = Annotated[
-    str | None, Option("--id", help="Tables: the column that names each item.", show_default=False)
-]
-Label = Annotated[
-    str | None,
-    Option("--label", help="Tables: a column of labels, which is left out.", show_default=False),
-]
+
+
+def table(
+    columns: Annotated[
+        str | None,
+        Option(
+            callback=lambda names: names and [name.strip() for name in names.split(",")],
+            help="Tables: the columns to learn from, with commas.",
+            show_default="all others",
+        ),
+    ] = None,
+    id: Annotated[
+        str | None, Option(help="Tables: the column that names each item.", show_default=False)
+    ] = None,
+    label: Annotated[
+        str | None,
+        Option(help="Tables: a column of labels, which is left out.", show_default=False),
+    ] = None,
+) -> None:
+    """Options of commands that read data."""
+
+
+def training(
+    seconds: Annotated[
+        float | None,
+        Option(min=0.0, help="Training time at most; the result depends on the machine."),
+    ] = None,
+    forward_passes: Annotated[int | None, Option(min=1, help="Forward passes at most.")] = None,
+    strict: Strict = False,
+    force: Annotated[
+        bool, Option("--force", help="Promote the new version even if checks failed.")
+    ] = False,
+    discard: Annotated[
+        bool,
+        Option("--discard", help="Drop what was interrupted or refused before, with its items."),
+    ] = False,
+) -> None:
+    """Options of commands that train."""
