@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from incontrast import strategies
 from incontrast.cli.command import Answer
@@ -45,9 +46,6 @@ def init(
     encoder: EncoderName | None,
     flip: float,
     crop: float,
-    columns: list[str] | None,
-    id: str | None,
-    label: str | None,
     memory: PolicyName,
     memory_items: int | None,
     memory_bytes: int | None,
@@ -59,9 +57,10 @@ def init(
     tolerance: float,
     keep: int,
     threads: int | None,
+    **table: Any,
 ) -> Answer:
     """Create the workspace."""
-    source = read_source(like, check=False, columns=columns, id=id, label=label)
+    source = read_source(like, check=False, **table)
     domain = source.domain(size=size, channels=channels, encoder=encoder)
     about = repr(domain)
     if isinstance(domain, Images):
@@ -69,8 +68,7 @@ def init(
             f"{domain.size}×{domain.size} px, {counted(domain.channels, 'channel')}, "
             f"encoder {domain.encoder.given}"
         )
-        views = replace(ImageViews(), flip=flip, scale=(crop, 1.0))
-        domain = Images(domain.size, domain.channels, encoder=domain.encoder, views=views)
+        domain = replace(domain, views=ImageViews(flip=flip, scale=(crop, 1.0)))
     learner = Learner(
         domain,
         strategy=strategy_named(strategy, epochs),
