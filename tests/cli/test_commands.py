@@ -266,6 +266,7 @@ def test_columns_of_a_table(tmp_path: Path) -> None:
     run("fit", first, "-w", space, *table, "--force")
     run("update", later, "-w", space, *table, "--force", "--epochs", 1)
     run("drift", later, "-w", space, *table)
+    assert "24 items" in run("forget", "--like", later, "-w", space, *table)
     run("embed", later, tmp_path / "v.npy", "-w", space, *table)
     ids = (tmp_path / "v.ids.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in ids] == [f"item 2-{n}" for n in range(24)]

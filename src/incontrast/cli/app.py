@@ -188,6 +188,9 @@ def forget(
     hashes: Annotated[
         list[str] | None, Option("--hash", help="A content hash; may be given again.")
     ] = None,
+    columns: opt.Columns = None,
+    id: opt.Id = None,
+    label: opt.Label = None,
 ) -> None:
     """Delete items for good: from memory, and their bytes from the file."""
     if not (ids or like or hashes):
@@ -235,6 +238,9 @@ def compare(
     size: opt.Size = None,
     channels: opt.Channels = None,
     encoder: opt.Encoder = None,
+    columns: opt.Columns = None,
+    id: opt.Id = None,
+    label: opt.Label = None,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one.
 

@@ -59,9 +59,10 @@ def compare(
     size: int | None,
     channels: int | None,
     encoder: EncoderName | None,
+    **columns: Any,
 ) -> None:
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
-    first, later = read_source(old), read_source(new)
+    first, later = (read_source(data, **columns) for data in (old, new))
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
     if first.kind != "images" and any((size, channels, encoder)):
         raise ValueError(

@@ -78,7 +78,12 @@ def rollback(*, workspace: Path, to: int | None) -> Answer:
 
 
 def forget(
-    *, ids: list[int] | None, workspace: Path, like: Path | None, hashes: list[str] | None
+    *,
+    ids: list[int] | None,
+    workspace: Path,
+    like: Path | None,
+    hashes: list[str] | None,
+    **table: Any,
 ) -> Answer:
     """Delete items for good."""
     space = Workspace.open(workspace)
@@ -88,7 +93,7 @@ def forget(
         from incontrast.data import read_source
         from incontrast.workspace.ingest import NewData
 
-        same = NewData(read_source(like, check=False), space.learner(memory=False).domain)
+        same = NewData(read_source(like, check=False, **table), space.learner(memory=False).domain)
         wanted += [digest for digests in same.hashes() for digest in digests]
         note_skipped(same.skipped)
     count = space.forget(ids or [], hashes=wanted)
