@@ -164,7 +164,7 @@ def test_what_one_run_cannot_tell_apart_is_told() -> None:
 
 
 def test_an_interrupted_comparison_says_so(tmp_path, monkeypatch) -> None:
-    def interrupted(path):
+    def interrupted(path, **columns):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("incontrast.cli.compare.read_source", interrupted)
