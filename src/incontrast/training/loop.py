@@ -355,19 +355,10 @@ class _Losses:
 
     def state_dict(self) -> dict[str, Any]:
         self._flush()
-        return {
-            "added": self.added,
-            "best": self.best,
-            "waited": self.waited,
-            "read": self._read,
-            "checkpoint": self._checkpoint,
-            "bound": self._bound,
-        }
+        return {name: vars(self)[name] for name in vars(self).keys() - {"_engine", "_unread"}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.added, self.best, self.waited = state["added"], state["best"], state["waited"]
-        self._read, self._checkpoint = list(state["read"]), state["checkpoint"]
-        self._bound = state["bound"]
+        vars(self).update(state)
 
     def _flush(self) -> None:
         if self._unread:
