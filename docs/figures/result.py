@@ -114,11 +114,13 @@ def text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> st
     return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{words}</text>'
 
 
-def style() -> str:
+def style(strategies: dict[str, tuple[str, str, str]]) -> str:
+    """The style sheet, with the colours of these strategies' lines in light and in dark mode."""
+
     def lines(dark: bool) -> str:
         return " ".join(
             f".line.{name} {{ stroke: {colours[dark]} }}"
-            for name, (_, *colours) in STRATEGIES.items()
+            for name, (_, *colours) in strategies.items()
         )
 
     return f"""
@@ -146,7 +148,7 @@ def svg() -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">\n'
         "<title>Evaluation loss against training time, by strategy</title>\n"
-        f"<style>{style()}</style>\n"
+        f"<style>{style(STRATEGIES)}</style>\n"
         f'<rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="10"/>\n{picture()}\n</svg>\n'
     )
 
