@@ -12,7 +12,8 @@ precision@10 with Xâ€² as the corpus, for queries that no encoder saw and for Xâ
 prints the share of the gap between no update and retraining that is closed.
 
 Forward passes do not depend on what else the machine does, so runs may share it. A rerun skips rows
-that are there. The first fits are kept in ``--cache``, outside the repository.
+that are there. The first fits are kept in ``--cache``, outside the repository. What was tried on
+tuning sets is in results/parity_tuning.jsonl: ``show --rows`` prints it.
 """
 
 from __future__ import annotations
