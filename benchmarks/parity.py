@@ -5,8 +5,8 @@
     python benchmarks/parity.py show
 
 For each data set, growth ratio α and seed an encoder is fitted on the old items. Then the update
-has 1 to 50 % of the forward passes of retraining, whose schedule was the best of a small grid
-(``grid`` runs every entry of GRID; the best one is named in SETS). Each row has the
+has 1 to 50 % of the forward passes of retraining, whose schedule was the best of a small grid on
+the tuning sets (``grid`` runs every entry of GRID; the best one is in SETS). Each row has the
 evaluation loss of old and new items (negatives in the proportion α), kNN accuracy and retrieval
 precision@10 with X′ as the corpus, for queries that no encoder saw and for X′ itself. ``show``
 prints the share of the gap between no update and retraining that is closed.
@@ -67,6 +67,20 @@ STRATEGIES: dict[str, ic.Strategy] = {
     ),
     "warm start": ic.WarmStart(lr=2e-3, batch_size=96, **LONG),
     "retraining with emphasis": EmphasisedRetrain(**LONG),
+    # One part of the default at a time, and warm start with other steps than those of before.
+    "ICL, no emphasis": ic.ICL(emphasis=None, **LONG),
+    "ICL, leaning 1": ic.ICL(ema_leaning=1.0, **LONG),
+    "ICL, 32 + 64": ic.ICL(batch_size=32, old_batch_size=64, **LONG),
+    "rule of 0.1 with emphasis": ic.ICL(
+        batch_size=32, old_batch_size=64, epoch_steps=1, ema_leaning=1.0, **LONG
+    ),
+    "warm start, 64 at 2e-3, leaning 4": ic.WarmStart(
+        lr=2e-3, batch_size=64, ema_leaning=4.0, **LONG
+    ),
+    "warm start, 64 at 4e-3, leaning 4": ic.WarmStart(
+        lr=4e-3, batch_size=64, ema_leaning=4.0, **LONG
+    ),
+    "warm start, 96 at 4e-3": ic.WarmStart(lr=4e-3, batch_size=96, **LONG),
 }
 
 
