@@ -70,7 +70,8 @@ def decode(value: Any, file: Path, role: str = "") -> Any:
     if value["type"] == "yours":
         raise ValueError(
             f"this learner was saved with a {value['name']} of your own, which a file cannot hold: "
-            f"pass it again, Learner.load(folder, {role}=...)"
+            f"pass it again from Python, Learner.load(folder, {role}=...) or "
+            f"Workspace.open(folder, {role}=...)"
         )
     if value["type"] not in KNOWN:
         raise ValueError(f"{file} names an unknown {role}, {value['type']!r}")

@@ -77,7 +77,7 @@ def page(**changes) -> str:
 def test_the_page_of_an_update() -> None:
     html = page()
     for words in (
-        *("Version 2", "the last one from scratch took 9.0 s: 4.5×", "12.4% of all, 1 skipped"),
+        *("Version 2", "the last one from scratch took 9.0 s", "12.4% of all, 1 skipped"),
         *("loss of old items", "1.100", "0.900", "change ratio, median", "Effective rank 30.0"),
         *("3 epochs, 18 steps", "cosine between the embedding", "75%", "workspace made"),
         "&lt;week 1&gt;",

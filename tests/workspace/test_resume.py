@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 import incontrast as ic
 from incontrast.training import resume
+from incontrast.workspace.files import write_json
 
 
 class Killed(BaseException):
@@ -82,3 +85,75 @@ def test_a_budget_too_small_keeps_what_was_ingested(tmp_path, blobs) -> None:
     assert step.promoted
     assert step.items == 40
     assert step.outcome["forward_passes"] <= 1_400
+
+
+@dataclass(frozen=True)
+class Halved(ic.Schedule):
+    """A schedule of one's own, which no file can hold."""
+
+    def begin(self, generator, state=None) -> ic.LearningRate:
+        return ic.Fixed(5e-4).begin(generator, state)
+
+
+BAD = ic.FineTune(max_epochs=30, lr=3e-2, ema_decay=0.0)
+
+
+def refused(tmp_path, blobs) -> ic.Workspace:
+    learner = ic.Learner(
+        ic.Vectors(8, hidden=16, out=8), fit_strategy=ic.Retrain(max_epochs=20), seed=0
+    )
+    space = ic.Workspace.create(tmp_path / "space", learner)
+    space.fit(blobs(60))
+    step = space.update(blobs(40, shift=30.0, seed=1), strategy=BAD)
+    assert not step.promoted
+    return space
+
+
+def test_a_strategy_with_a_schedule_of_ones_own(tmp_path, blobs) -> None:
+    space = refused(tmp_path, blobs)
+    strategy = ic.ICL(max_epochs=3, lr=Halved())
+    step = space.update(blobs(7, seed=5), strategy=strategy, force=True)
+    assert step.items == 47  # with those that were refused
+    assert step.outcome["strategy"] == "ICL"
+    with pytest.raises(Killed):
+        space.update(blobs(9, seed=6), strategy=strategy, progress=killed_after(1, []))
+    with pytest.raises(ic.WorkspaceError, match="pass it again to resume"):
+        space.update()
+    assert space.update(strategy=strategy, force=True).items == 9
+
+
+def test_refused_items_survive_whatever_they_are_joined_by(tmp_path, blobs, monkeypatch) -> None:
+    space = refused(tmp_path, blobs)
+
+    def fails(self, task):
+        raise ValueError("no batches today")
+
+    monkeypatch.setattr(ic.ICL, "sample", fails)
+    with pytest.raises(ValueError, match="no batches today"):
+        space.update(blobs(7, seed=5), strategy=ic.ICL(max_epochs=3))
+    monkeypatch.undo()
+    assert space.state().refused
+    step = space.update(strategy=ic.ICL(max_epochs=3), force=True)
+    assert step.items == 47
+
+
+def test_what_was_refused_can_be_trained_again_with_other_settings(tmp_path, blobs) -> None:
+    space = refused(tmp_path, blobs)
+    again = space.update()
+    assert not again.promoted  # the same settings: the same verdict, and no training
+    assert again.version == 2
+    other = space.update(strategy=ic.ICL(max_epochs=3), force=True)
+    assert other.promoted
+    assert (other.version, other.items, other.outcome["strategy"]) == (3, 40, "ICL")
+    assert space.versions.numbers() == [1, 3]
+
+
+def test_a_number_that_is_given_again_is_not_taken_for_the_version_it_named(
+    tmp_path, blobs
+) -> None:
+    space = refused(tmp_path, blobs)
+    assert space.versions.record(2)["outcome"]["strategy"] == "FineTune"
+    folder = space.versions.folder(2)
+    content = space.versions.record(2) | {"outcome": {"strategy": "other"}}
+    write_json(folder / "version.json", content)
+    assert space.versions.record(2)["outcome"]["strategy"] == "other"

@@ -99,7 +99,7 @@ def summary(
     line = f"Version {record['version']}: {outcome['strategy']} on {items}, "
     line += f"{epochs} in {seconds:.1f} s"
     if (whole := record["from_scratch_seconds"]) is not None and seconds > 0:
-        line += f" (the last training from scratch took {whole:.1f} s: {whole / seconds:.1f}×)"
+        line += f" (the last training from scratch took {whole:.1f} s)"
     lines = [line]
 
     before, after = outcome["loss"]["before"], outcome["loss"]["after"]

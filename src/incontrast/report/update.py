@@ -71,7 +71,6 @@ def _facts(record: Mapping[str, Any], evaluation: Mapping[str, Any]) -> page.Fac
     remark = "training from scratch" if outcome["from_scratch"] else "no training to compare with"
     if from_scratch is not None and seconds:
         remark = f"the last one from scratch took {from_scratch:.1f} s"
-        remark += f": {from_scratch / seconds:.1f}×"
     skipped = len(record["data"]["skipped"])
     share = f"{outcome['growth_ratio']:.1%} of all" + (f", {skipped} skipped" if skipped else "")
     facts = [

@@ -260,9 +260,11 @@ class StateMachine:
 
     def _refused(self) -> dict[str, Any]:
         """The phase and operation to come back to: what was refused, or nothing."""
-        if self.state.refused:
-            return {"phase": self.state.phase, "operation": self.state.operation}
-        return {"phase": "idle", "operation": {}}
+        nothing: dict[str, Any] = {"phase": "idle", "operation": {}}
+        if self.state.refused:  # of what was refused even earlier, nothing is left to come back to
+            operation = {**self.state.operation, "joined": nothing}
+            return {"phase": self.state.phase, "operation": operation}
+        return nothing
 
     def cancel_ingest(self) -> None:
         """Delete the items that had begun to arrive; what was refused before stays."""
@@ -303,7 +305,21 @@ class StateMachine:
             self.versions.remove(number)
         self.layout.report_file(number).unlink(missing_ok=True)
 
-    def diverged(self, error: Exception) -> None:
+    def retry(self, strategy: dict[str, Any] | None, budget: dict[str, Any]) -> None:
+        """Train on the refused items once more, with other settings, towards another version."""
+        refused = self.state.operation
+        operation = {
+            **refused,
+            "number": refused["number"] + 1,
+            "strategy": strategy,
+            "budget": budget,
+            "failed_checks": [],
+            "joined": self._refused(),
+        }
+        self.move("ingested", operation=operation, last=refused["number"])
+        self._remove_superseded()
+
+    def failed(self, error: Exception) -> None:
         """Training came to nothing; the new items stay."""
         failed = [f"training diverged: {error}"]
         self.layout.training_file.unlink(missing_ok=True)

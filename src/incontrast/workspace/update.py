@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,8 +60,8 @@ class Step:
     items: int
     known: int
     skipped: tuple[str, ...]
-    outcome: dict[str, Any]
-    evaluation: dict[str, Any]
+    outcome: dict[str, Any] = field(repr=False)
+    evaluation: dict[str, Any] = field(repr=False)
     repeated: bool = False
 
 
@@ -155,6 +155,11 @@ class Update:
             machine.discard()
             machine.notify(f"{name} was unfinished or refused, and is discarded")
             return False
+        refused = machine.state.phase == "evaluated" and machine.state.refused
+        if _same(data, operation) and refused and self._asks_for_other(operation):
+            machine.retry(self._encoded(), vars(self.budget))
+            machine.notify(f"training on {name} once more, with other settings")
+            return True
         if _same(data, operation):
             machine.notify(
                 f"resuming with {name} and the settings it was begun with (--discard drops it)"
@@ -220,7 +225,7 @@ class Update:
             "base": current,
             "number": max([machine.state.last, *self.versions.numbers()]) + 1,
             "first": first,
-            "strategy": None if self.strategy is None else settings.encode(self.strategy),
+            "strategy": self._encoded(),
             "budget": vars(self.budget),
             "data": before,
             "incoming": data.name,
@@ -265,8 +270,8 @@ class Update:
             outcome = self._train(operation, learner, machine.store, callback_errors)
         except (ValueError, TrainingDiverged) as error:
             ours = error not in callback_errors and not isinstance(error, BudgetTooSmall)
-            if ours and isinstance(error, TrainingDiverged):
-                machine.diverged(error)
+            if ours and (isinstance(error, TrainingDiverged) or operation["joined"]["operation"]):
+                machine.failed(error)  # what was refused before stays, whatever it was joined by
             elif ours:
                 machine.discard()  # it would end the same way every time
             raise
@@ -396,15 +401,26 @@ class Update:
         written = operation["strategy"]
         if written is None or operation.get("failed_checks"):  # diverged: try what is asked for now
             return self.strategy
-        if written["type"] == "yours":
-            if self.strategy is None:
-                raise Unfinished(
-                    f"the update under way was begun with a {written['name']} of your own: "
-                    "pass it again to resume, or discard the update"
-                )
+        if self._encoded() == written:
             return self.strategy
-        strategy: Strategy = settings.decode(written, self.workspace.state_file, "strategy")
+        try:
+            strategy: Strategy = settings.decode(written, self.workspace.state_file, "strategy")
+        except ValueError as error:
+            raise Unfinished(
+                "the update under way was begun with a strategy, or a part of one, of your own: "
+                "pass it again to resume, or discard the update"
+            ) from error
         return strategy
+
+    def _encoded(self) -> dict[str, Any] | None:
+        return None if self.strategy is None else settings.encode(self.strategy)
+
+    def _asks_for_other(self, operation: Operation) -> bool:
+        """Whether this run names another strategy or budget than the one that was refused."""
+        strategy, budget = self._encoded(), vars(self.budget)
+        return (strategy is not None and strategy != operation["strategy"]) or (
+            self.budget != Budget() and budget != operation["budget"]
+        )
 
     def _evaluate(self, operation: Operation, store: Store) -> dict[str, Any]:
         assert self._after is not None

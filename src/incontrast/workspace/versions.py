@@ -24,7 +24,7 @@ class Versions:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._records: dict[int, dict[str, Any]] = {}
+        self._records: dict[tuple[int, int, int], dict[str, Any]] = {}
 
     def folder(self, number: int) -> Path:
         return self.root / f"{number:06d}"
@@ -86,9 +86,13 @@ class Versions:
 
     def record(self, number: int) -> dict[str, Any]:
         """What was written down about a version, once and for all."""
-        if number not in self._records:
-            self._records[number] = read_json(self.folder(number) / RECORD)
-        return self._records[number]
+        file = self.folder(number) / RECORD
+        found = file.stat() if file.exists() else None
+        # Not by number alone: what was never promoted and deleted leaves its number to another.
+        key = (number, *((found.st_ino, found.st_mtime_ns) if found else (0, 0)))
+        if key not in self._records:
+            self._records[key] = read_json(file)
+        return self._records[key]
 
     def evaluation(self, number: int) -> dict[str, Any] | None:
         """How a version was evaluated; None if it was not yet."""
