@@ -75,7 +75,9 @@ class Learner:
         fit_strategy: How the first encoder is trained, and a retraining from scratch.
         objective: Temperature and number of negatives of the contrastive loss.
         memory: Which old items to keep for later updates.
-        seed: The same seed gives the same weights, bit by bit.
+        seed: Training is bitwise reproducible on one machine with one number of threads. Other
+            processors and thread counts round differently, other devices also draw differently;
+            on CUDA, ask torch for deterministic algorithms.
         device: ``"cpu"``, ``"cuda"``, ``"mps"``, …; None takes a CUDA device if there is one.
         precision: ``"bfloat16"`` runs the encoder under autocast.
         micro_batch_size: Views that go through the encoder at a time, for batches beyond memory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -86,15 +87,18 @@ def _visited(
         itself = torch.arange(nodes, device=root.device)
         first = torch.where(degree == 0, itself + source.shape[0], first)
         neighbour = torch.cat([neighbour, itself])
-    trail = [here]
-    degree = degree.float()
+    # By NumPy, whose calls take half the time of torch's on so few numbers.
+    degrees, begins, to = degree.float().numpy(), first.numpy(), neighbour.numpy()
+    trail = np.empty((luck.shape[0] + 1, luck.shape[1]), dtype=np.int64)
+    trail[0] = here.numpy()
     # A draw is at least half a unit in the last place below 1, and so is its product with a degree
     # below that degree: rounding never leads to the edges of the next node.
-    for share in luck.unbind():
-        edge = degree.index_select(0, here).mul_(share).long().add_(first.index_select(0, here))
-        here = neighbour.index_select(0, edge)
-        trail.append(here)
-    return torch.stack(trail).add_(copy).view(-1)
+    for step, share in enumerate(luck.numpy()):
+        at = trail[step]
+        edge = (degrees.take(at) * share).astype(np.int64)
+        edge += begins.take(at)
+        to.take(edge, out=trail[step + 1], mode="clip")
+    return torch.from_numpy(trail).add_(copy).view(-1)
 
 
 def _induced(edge_index: Tensor, keep: Tensor, number: Tensor) -> tuple[Tensor, int]:
