@@ -176,7 +176,7 @@ def rollback(
     """Make an earlier version the current one, with the memory it had."""
 
 
-@command(app, "workspace")
+@command(app, "workspace", opt.table)
 def forget(
     ids: Annotated[
         list[int] | None, Argument(help="Items, by their places in the order of arrival, from 0.")
@@ -188,9 +188,7 @@ def forget(
     hashes: Annotated[
         list[str] | None, Option("--hash", help="A content hash; may be given again.")
     ] = None,
-    columns: opt.Columns = None,
-    id: opt.Id = None,
-    label: opt.Label = None,
+    **shared: Any,
 ) -> None:
     """Delete items for good: from memory, and their bytes from the file."""
     if not (ids or like or hashes):
@@ -227,7 +225,7 @@ def demo(
         raise BadParameter(f"there is no folder {picture.absolute().parent}")
 
 
-@command(app, "compare", workspace=False)
+@command(app, "compare", opt.table, workspace=False)
 def compare(
     old: Annotated[Path, Argument(help="What came first: a folder or a file of items.")],
     new: Annotated[Path, Argument(help="What came later, of the same kind.")],
@@ -238,9 +236,7 @@ def compare(
     size: opt.Size = None,
     channels: opt.Channels = None,
     encoder: opt.Encoder = None,
-    columns: opt.Columns = None,
-    id: opt.Id = None,
-    label: opt.Label = None,
+    **shared: Any,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one.
 
