@@ -130,8 +130,8 @@ def retraining_info_nce(
     old_negatives: Tensor,
     new_negatives: Tensor,
     *,
-    k: float,
     growth_ratio: float,
+    k: float,
 ) -> Tensor:
     """NCE-I over all data, L^{I,X′} (Eq. 2), with E_X′ = (1−α)·E_X + α·E_ΔX as a stratified mean.
 

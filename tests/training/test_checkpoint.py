@@ -36,6 +36,16 @@ class Run:
         ]
 
 
+def check_that_nothing_happened(straight: Run, detour: Run) -> None:
+    """A detour that is taken back leaves no trace."""
+    detour.steps(5, seed=9)
+    detour.checkpoint.restore()
+    for run in (straight, detour):
+        run.steps(3, seed=3)
+    for ours, theirs in zip(detour.everything(), straight.everything(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_training_resumes_from_a_checkpoint_as_if_nothing_had_happened() -> None:
     straight, detour = Run(), Run()
     for run in (straight, detour):
@@ -43,20 +53,10 @@ def test_training_resumes_from_a_checkpoint_as_if_nothing_had_happened() -> None
         run.checkpoint.take()
         run.steps(2, seed=2)
         run.checkpoint.take()
-    detour.steps(5, seed=9)
-    detour.checkpoint.restore()
-    for run in (straight, detour):
-        run.steps(3, seed=3)
-    for ours, theirs in zip(detour.everything(), straight.everything(), strict=True):
-        assert torch.equal(ours, theirs)
+    check_that_nothing_happened(straight, detour)
 
 
 def test_a_checkpoint_from_before_the_first_step_has_no_optimiser_state() -> None:
     straight, detour = Run(), Run()
     detour.checkpoint.take()
-    detour.steps(5, seed=9)
-    detour.checkpoint.restore()
-    for run in (straight, detour):
-        run.steps(3, seed=3)
-    for ours, theirs in zip(detour.everything(), straight.everything(), strict=True):
-        assert torch.equal(ours, theirs)
+    check_that_nothing_happened(straight, detour)
