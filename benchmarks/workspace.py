@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import incontrast as ic
-from incontrast.cli.report import Account, write_report
+from incontrast.cli.report import write_report
 from store import clock
 
 UPDATES = 1000
@@ -118,7 +118,7 @@ def updates() -> None:
             new = torch.randn(20, 16, generator=draws)
             begin = time.process_time()
             step = workspace.update(new, force=True)
-            write_report(workspace, Account.of(workspace, step.version))
+            write_report(workspace, workspace.versions.record(step.version), step.evaluation)
             spent.append(time.process_time() - begin)
             if number % 100 == 0:
                 handles = len(list(Path("/proc/self/fd").iterdir()))
