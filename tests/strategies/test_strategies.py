@@ -405,3 +405,18 @@ def test_the_smallest_settings_are_settings() -> None:
     Distill(weight=0.0)
     with pytest.raises(ValueError, match="share must be in"):
         Replay(share=1.5)
+
+
+@pytest.mark.parametrize("kind", [FineTune, WarmStart, Replay, Distill, ICL])
+def test_every_strategy_checks_what_all_of_them_have(kind: type[Strategy]) -> None:
+    with pytest.raises(ValueError, match="batch_size must be at least 4"):
+        kind(batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "items"),
+    [(NoUpdate(), 0), (FineTune(), 7), (WarmStart(), 16), (Retrain(), 16), (Distill(), 14)],
+)
+def test_items_of_an_epoch(strategy: Strategy, items: int, blobs) -> None:
+    increment = Increment(TensorCollection(blobs(9)), TensorCollection(blobs(7)), 30)
+    assert strategy.epoch_items(increment) == items
