@@ -418,5 +418,5 @@ def test_every_strategy_checks_what_all_of_them_have(kind: type[Strategy]) -> No
     [(NoUpdate(), 0), (FineTune(), 7), (WarmStart(), 16), (Retrain(), 16), (Distill(), 14)],
 )
 def test_items_of_an_epoch(strategy: Strategy, items: int, blobs) -> None:
-    increment = Increment(TensorCollection(blobs(9)), TensorCollection(blobs(7)), 30)
+    increment = Increment(TensorCollection(blobs(9)), TensorCollection(blobs(7)), 9)
     assert strategy.epoch_items(increment) == items

@@ -29,7 +29,7 @@ from incontrast.randomness import seeded
 from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict
 from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Engine
-from incontrast.training.loop import Training, _Losses, train
+from incontrast.training.loop import UNREAD, Training, _Losses, train
 from incontrast.training.optimizers import ExponentialMovingAverage
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch
 
@@ -346,3 +346,12 @@ def test_a_frozen_encoder_can_be_left_as_it_is(blobs) -> None:
     frozen = task(blobs(64))
     frozen.encoder.requires_grad_(False)
     assert train(frozen, NoUpdate()).stopped == "nothing to do"
+
+
+def test_losses_are_read_every_so_many_steps() -> None:
+    losses = _Losses(Engine("cpu"))
+    for _ in range(UNREAD - 1):
+        losses.add(torch.tensor(math.nan))  # nobody looks yet: that would make a device wait
+    with pytest.raises(TrainingDiverged, match="the loss became nan"):
+        losses.add(torch.tensor(1.0))
+    assert losses.added == UNREAD
