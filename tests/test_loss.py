@@ -229,3 +229,12 @@ def test_negatives_count_by_their_mean(columns: int) -> None:
     negatives = torch.arange(float(columns))[None]
     expected = math.log(1.0 + K * negatives.exp().mean().item())
     assert info_nce(torch.zeros(1), negatives, k=K).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_growth_retraining_is_training_on_the_old_items() -> None:
+    positive, (old, new) = (
+        torch.zeros(3),
+        torch.randn(2, 3, 5, generator=Generator().manual_seed(0)),
+    )
+    retraining = retraining_info_nce(positive, old, new, k=K, growth_ratio=0.0)
+    torch.testing.assert_close(retraining, info_nce(positive, old, k=K))

@@ -413,9 +413,24 @@ def test_every_strategy_checks_what_all_of_them_have(kind: type[Strategy]) -> No
         kind(batch_size=1)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plain(Strategy):
+    """One that says nothing about its epochs."""
+
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        return iter(())
+
+
 @pytest.mark.parametrize(
     ("strategy", "items"),
-    [(NoUpdate(), 0), (FineTune(), 7), (WarmStart(), 16), (Retrain(), 16), (Distill(), 14)],
+    [
+        (NoUpdate(), 0),
+        (FineTune(), 7),
+        (WarmStart(), 16),
+        (Retrain(), 16),
+        (Distill(), 14),
+        (Plain(), 16),
+    ],
 )
 def test_items_of_an_epoch(strategy: Strategy, items: int, blobs) -> None:
     increment = Increment(TensorCollection(blobs(9)), TensorCollection(blobs(7)), 9)
