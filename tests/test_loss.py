@@ -234,8 +234,5 @@ def test_negatives_count_by_their_mean(columns: int) -> None:
 def test_without_growth_retraining_is_training_on_the_old_items() -> None:
     draws = Generator().manual_seed(0)
     positive, (old, new) = torch.zeros(3), torch.randn(2, 3, 5, generator=draws)
-        torch.zeros(3),
-        torch.randn(2, 3, 5, generator=Generator().manual_seed(0)),
-    )
     retraining = retraining_info_nce(positive, old, new, k=K, growth_ratio=0.0)
     torch.testing.assert_close(retraining, info_nce(positive, old, k=K))
