@@ -136,7 +136,13 @@ if __name__ == "__main__":
 """
     script = tmp_path / "grid.py"
     script.write_text(code)
-    process = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
+    root = Path(__file__).parents[2]
+    path_of_modules = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": path_of_modules},
+    )
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
         if path.exists() and path.read_bytes().count(b"\n") >= 2:
