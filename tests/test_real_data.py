@@ -43,7 +43,7 @@ def graphs(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_learns(domain: Domain, items: Any, fit_strategy: Retrain, *, to: float) -> Learner:
-    """A short fit brings the true loss down to a share of what it was; returns the learner.
+    """A short fit brings the evaluation loss down to a share of what it was; returns the learner.
 
     The loss before is that of an encoder whose BatchNorm has not seen the data. Seeing them alone
     takes up to 6 % off the loss of images and up to 20 % off that of graphs, so ask for more.
@@ -71,7 +71,8 @@ def test_files_are_learned_and_a_learner_of_files_survives_saving(
     pictures: Path, tmp_path: Path
 ) -> None:
     files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 64)
-    learner = assert_learns(Images(32), files, Retrain(max_epochs=3, batch_size=16), to=0.9)
+    domain = Images(32, encoder="small")
+    learner = assert_learns(domain, files, Retrain(max_epochs=40, batch_size=16), to=0.9)
     assert learner.memory.items is not None
     assert learner.memory.items.background
     held_out = of_both_classes(image_folder(pictures / "ImageNet-2" / "val").items, 8)
@@ -89,7 +90,10 @@ def test_files_are_learned_and_a_learner_of_files_survives_saving(
 def test_the_paper_s_setting_for_images(pictures: Path) -> None:
     """ResNet-18 on 224×224 pixels: a few steps on a handful of pictures."""
     files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 8)
-    learner = assert_learns(Images(224), files, Retrain(max_epochs=2, batch_size=4), to=0.9)
+    learner = Learner(Images(224), fit_strategy=Retrain(max_epochs=2, batch_size=4))
+    outcome = learner.fit(files)
+    assert outcome.steps == 4
+    assert np.isfinite(outcome.loss_new.after)  # which so few steps may raise or lower
     assert sum(weights.numel() for weights in learner.encoder.parameters()) == 11_176_512
 
 

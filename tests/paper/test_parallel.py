@@ -106,6 +106,7 @@ def test_a_worker_that_is_to_end_sends_the_row_that_it_has_finished(tiny, monkey
 
 
 def test_a_killed_process_is_an_error_in_a_sentence(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("INCONTRAST_DATA", raising=False)  # which reading would be given
     monkeypatch.setitem(SMALL, "digits-vectors", replace(SMALL["digits-vectors"], read=DIE))
     command = ["run", "--set", "digits-vectors", "--strategy", "no-update", "--jobs", "2"]
     command += ["--rows", str(tmp_path / "rows.jsonl"), "--work", str(tmp_path / "work")]
