@@ -863,7 +863,9 @@ def test_a_strategy_of_ones_own_is_needed_again(workspace: Workspace, blobs) -> 
     own, rows = OfOnesOwn(max_epochs=2), blobs(20, seed=1)
     with pytest.raises(KeyboardInterrupt):
         workspace.update(rows, strategy=own, progress=stopped)
-    with pytest.raises(Unfinished, match="of your own: pass it again"):
+    with pytest.raises(
+        Unfinished, match="begun with OfOnesOwn, which is or has a part of your own: pass it again"
+    ):
         workspace.update(rows)
     assert workspace.update(rows, strategy=own).promoted
 

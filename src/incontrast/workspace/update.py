@@ -407,7 +407,8 @@ class Update:
             strategy: Strategy = settings.decode(written, self.workspace.state_file, "strategy")
         except ValueError as error:
             raise Unfinished(
-                "the update under way was begun with a strategy, or a part of one, of your own: "
+                f"the update under way was begun with {written.get('name', written['type'])}, "
+                "which is or has a part of your own: "
                 "pass it again to resume, or discard the update"
             ) from error
         return strategy
