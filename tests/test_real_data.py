@@ -87,13 +87,16 @@ def test_files_are_learned_and_a_learner_of_files_survives_saving(
     assert torch.equal(loaded.memory.items.take(rows), learner.memory.items.take(rows))
 
 
+@pytest.mark.xfail(
+    reason="unexplained since 0.2: 0.97 to 1.15 of the loss before over three seeds, 0.81 to 0.90 "
+    "in 0.1",
+    raises=AssertionError,
+    strict=False,
+)
 def test_the_paper_s_setting_for_images(pictures: Path) -> None:
     """ResNet-18 on 224×224 pixels: a few steps on a handful of pictures."""
     files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 8)
-    learner = Learner(Images(224), fit_strategy=Retrain(max_epochs=2, batch_size=4))
-    outcome = learner.fit(files)
-    assert outcome.steps == 4
-    assert np.isfinite(outcome.loss_new.after)  # which so few steps may raise or lower
+    learner = assert_learns(Images(224), files, Retrain(max_epochs=2, batch_size=4), to=0.9)
     assert sum(weights.numel() for weights in learner.encoder.parameters()) == 11_176_512
 
 
