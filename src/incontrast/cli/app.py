@@ -13,8 +13,6 @@ from incontrast._version import __version__
 from incontrast.cli import options as opt
 from incontrast.cli.command import command
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="incontrast",
     help="Keep a self-supervised encoder up to date.",

@@ -21,8 +21,6 @@ import typer
 from incontrast.cli.exit_codes import Exit, exit_code
 from incontrast.cli.output import emit, plain, processes, say, speaks
 
-__all__ = ["Answer", "command"]
-
 GRACE = 2.0  # seconds
 SERVING = "the current version keeps serving; the same command resumes"
 UNTOUCHED = "the workspace is as it was"

@@ -37,8 +37,6 @@ from incontrast.report.page import (
 from incontrast.text import counted
 from incontrast.training.progress import Progress, ProgressCallback
 
-__all__ = ["CAPTION", "compare", "plot_losses", "strategies_table"]
-
 SMALL = 32  # pixels, up to which images have the small encoder
 CAPTION = (
     "Evaluation loss: fixed views, all items as negatives; lower is better. Parity with "

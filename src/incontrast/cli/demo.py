@@ -22,8 +22,6 @@ from incontrast.learner import Learner
 from incontrast.strategies import ICL, FineTune, NoUpdate, Retrain, Strategy, WarmStart
 from incontrast.streams import by_class
 
-__all__ = ["demo"]
-
 NEW_CLASSES = (7, 8, 9)
 EPOCHS = 32  # of the first fit, and of retraining
 SPACING = 1.15  # coarser than a comparison's: the loss need not be drawn more finely

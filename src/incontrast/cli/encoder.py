@@ -44,8 +44,6 @@ from incontrast.workspace import Step, Workspace
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.ingest import KnownHashes, NewData
 
-__all__ = ["drift", "embed", "fit", "update"]
-
 
 def fit(**options: Any) -> Answer | None:
     """Train a first encoder."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Exit", "exit_code"]
-
 
 class Exit(IntEnum):
     """What the exit code of a command means."""

@@ -19,8 +19,6 @@ from incontrast.strategies import Retrain, Strategy
 from incontrast.text import counted
 from incontrast.workspace import Workspace
 
-__all__ = ["init", "strategy_named"]
-
 STRATEGIES: dict[StrategyName, Strategy] = {
     "icl": strategies.ICL(),
     "warm-start": strategies.WarmStart(),

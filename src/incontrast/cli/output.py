@@ -21,20 +21,6 @@ from incontrast.text import counted
 if TYPE_CHECKING:
     from incontrast.training.progress import Progress, ProgressCallback
 
-__all__ = [
-    "counting_bar",
-    "emit",
-    "note",
-    "note_skipped",
-    "plain",
-    "processes",
-    "say",
-    "speaks",
-    "stderr",
-    "stdout",
-    "training_bar",
-]
-
 REFRESH = 0.1  # seconds between two updates of a bar, so that they cost nothing
 LINE = 5.0  # seconds between two lines
 

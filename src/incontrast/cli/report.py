@@ -15,8 +15,6 @@ from incontrast.text import counted
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.status import sentences
 
-__all__ = ["report", "summary", "write_report"]
-
 SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
 
 

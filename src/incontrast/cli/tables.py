@@ -12,8 +12,6 @@ from rich.text import Text
 from incontrast.cli.output import plain
 from incontrast.report.page import Cell, Table
 
-__all__ = ["print_table"]
-
 STYLES = {"best": "bold", "good": "green", "bad": "red", "quiet": "dim", "second": "italic"}
 
 

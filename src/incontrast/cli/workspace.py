@@ -14,8 +14,6 @@ from incontrast.workspace import Workspace
 from incontrast.workspace.stamps import outputs
 from incontrast.workspace.status import sentence, status_of, unfinished
 
-__all__ = ["forget", "log", "rollback", "status"]
-
 
 def status(*, workspace: Path, check: bool) -> Answer:
     """What is there, and what is wrong with it."""

@@ -11,8 +11,6 @@ from incontrast.parity import TOLERANCE, EvaluationLoss, at_parity, keeps_parity
 if TYPE_CHECKING:
     from incontrast.compare.trace import Trace
 
-__all__ = ["Attempt", "Recommendation", "recommend"]
-
 NEEDS_NO_OLD_ITEMS = ("fine-tuning", "distillation")
 WORTHWHILE = 5 * TOLERANCE  # what is nearer than this to another loss is no reason to change
 

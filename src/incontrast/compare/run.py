@@ -20,8 +20,6 @@ from incontrast.streams import pick
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, ProgressCallback
 
-__all__ = ["STRATEGIES", "Comparison", "Show", "compare", "sampled", "side_by_side"]
-
 STRATEGIES: dict[str, Strategy] = {
     "fine-tuning": FineTune(),
     "replay": Replay(),

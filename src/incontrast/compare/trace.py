@@ -19,8 +19,6 @@ from incontrast.strategies import Strategy
 from incontrast.training.progress import Budget, Progress, ProgressCallback
 from incontrast.training.task import Increment
 
-__all__ = ["Point", "Trace", "trace"]
-
 SPACING = 1.08  # a curve has a point whenever this many times more steps have been taken
 
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from incontrast.data.labelled import Labelled
 
-__all__ = ["digits"]
-
 
 def digits() -> Labelled:
     """1,797 digits of 8×8 pixels: items (1797, 8, 8) uint8 from 0 to 255.

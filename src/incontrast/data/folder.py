@@ -9,8 +9,6 @@ import numpy as np
 from incontrast.data.labelled import Labelled
 from incontrast.domains.images.files import find_images, is_image
 
-__all__ = ["image_folder"]
-
 
 def image_folder(root: str | Path) -> Labelled:
     """The paths of all images below a folder; the images stay on disk.

@@ -12,8 +12,6 @@ from torch import Tensor
 from incontrast.domains.graphs.collection import GraphCollection
 from incontrast.domains.graphs.reading import read_graphs
 
-__all__ = ["json_graphs"]
-
 LONGEST = 64 * 2**20  # characters of a line, which take many times as much memory once read
 
 

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from incontrast.streams import pick
 
-__all__ = ["Labelled"]
-
 
 @dataclass(frozen=True, eq=False)
 class Labelled:

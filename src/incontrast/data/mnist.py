@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from incontrast.data.labelled import Labelled
 
-__all__ = ["mnist"]
-
 
 def mnist(
     root: str | Path, *, classes: Sequence[int] | None = None, train: bool = True

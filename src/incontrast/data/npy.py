@@ -10,8 +10,6 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["LARGEST", "StoredRows", "check_size", "read_npy"]
-
 LARGEST = 2 * 2**30
 """Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
 

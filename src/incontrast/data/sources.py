@@ -33,8 +33,6 @@ from incontrast.domains.images.files import (
 )
 from incontrast.domains.vectors import Vectors
 
-__all__ = ["Chunk", "Kind", "Source", "collect", "read_source", "resolve", "rows_at_once"]
-
 log = logging.getLogger(__name__)
 
 Kind = Literal["images", "vectors", "graphs"]

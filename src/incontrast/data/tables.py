@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from incontrast.data.labelled import Labelled
 from incontrast.data.npy import check_size, read_npy
 
-__all__ = ["TABLES", "Table", "arrays", "read_table"]
-
 TABLES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
 ROWS = 65536  # looked at together

@@ -14,8 +14,6 @@ from incontrast.data.labelled import Labelled
 from incontrast.data.npy import LARGEST
 from incontrast.domains.graphs.reading import checked_graphs
 
-__all__ = ["tu"]
-
 
 def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
     """Graphs with class labels: items are a ``GraphCollection``, labels are numbered from 0.

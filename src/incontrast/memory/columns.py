@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FORGOTTEN", "GONE", "PRESENT", "Chunk", "Columns", "Extent"]
-
 GONE, PRESENT, FORGOTTEN = 0, 1, 2
 KINDS = ("<f8", "<i8", "u1", "V16")  # of keys, sizes, states, hashes
 

@@ -20,8 +20,6 @@ from incontrast.memory.columns import Extent
 from incontrast.memory.store import Store
 from incontrast.memory.stored import StoredCollection
 
-__all__ = ["KeepAll", "Memory", "Policy", "Queue", "Reservoir"]
-
 NOTHING = torch.empty(0, dtype=torch.int64)
 NO_KEYS = torch.empty(0, dtype=torch.float64)
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from incontrast.memory.columns import FORGOTTEN, GONE, PRESENT, Chunk, Columns, Extent
 
-__all__ = ["Store", "StoreBusy", "StoreError", "StoreUnwritable", "content_hash", "content_hashes"]
-
 FORMAT = 2
 APPLICATION = 0x49434D31  # what SQLite calls application_id: "ICM1"
 PAGE = 16384  # bytes: five items of 3 KB to a page

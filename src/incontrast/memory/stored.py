@@ -10,8 +10,6 @@ from torch import Tensor
 from incontrast.domains.base import Collection, Domain
 from incontrast.memory.store import Store
 
-__all__ = ["StoredCollection"]
-
 AT_ONCE = 256 * 2**20  # bytes that ``in_memory`` reads at most
 SMALL = 16 * 2**20  # bytes up to which items are read once, instead of for each batch
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["INK", "SERIES", "can_draw", "neighbour_figure", "svg"]
-
 INK = "#010203"
 """Draw with this where the page's text colour is wanted."""
 

@@ -20,20 +20,6 @@ from typing import Any, Literal
 
 from incontrast.files import write_bytes
 
-__all__ = [
-    "Cell",
-    "Checks",
-    "Column",
-    "Facts",
-    "Figure",
-    "Page",
-    "Section",
-    "Table",
-    "Text",
-    "render",
-    "save",
-]
-
 Mark = Literal["", "best", "second", "good", "bad", "quiet"]
 Standing = Literal["passed", "failed", "forced"]
 

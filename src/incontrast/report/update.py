@@ -10,8 +10,6 @@ from incontrast.report import page
 from incontrast.report.figures import SERIES, can_draw, neighbour_figure, svg
 from incontrast.text import counted
 
-__all__ = ["update_page"]
-
 
 def update_page(
     *,

@@ -26,8 +26,6 @@ from incontrast.workspace.stamps import (
 )
 from incontrast.workspace.workspace import Workspace
 
-__all__ = ["Embedded", "embed_source"]
-
 
 @dataclass(frozen=True)
 class Embedded:

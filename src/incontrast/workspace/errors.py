@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Busy", "Damaged", "Unfinished", "WorkspaceError"]
-
 
 class WorkspaceError(RuntimeError):
     """A workspace cannot do what was asked of it."""

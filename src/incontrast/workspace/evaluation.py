@@ -13,8 +13,6 @@ from incontrast.learner import Learner
 from incontrast.memory import Store, StoredCollection
 from incontrast.randomness import generator
 
-__all__ = ["Health", "Movement", "evaluate", "failed_checks", "health", "movement", "neighbours"]
-
 SAMPLE = 512  # old and new items, each, at most
 NEAREST = 10  # neighbours whose overlap is counted
 EXAMPLES = 6

@@ -14,8 +14,6 @@ from incontrast.workspace.files import read_json, write_json
 from incontrast.workspace.shards import Shards
 from incontrast.workspace.stamps import MANIFEST, digest, ids_file, stamp_file
 
-__all__ = ["export", "finish_export"]
-
 ROWS = 8192  # in a group of a Parquet file, or of an array that is copied
 
 

@@ -16,8 +16,6 @@ from incontrast._version import __version__
 from incontrast.files import write_bytes
 from incontrast.workspace.errors import Damaged
 
-__all__ = ["FORMAT", "Journal", "Record", "read_json", "sealed", "sweep", "unsealed", "write_json"]
-
 FORMAT = 2  # of every JSON file and line of a workspace
 
 

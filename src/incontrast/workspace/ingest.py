@@ -16,8 +16,6 @@ from incontrast.memory import Extent, Store
 from incontrast.memory.store import content_hash, content_hashes
 from incontrast.workspace.errors import WorkspaceError
 
-__all__ = ["KnownHashes", "NewData"]
-
 ROWS = 1024  # items of a collection that are packed together
 
 

@@ -14,8 +14,6 @@ from typing import IO, Any
 
 from incontrast.workspace.errors import Busy, Damaged
 
-__all__ = ["guarded", "holder", "locked"]
-
 LOOKS = 5  # attempts to take a lock
 
 

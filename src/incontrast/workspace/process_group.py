@@ -11,8 +11,6 @@ from incontrast.memory import Store, StoreBusy
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import Engine
 
-__all__ = ["Order", "ProcessGroup"]
-
 PATIENCE = 300.0  # seconds to wait for readers
 
 Order = Literal["wait", "train", "evaluate", "done", "failed"]

@@ -27,8 +27,6 @@ from incontrast.workspace.errors import Damaged
 from incontrast.workspace.files import read_json, write_json
 from incontrast.workspace.stamps import MANIFEST, damaged, digest
 
-__all__ = ["Shard", "Shards"]
-
 
 class Shard(NamedTuple):
     """Embeddings of some items that follow each other in a source."""

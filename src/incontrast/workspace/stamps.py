@@ -14,11 +14,6 @@ from typing import Any
 from incontrast.workspace.files import read_json
 from incontrast.workspace.state import Layout
 
-__all__ = [
-    *("MANIFEST", "damaged", "digest", "ids_file", "outputs", "problems", "register"),
-    *("stamp_file", "stamp_of"),
-]
-
 MANIFEST = "manifest.json"
 
 

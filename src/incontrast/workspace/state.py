@@ -44,8 +44,6 @@ from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.files import Journal, read_json, sweep, write_json
 from incontrast.workspace.versions import Versions
 
-__all__ = ["CREATING", "NAMES", "SETTINGS", "Layout", "Notify", "Phase", "State", "StateMachine"]
-
 SETTINGS = "workspace.json"
 CREATING = ".creating"  # in a folder that is not a workspace yet
 NAMES = {"fit": "a fit", "update": "an update"}

@@ -12,8 +12,6 @@ from incontrast.workspace.lock import holder
 from incontrast.workspace.stamps import outputs, stamp_of
 from incontrast.workspace.state import NAMES, Layout, State
 
-__all__ = ["sentence", "sentences", "status_of", "unfinished"]
-
 
 def status_of(layout: Layout) -> dict[str, Any]:
     """What is there, as JSON."""

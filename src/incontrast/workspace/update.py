@@ -33,8 +33,6 @@ from incontrast.workspace.state import NAMES, StateMachine
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
 
-__all__ = ["Step", "Update"]
-
 Operation = dict[str, Any]
 
 

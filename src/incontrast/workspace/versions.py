@@ -12,8 +12,6 @@ from incontrast.files import flush_files, flush_folder
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import read_json, write_json
 
-__all__ = ["Versions"]
-
 WEIGHTS = "encoder.safetensors"
 RECORD, MANIFEST, EVALUATION = "version.json", "manifest.json", "evaluation.json"
 UNFINISHED = ".unfinished-"

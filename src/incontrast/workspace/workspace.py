@@ -32,8 +32,6 @@ if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the r
     from incontrast.workspace.process_group import ProcessGroup
     from incontrast.workspace.update import Step
 
-__all__ = ["Workspace"]
-
 BEGUN = (
     *(f"memory.sqlite{suffix}" for suffix in ("", "-journal", "-wal", "-shm")),
     *("state.json", "journal.jsonl"),
