@@ -12,8 +12,6 @@ from incontrast.domains.base import Collection, Domain
 from incontrast.training.engine import Engine
 from incontrast.training.task import read_ahead
 
-__all__ = ["BATCH_SIZE", "embed"]
-
 BATCH_SIZE = 256  # items per forward pass; larger ones gain nothing on a CPU
 
 

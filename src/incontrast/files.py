@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["flush", "flush_files", "flush_folder", "write_bytes"]
-
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file; whoever reads sees the old or the new, also after a power cut."""

@@ -20,10 +20,11 @@ from incontrast.domains.check import check_views
 from incontrast.embedding import embed
 from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
-from incontrast.evaluate.population import EvaluationLoss, Population, measure
+from incontrast.evaluate.population import Population, measure
 from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
 from incontrast.outcome import Change, Outcome
+from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator, seeded
 from incontrast.schedules import ScheduleState, as_schedule
 from incontrast.strategies import ICL, Retrain, Strategy
@@ -37,8 +38,6 @@ from incontrast.training.task import Increment, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-__all__ = ["BudgetTooSmall", "Learner", "Own"]
 
 log = logging.getLogger(__name__)
 

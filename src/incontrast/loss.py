@@ -27,19 +27,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-__all__ = [
-    "Objective",
-    "batch_losses",
-    "change_ratio",
-    "increment_losses",
-    "incremental_info_nce",
-    "info_nce",
-    "log_partition",
-    "others",
-    "retraining_info_nce",
-    "similarities",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from incontrast.evaluate.population import EvaluationLoss, Quartiles
+from incontrast.evaluate.population import Quartiles
+from incontrast.parity import EvaluationLoss
 from incontrast.strategies.strategy import Strategy
 from incontrast.text import counted
 from incontrast.training.progress import Epoch, Stop
-
-__all__ = ["Change", "Outcome"]
 
 T = TypeVar("T")
 

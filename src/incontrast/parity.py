@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["LOST", "TOLERANCE", "EvaluationLoss", "at_parity", "keeps_parity"]
-
 TOLERANCE = 0.02
 """By which old or new items, but not both, may be above retraining's loss."""
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 import torch
 from torch import Generator
 
-__all__ = ["generator", "seeded"]
-
 
 def generator(seed: int, *purpose: str | int) -> Generator:
     """A generator for one purpose: an extra draw here shifts nothing anywhere else.

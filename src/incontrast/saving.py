@@ -32,8 +32,6 @@ from incontrast.settings import completed, decode, encode
 if TYPE_CHECKING:
     from incontrast.learner import Learner, Own
 
-__all__ = ["describe", "load", "read", "rebuild", "save", "write"]
-
 L = TypeVar("L", bound="Learner")
 
 FORMAT = 3

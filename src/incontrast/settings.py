@@ -17,8 +17,6 @@ from incontrast.memory import KeepAll, Queue, Reservoir
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
 from incontrast.training.optimizers import Adam, Prodigy
 
-__all__ = ["completed", "decode", "encode"]
-
 KNOWN: dict[str, type[Any]] = {
     known.__name__: known
     for known in (

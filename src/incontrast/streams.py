@@ -11,8 +11,6 @@ from torch import Tensor
 
 from incontrast.randomness import generator
 
-__all__ = ["by_class", "by_growth", "in_batches"]
-
 
 def by_growth(items: Any, alpha: float, seed: int = 0) -> tuple[Any, Any]:
     """Split items at random so that the new ones are a share α of all (the paper's protocol).

@@ -16,8 +16,6 @@ from torch import Generator, nn
 from incontrast.domains.base import Domain, Part
 from incontrast.randomness import seeded
 
-__all__ = ["Argument", "ArgumentDomain", "check_number", "check_whole"]
-
 
 class Argument(partial[Any]):
     """``encoder`` or ``views`` of a domain: an argument, and the method of the same name.

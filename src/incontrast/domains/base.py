@@ -13,16 +13,6 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
-__all__ = [
-    "Batch",
-    "Collection",
-    "Domain",
-    "Part",
-    "TensorCollection",
-    "check_distinct",
-    "dataset_items",
-]
-
 
 class Batch(Protocol):
     """Some items, ready for the encoder: a tensor, or anything with a length that can move."""

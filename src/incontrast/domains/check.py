@@ -11,8 +11,6 @@ from torch import Generator, Tensor, nn
 from incontrast.domains.base import Collection, Domain
 from incontrast.randomness import seeded
 
-__all__ = ["DomainError", "check_domain", "check_views"]
-
 
 class DomainError(ValueError):
     """A domain does not keep its contract."""

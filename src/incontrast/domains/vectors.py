@@ -21,9 +21,6 @@ from incontrast.domains.base import (
     dataset_items,
 )
 
-__all__ = ["Vectors"]
-
-
 STEPS = 8  # to a standard deviation, and to a factor of two of it
 LIMIT = 5.0  # standard deviations from which on a feature counts by its logarithm: one that hardly
 # ever varies has a tiny deviation, and the rare item in which it does would be off by thousands

@@ -3,12 +3,7 @@
 from incontrast.evaluate.bias import Bias, Biases, OldNew, RiskBound, bias, risk_bound
 from incontrast.evaluate.collapse import alignment, effective_rank, uniformity
 from incontrast.evaluate.drift import Drift
-from incontrast.evaluate.population import (
-    EvaluationLoss,
-    Population,
-    Quartiles,
-    measure,
-)
+from incontrast.evaluate.population import Population, Quartiles, measure
 from incontrast.evaluate.probes import (
     Accuracy,
     fit_svm,
@@ -16,6 +11,7 @@ from incontrast.evaluate.probes import (
     svm_accuracy,
     svm_accuracy_held_out,
 )
+from incontrast.parity import EvaluationLoss
 
 __all__ = [
     "Accuracy",

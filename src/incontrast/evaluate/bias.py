@@ -16,8 +16,6 @@ from torch import Tensor
 from incontrast.evaluate.population import Anchors, Population
 from incontrast.loss import incremental_info_nce, info_nce, retraining_info_nce
 
-__all__ = ["Bias", "Biases", "OldNew", "RiskBound", "bias", "risk_bound"]
-
 ROUNDING = 1e-9  # relative; at one encoder Theorem 2 is an equality, which rounding may break
 
 

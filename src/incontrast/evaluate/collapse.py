@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-__all__ = ["alignment", "effective_rank", "uniformity"]
-
 
 def effective_rank(embeddings: Tensor) -> float:
     """How many directions normalised embeddings use: 1 when collapsed to a line, at most d.

@@ -26,8 +26,6 @@ from incontrast.training.loop import TrainingDiverged, train
 from incontrast.training.progress import Budget
 from incontrast.training.task import Increment, Task
 
-__all__ = ["Drift", "drift", "forecast", "measure_drift"]
-
 Advice = Literal["nothing to do", "update", "consider retraining"]
 
 ANCHORS, REFERENCE = 512, 1024  # old items at most: those looked at, and those that stand for X

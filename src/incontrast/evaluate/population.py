@@ -22,15 +22,6 @@ from incontrast.randomness import generator
 from incontrast.training.engine import Engine
 from incontrast.training.task import Increment, read_ahead, two_views
 
-__all__ = [
-    "Anchors",
-    "EvaluationLoss",
-    "Population",
-    "Quartiles",
-    "embed_views",
-    "measure",
-]
-
 ROWS = 1024  # anchors whose similarities are held at once
 
 

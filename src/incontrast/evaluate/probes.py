@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-__all__ = ["Accuracy", "fit_svm", "knn_accuracy", "svm_accuracy", "svm_accuracy_held_out"]
-
 C_GRID = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)  # as in GraphCL's evaluation
 
 LARGEST_KERNEL = 5000  # items whose kernel is kept: 200 MB

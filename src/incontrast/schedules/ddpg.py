@@ -16,8 +16,6 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-__all__ = ["Actor", "ActorCritic", "Critic", "OrnsteinUhlenbeck", "Replay", "Transitions"]
-
 
 class Actor(nn.Module):
     """μ(s): (n, window, features) states to (n,) actions in (−1, 1)."""

@@ -6,8 +6,6 @@ from collections import deque
 
 from incontrast.schedules.schedule import Verdict
 
-__all__ = ["Guard"]
-
 RECENT = 4  # windows whose mean is compared with the best so far
 TOLERANCE = 0.25  # a rise above the best mean so far, relative to it, that is never harm
 RELIEF = 1.1  # by what factor the ceiling rises per window

@@ -26,8 +26,6 @@ from incontrast.schedules.ddpg import ActorCritic, OrnsteinUhlenbeck, Replay, Tr
 from incontrast.schedules.guard import Guard
 from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict, check_lr
 
-__all__ = ["FEATURES", "WINDOW", "Learned", "LearnedRate", "entry", "policy", "relative"]
-
 POLICY = Path(__file__).parent / "policy.safetensors"
 WINDOW = 8  # decisions that a state looks back on
 FEATURES = 5  # figures per decision, see `entry`

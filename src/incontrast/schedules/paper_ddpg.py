@@ -14,8 +14,6 @@ from incontrast.randomness import seeded
 from incontrast.schedules.ddpg import ActorCritic, OrnsteinUhlenbeck, Replay
 from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict
 
-__all__ = ["DDPG", "Agent"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DDPG(Schedule):

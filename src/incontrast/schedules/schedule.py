@@ -12,17 +12,6 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-__all__ = [
-    "Cosine",
-    "Fixed",
-    "LearningRate",
-    "Schedule",
-    "ScheduleState",
-    "Verdict",
-    "as_schedule",
-    "check_lr",
-]
-
 ScheduleState = dict[str, Tensor]
 """What a schedule has learned, for a later run to resume from."""
 

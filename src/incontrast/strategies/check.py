@@ -17,8 +17,6 @@ from incontrast.training.engine import Engine
 from incontrast.training.loop import train
 from incontrast.training.task import Increment, Task
 
-__all__ = ["StrategyError", "check_strategy"]
-
 
 class StrategyError(ValueError):
     """A strategy does not keep its contract."""

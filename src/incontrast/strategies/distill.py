@@ -13,8 +13,6 @@ from incontrast.loss import Objective, batch_losses, others, similarities
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
 
-__all__ = ["Distill", "relation_loss"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Distill(Strategy):

@@ -16,8 +16,6 @@ from incontrast.strategies.strategy import Strategy
 from incontrast.training.optimizers import Adam, OptimizerFactory
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
 
-__all__ = ["ICL"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ICL(Strategy):

@@ -16,8 +16,6 @@ from incontrast.schedules import Schedule, as_schedule
 from incontrast.training.engine import Engine
 from incontrast.training.task import Task, ViewBatch
 
-__all__ = ["Meta", "support_steps"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:

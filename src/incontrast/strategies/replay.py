@@ -11,8 +11,6 @@ import torch
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.task import BatchIndices, Increment, Task, shuffled
 
-__all__ = ["Replay"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(Strategy):

@@ -22,8 +22,6 @@ from incontrast.training.task import (
     new_epoch,
 )
 
-__all__ = ["FineTune", "NoUpdate", "Retrain", "Strategy", "WarmStart"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(ABC):

@@ -19,8 +19,6 @@ from torch.overrides import TorchFunctionMode
 
 from incontrast.training.collectives import all_reduce, all_reduce_
 
-__all__ = ["SynchronisedBatchNorm", "synchronised_batch_norm"]
-
 
 class SynchronisedBatchNorm(TorchFunctionMode):
     """A block in which BatchNorm in training mode sees the items of all processes."""

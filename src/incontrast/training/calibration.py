@@ -11,8 +11,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from incontrast.training.task import Task, joint_epoch
 
-__all__ = ["CALIBRATED", "calibrate", "train_mode"]
-
 BATCHES = 8  # batches of X′ whose views set the statistics
 SIZE = 64  # items in each of them
 CALIBRATED = BATCHES * SIZE

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from incontrast.training.optimizers import ExponentialMovingAverage
 
-__all__ = ["Checkpoint"]
-
 
 class Checkpoint:
     """Remembers weights, buffers, the optimiser's state and the averaged weights.

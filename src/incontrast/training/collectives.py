@@ -18,17 +18,6 @@ from torch import distributed as dist
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
-__all__ = [
-    "LostProcess",
-    "ProcessFailed",
-    "all_gather_objects",
-    "all_gather_rows",
-    "all_reduce",
-    "all_reduce_",
-    "broadcast_object",
-    "in_contact",
-]
-
 T = TypeVar("T")
 
 SMALL = 2**17  # bytes of all processes together

@@ -12,8 +12,6 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["Engine", "Precision"]
-
 Precision = Literal["float32", "bfloat16"]
 T = TypeVar("T")
 

@@ -35,16 +35,6 @@ from incontrast.training.task import Increment
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = [
-    "TIMEOUT",
-    "FabricEngine",
-    "choose_engine",
-    "digest_of_all",
-    "facts",
-    "share_of",
-    "time_out",
-]
-
 T = TypeVar("T")
 
 TIMEOUT = "INCONTRAST_TIMEOUT"  # environment: seconds after which a silent process counts as lost

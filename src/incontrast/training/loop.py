@@ -34,8 +34,6 @@ from incontrast.training.task import Task, ViewBatch
 if TYPE_CHECKING:
     from incontrast.strategies.strategy import Strategy
 
-__all__ = ["TrainingDiverged", "check_budget", "train"]
-
 log = logging.getLogger(__name__)
 
 UNREAD = 50  # losses that may wait on the device: one that is not finite is noticed by then

@@ -9,14 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "Adam",
-    "ExponentialMovingAverage",
-    "OptimizerFactory",
-    "Prodigy",
-    "Stepper",
-]
-
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes the optimiser of a run, whose learning rate is set before every step.
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from incontrast.schedules.schedule import ScheduleState
 
-__all__ = ["Budget", "Callback", "Epoch", "Progress", "ProgressCallback", "Run", "Stop"]
-
 Stop = Literal["patience", "epochs", "budget", "callback", "nothing to do"]
 
 

@@ -30,8 +30,6 @@ from incontrast.training.progress import Epoch
 if TYPE_CHECKING:
     from incontrast.training.loop import Training
 
-__all__ = ["Recorded", "TrainingFile", "identity", "restore", "restore_once", "training_state"]
-
 log = logging.getLogger(__name__)
 
 MAGIC = b"incontrast training 1\n"

@@ -20,20 +20,6 @@ from incontrast.schedules import LearningRate, Schedule, ScheduleState, as_sched
 from incontrast.training.engine import Engine
 from incontrast.training.resume import Recorded, restore_once
 
-__all__ = [
-    "BatchIndices",
-    "Increment",
-    "InfiniteSampler",
-    "Task",
-    "ViewBatch",
-    "joint_epoch",
-    "joint_items",
-    "new_epoch",
-    "read_ahead",
-    "shuffled",
-    "two_views",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -9,8 +9,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-__all__ = ["GraphBatch", "GraphCollection", "NodeLabels"]
-
 NodeLabels = tuple[tuple[int, ...], ...]
 
 

@@ -22,8 +22,6 @@ from incontrast.domains.graphs.packing import pack_graphs, unpack_graphs
 from incontrast.domains.graphs.reading import read_graphs
 from incontrast.domains.graphs.views import two_views
 
-__all__ = ["Graphs"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Graphs(ArgumentDomain):

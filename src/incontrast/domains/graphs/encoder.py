@@ -11,8 +11,6 @@ from torch.nn.functional import linear, relu
 
 from incontrast.domains.graphs.collection import GraphBatch
 
-__all__ = ["GCN"]
-
 
 class GCN(nn.Module):
     """Graph convolutions, each followed by ReLU and BatchNorm; the sums of each layer's nodes.

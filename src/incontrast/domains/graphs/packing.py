@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from incontrast.domains.graphs.collection import GraphCollection
 from incontrast.domains.graphs.reading import checked_graphs
 
-__all__ = ["pack_graphs", "unpack_graphs"]
-
 _HEADER = struct.Struct("<4s5I")
 _MARK = b"ICG2"
 

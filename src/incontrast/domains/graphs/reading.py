@@ -13,8 +13,6 @@ from torch.utils.data import Dataset
 from incontrast.domains.base import dataset_items
 from incontrast.domains.graphs.collection import GraphCollection, NodeLabels
 
-__all__ = ["checked_graphs", "local_degree_profile", "read_graphs"]
-
 MOST_NODES = 2**24  # of graphs without features, which a few bytes of text can ask for
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

@@ -10,8 +10,6 @@ from torch import Generator, Tensor
 
 from incontrast.domains.graphs.collection import GraphBatch
 
-__all__ = ["two_views"]
-
 _DROP, _MASK, _WALK = range(3)
 
 

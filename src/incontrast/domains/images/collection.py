@@ -10,8 +10,6 @@ from torch import Tensor
 
 from incontrast.domains.images.files import decode_files
 
-__all__ = ["ImageCollection"]
-
 
 class ImageCollection:
     """Images of one size, each a row of one tensor or a file that stays on disk.

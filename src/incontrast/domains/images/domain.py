@@ -22,8 +22,6 @@ from incontrast.domains.images.encoders import ResNet18, SmallEncoder
 from incontrast.domains.images.reading import read_images
 from incontrast.domains.images.views import ImageViews
 
-__all__ = ["Images"]
-
 Network = Literal["resnet18", "resnet18-standard", "small"]
 
 _IMAGENET = {  # channels: mean and std

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ResNet18", "SmallEncoder"]
-
 
 class ResNet18(nn.Module):
     """ResNet-18 without its classifier: (n, C, S, S) images in, (n, 512) embeddings out.

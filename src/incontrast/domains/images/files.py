@@ -14,19 +14,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-__all__ = [
-    "Skipped",
-    "Typical",
-    "check_headers",
-    "decode_files",
-    "find_images",
-    "fit",
-    "is_image",
-    "printable",
-    "readable_images",
-    "typical_image",
-]
-
 # By content, whatever the name says: some of Pillow's other formats start programs to decode them.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")

@@ -18,8 +18,6 @@ from incontrast.domains.base import dataset_items
 from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.files import check_headers, find_images, fit
 
-__all__ = ["read_images"]
-
 CHUNK = 1024  # images converted at a time, so that large arrays need little memory beside them
 _TORCH_KNOWS = {"u1", "f2", "f4", "f8"}  # NumPy's names of the types that images may have
 

@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from incontrast.domains.base import constant
 
-__all__ = ["ImageViews", "blur", "crop", "recolour"]
-
 DRAWS = 13  # numbers for a view of an image
 SHARP = 1e-3  # pixels: a blur that changes nothing
 _LUMA = (0.299, 0.587, 0.114)
