@@ -27,6 +27,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from incontrast.bounds import check_number, check_whole
+
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
@@ -41,10 +43,8 @@ class Objective:
     negatives: int = 31
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be positive, got {self.temperature}")
-        if self.negatives < 1:
-            raise ValueError(f"negatives must be at least 1, got {self.negatives}")
+        check_number("(0, inf)", temperature=self.temperature)
+        check_whole(1, negatives=self.negatives)
 
 
 def log_partition(positive: Tensor, negatives: Tensor, *, k: float) -> Tensor:
@@ -82,12 +82,7 @@ def change_ratio(
 
 
 def incremental_info_nce(
-    positive: Tensor,
-    old_negatives: Tensor,
-    new_negatives: Tensor,
-    *,
-    k: float,
-    growth_ratio: float,
+    positive: Tensor, old_negatives: Tensor, new_negatives: Tensor, *, k: float, growth_ratio: float
 ) -> Tensor:
     """NCE-II, L^II = log(α·r + 1 − α), for old anchors (Def. 5).
 
@@ -113,12 +108,7 @@ def incremental_info_nce(
 
 
 def retraining_info_nce(
-    positive: Tensor,
-    old_negatives: Tensor,
-    new_negatives: Tensor,
-    *,
-    growth_ratio: float,
-    k: float,
+    positive: Tensor, old_negatives: Tensor, new_negatives: Tensor, *, growth_ratio: float, k: float
 ) -> Tensor:
     """NCE-I over all data, L^{I,X′} (Eq. 2), with E_X′ = (1−α)·E_X + α·E_ΔX as a stratified mean.
 

@@ -99,10 +99,7 @@ def write(learner: Learner, folder: Path) -> None:
 
 
 def read(
-    folder: Path,
-    kind: type[L],
-    recall: Callable[[L, int, float], Memory],
-    **own: Unpack[Own],
+    folder: Path, kind: type[L], recall: Callable[[L, int, float], Memory], **own: Unpack[Own]
 ) -> L:
     """Read what ``write`` wrote; its owner sees to it that it is whole.
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from incontrast.bounds import check_number
 from incontrast.randomness import generator
 
 
@@ -27,8 +28,7 @@ def by_growth(items: Any, alpha: float, seed: int = 0) -> tuple[Any, Any]:
     (['b', 'c', 'd', 'e', 'g', 'h', 'i'], ['a', 'f', 'j'])
     """
     count = len(items)
-    if not 0.0 < alpha < 1.0:
-        raise ValueError(f"alpha must be in (0, 1), got {alpha}: it is the share of new items")
+    check_number("(0, 1)", "it is the share of new items", alpha=alpha)
     if count < 2:
         raise ValueError(f"a split needs at least 2 items, got {count}")
     new = min(max(round(alpha * count), 1), count - 1)

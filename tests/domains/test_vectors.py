@@ -79,7 +79,7 @@ def test_a_domain_without_statistics_says_what_to_do(blobs) -> None:
     ("settings", "message"),
     [
         ({"dim": 0}, "dim must be at least 1"),
-        ({"dim": 3, "drop": 1.0}, "drop must be below 1"),
+        ({"dim": 3, "drop": 1.0}, r"drop must be in \[0, 1\)"),
         ({"dim": 3, "noise": -0.1}, "noise must be at least 0, got -0.1"),
         ({"dim": 3, "mean": (0.0,)}, "mean must have 3 numbers, got 1"),
     ],

@@ -165,7 +165,7 @@ def test_relative_change_is_like_a_difference_of_logarithms() -> None:
     [
         ({"start": 0.0}, "positive and finite"),
         ({"every": 0}, "every must be at least 1"),
-        ({"explore": -0.1}, "explore at least 0"),
+        ({"explore": -0.1}, "explore must be at least 0"),
         ({"agent_lr": math.nan}, "positive and finite"),
     ],
 )

@@ -312,11 +312,11 @@ def test_paper_is_the_paper() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ICL(retention=-1.0), "retention must not be negative"),
+        (lambda: ICL(retention=-1.0), "retention must be at least 0"),
         (lambda: ICL(old_batch_size=1), "old_batch_size must be at least 2"),
         (lambda: ICL(epoch_steps=0), "epoch_steps must be at least 1"),
         (lambda: Replay(share=0.0), r"share must be in \(0, 1\]"),
-        (lambda: Distill(weight=-1.0), "weight must not be negative"),
+        (lambda: Distill(weight=-1.0), "weight must be at least 0"),
         (lambda: Meta(order=3), "order must be 1 or 2, got 3"),
         (lambda: Meta(query="old"), "query must be 'new' or 'both'"),
         (lambda: Meta(steps=0), "steps must be at least 1"),

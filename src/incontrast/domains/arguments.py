@@ -1,13 +1,11 @@
-"""Arguments that the domains of the library share: an encoder and views of one's own, numbers."""
+"""Arguments that the domains of the library share: an encoder and views of one's own."""
 
 from __future__ import annotations
 
 import copy
-import math
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
@@ -151,22 +149,3 @@ class ArgumentDomain(Domain):
                 "views must be a function of a batch and a torch.Generator, or a torch.nn.Module, "
                 f"that gives one view, got {views!r}{hint}"
             )
-
-
-def check_whole(least: int, /, **numbers: Any) -> None:
-    """Refuse what is no whole number, or too small a one."""
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise TypeError(f"{name} must be a whole number, got {value!r}")
-        if int(value) < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def check_number(low: float, high: float = math.inf, /, **numbers: Any) -> None:
-    """Refuse what is no finite number, or not in [low, high]."""
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"{name} must be a number, got {value!r}")
-        if not (low <= float(value) <= high and math.isfinite(value)):
-            bounds = f"in [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
-            raise ValueError(f"{name} must be {bounds}, got {value}")

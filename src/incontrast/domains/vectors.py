@@ -12,14 +12,9 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset
 
-from incontrast.domains.arguments import ArgumentDomain, check_number, check_whole
-from incontrast.domains.base import (
-    Part,
-    TensorCollection,
-    check_distinct,
-    constant,
-    dataset_items,
-)
+from incontrast.bounds import check_number, check_whole
+from incontrast.domains.arguments import ArgumentDomain
+from incontrast.domains.base import Part, TensorCollection, check_distinct, constant, dataset_items
 
 STEPS = 8  # to a standard deviation, and to a factor of two of it
 LIMIT = 5.0  # standard deviations from which on a feature counts by its logarithm: one that hardly
@@ -60,10 +55,8 @@ class Vectors(ArgumentDomain):
 
     def __post_init__(self) -> None:
         check_whole(1, dim=self.dim, hidden=self.hidden, out=self.out)
-        check_number(0, 1, drop=self.drop)
-        check_number(0, noise=self.noise)
-        if self.drop == 1:
-            raise ValueError("drop must be below 1, got 1: no feature would be left")
+        check_number("[0, 1)", "with 1 no feature would be left", drop=self.drop)
+        check_number("[0, inf)", noise=self.noise)
         for name in ("mean", "std"):
             numbers = getattr(self, name)
             if numbers is not None and len(numbers) != self.dim:

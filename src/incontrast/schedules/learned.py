@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Generator, Tensor
 
+from incontrast.bounds import check_number, check_whole
 from incontrast.randomness import seeded
 from incontrast.schedules.ddpg import ActorCritic, OrnsteinUhlenbeck, Replay, Transitions
 from incontrast.schedules.guard import Guard
@@ -62,11 +63,9 @@ class Learned(Schedule):
     def __post_init__(self) -> None:
         check_lr(self.start)
         check_lr(self.agent_lr)
-        if self.every < 1 or self.learn_every < 0 or self.explore < 0:
-            raise ValueError(
-                "every must be at least 1, learn_every and explore at least 0, "
-                f"got {self.every}, {self.learn_every} and {self.explore}"
-            )
+        check_whole(1, every=self.every)
+        check_whole(0, learn_every=self.learn_every)
+        check_number("[0, inf)", explore=self.explore)
 
     @property
     def guarded(self) -> bool:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Generator
 
+from incontrast.bounds import check_whole
 from incontrast.randomness import seeded
 from incontrast.schedules.ddpg import ActorCritic, OrnsteinUhlenbeck, Replay
 from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict
@@ -51,11 +52,8 @@ class DDPG(Schedule):
             raise ValueError(
                 f"learning rates must satisfy 0 < low < high, got {self.low} and {self.high}"
             )
-        if self.window < 1 or self.batch_size < 1 or self.replay < self.batch_size:
-            raise ValueError(
-                "window and batch_size must be at least 1 and replay at least batch_size, "
-                f"got {self.window}, {self.batch_size} and {self.replay}"
-            )
+        check_whole(1, window=self.window, batch_size=self.batch_size)
+        check_whole(self.batch_size, "it holds the batches", replay=self.replay)
 
     def begin(self, generator: Generator, state: ScheduleState | None = None) -> Agent:
         """A new agent: the paper's begins afresh with every update."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from incontrast.bounds import check_number
 from incontrast.loss import Objective, batch_losses, others, similarities
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
@@ -29,8 +30,7 @@ class Distill(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.weight >= 0.0:
-            raise ValueError(f"weight must not be negative, got {self.weight}")
+        check_number("[0, inf)", weight=self.weight)
 
     def epoch_items(self, increment: Increment) -> int:
         return 2 * increment.new_count  # by the student and by the teacher

@@ -8,13 +8,46 @@ from typing import Literal
 
 from torch import Tensor
 
+from incontrast.bounds import check_number, check_whole
 from incontrast.loss import increment_losses
 from incontrast.schedules import DDPG, Schedule
-from incontrast.strategies.emphasis import Emphasis
 from incontrast.strategies.meta import Meta, support_steps
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.optimizers import Adam, OptimizerFactory
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emphasis:
+    """The weight of new items in a step's loss; old ones have the rest.
+
+    Old items begin at their optimum, new ones do not. With weight α the gradient of a few new
+    items drowns in the noise of the old ones'. The weight comes down to α before the run ends: the
+    last steps minimise exactly retraining's objective. Averaged weights lag behind: in a run of a
+    few hundred steps most of their weight is on steps of before.
+
+    Args:
+        start: The weight that new items begin with, where it is more than α.
+        until: The part of the run in which it falls to α, linearly.
+
+    >>> emphasis = Emphasis(start=0.5, until=0.6)
+    >>> tuple(round(emphasis.weight(0.05, done), 3) for done in (0.0, 0.3, 0.6, 1.0))
+    (0.5, 0.275, 0.05, 0.05)
+    >>> emphasis.weight(0.7, 0.0)
+    0.7
+    """
+
+    start: float = 0.5
+    until: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_number("(0, 1)", "it is the weight of new items", start=self.start)
+        check_number("(0, 1]", "it is a part of the run", until=self.until)
+
+    def weight(self, growth_ratio: float, done: float) -> float:
+        """The weight of new items at a growth ratio α when this part of the run is done."""
+        left = max(1.0 - done / self.until, 0.0)
+        return growth_ratio + left * max(self.start - growth_ratio, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +89,11 @@ class ICL(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.old_batch_size < 2:
-            raise ValueError(
-                f"old_batch_size must be at least 2, got {self.old_batch_size}: "
-                "old items are each other's negatives"
-            )
-        if not self.retention >= 0.0:
-            raise ValueError(
-                f"retention must not be negative, got {self.retention}: "
-                "1 is retraining's loss on old items, 0 the paper's"
-            )
-        if self.epoch_steps < 1:
-            raise ValueError(f"epoch_steps must be at least 1, got {self.epoch_steps}")
+        advice = "old items are each other's negatives"
+        check_whole(2, advice, old_batch_size=self.old_batch_size)
+        advice = "1 is retraining's loss on old items, 0 the paper's"
+        check_number("[0, inf)", advice, retention=self.retention)
+        check_whole(1, epoch_steps=self.epoch_steps)
 
     @classmethod
     def paper(

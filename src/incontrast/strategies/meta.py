@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from incontrast.bounds import check_whole
 from incontrast.loss import increment_losses
 from incontrast.schedules import Schedule, as_schedule
 from incontrast.training.engine import Engine
@@ -40,8 +41,8 @@ class Meta:
             raise ValueError(f"order must be 1 or 2, got {self.order}")
         if self.query not in ("new", "both"):
             raise ValueError(f"query must be 'new' or 'both', got {self.query!r}")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if self.steps is not None:
+            check_whole(1, steps=self.steps)
         as_schedule(self.lr)  # says what is wrong with a number
 
     def support_steps(self, growth_ratio: float) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from incontrast.bounds import check_number, check_whole
 from incontrast.loss import batch_losses
 from incontrast.schedules import Schedule, as_schedule
 from incontrast.training.optimizers import Adam, OptimizerFactory
@@ -20,6 +23,7 @@ from incontrast.training.task import (
     joint_epoch,
     joint_items,
     new_epoch,
+    shuffled,
 )
 
 
@@ -55,25 +59,12 @@ class Strategy(ABC):
 
     def __post_init__(self) -> None:
         as_schedule(self.lr)  # says what is wrong with a number
-        if self.batch_size < 4:
-            raise ValueError(
-                f"batch_size must be at least 4, got {self.batch_size}: "
-                "the items of a batch are each other's negatives"
-            )
-        if self.max_epochs < 1:
-            raise ValueError(f"max_epochs must be at least 1, got {self.max_epochs}")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(
-                f"patience must be at least 1, got {self.patience}: None waits for ever"
-            )
-        if not 0.0 <= self.ema_decay < 1.0:
-            raise ValueError(
-                f"ema_decay must be in [0, 1), got {self.ema_decay}: 0 averages nothing"
-            )
-        if not self.ema_leaning >= 1.0:
-            raise ValueError(
-                f"ema_leaning must be at least 1, got {self.ema_leaning}: 1 is the plain mean"
-            )
+        check_whole(4, "a batch's items are each other's negatives", batch_size=self.batch_size)
+        check_whole(1, max_epochs=self.max_epochs)
+        if self.patience is not None:
+            check_whole(1, "None waits for ever", patience=self.patience)
+        check_number("[0, 1)", "0 averages nothing", ema_decay=self.ema_decay)
+        check_number("[1, inf)", "1 is the plain mean", ema_leaning=self.ema_leaning)
         if not callable(self.optimizer):
             raise TypeError(
                 "optimizer must take parameters and give a torch.optim.Optimizer, "
@@ -151,3 +142,31 @@ class Retrain(WarmStart):
     """NCE-I over X′ from scratch: the ceiling of every comparison, and how a learner is fitted."""
 
     from_scratch: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Strategy):
+    """NCE-I on ΔX mixed with a fixed part of the old items, from the current weights.
+
+    Args:
+        share: Part of the stored old items that is mixed in, drawn once per update.
+    """
+
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("(0, 1]", "it is a part of X", share=self.share)
+
+    def replayed(self, increment: Increment) -> int:
+        """How many old items are mixed in."""
+        return math.ceil(increment.stored * self.share)
+
+    def epoch_items(self, increment: Increment) -> int:
+        return increment.new_count + self.replayed(increment)
+
+    def sample(self, task: Task) -> Iterator[BatchIndices]:
+        new, count = task.increment.new_count, self.replayed(task.increment)
+        order = torch.randperm(task.increment.stored, generator=task.generator("replay"))
+        for mixed in shuffled(new + count, self.batch_size, task.draws):
+            yield BatchIndices(order[mixed[mixed >= new] - new], mixed[mixed < new])

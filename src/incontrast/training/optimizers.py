@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from incontrast.bounds import check_number
+
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes the optimiser of a run, whose learning rate is set before every step.
 
@@ -32,12 +34,9 @@ class Adam:
     max_relative_update: float | None = None
 
     def __post_init__(self) -> None:
-        share = self.max_relative_update
-        if share is not None and not 0.0 < share <= 1.0:
-            raise ValueError(
-                f"max_relative_update must be in (0, 1], got {share}: "
-                "it is a share of a layer; None sets no cap"
-            )
+        share, advice = self.max_relative_update, "it is a share of a layer; None sets no cap"
+        if share is not None:
+            check_number("(0, 1]", advice, max_relative_update=share)
 
     def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, fused=True)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from incontrast.bounds import check_number
 from incontrast.schedules.schedule import ScheduleState
 
 Stop = Literal["patience", "epochs", "budget", "callback", "nothing to do"]
@@ -29,8 +30,8 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("seconds", "forward_passes"):
             limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise ValueError(f"a budget's {name} must be positive, got {limit}")
+            if limit is not None:
+                check_number("(0, inf)", **{name: limit})
 
 
 @dataclass(frozen=True)

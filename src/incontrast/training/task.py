@@ -238,11 +238,7 @@ class Task:
             pass
 
     def view_batches(
-        self,
-        batches: Iterable[BatchIndices],
-        views: Generator | None = None,
-        *,
-        skip: int = 0,
+        self, batches: Iterable[BatchIndices], views: Generator | None = None, *, skip: int = 0
     ) -> Iterator[ViewBatch]:
         """Two fresh views of the items of each batch; files are read ahead in a thread.
 
@@ -298,10 +294,7 @@ class Task:
 
 
 def two_views(
-    domain: Domain,
-    sources: Sequence[tuple[Collection, Tensor]],
-    seed: int,
-    engine: Engine,
+    domain: Domain, sources: Sequence[tuple[Collection, Tensor]], seed: int, engine: Engine
 ) -> Any:
     """Two views of this process's share of a batch, as one process would draw them.
 

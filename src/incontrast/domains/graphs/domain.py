@@ -10,11 +10,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.arguments import (
-    ArgumentDomain,
-    check_number,
-    check_whole,
-)
+from incontrast.bounds import check_number, check_whole
+from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Part, check_distinct
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection
 from incontrast.domains.graphs.encoder import GCN
@@ -76,8 +73,8 @@ class Graphs(ArgumentDomain):
         check_whole(1, hidden=self.hidden, layers=self.layers, steps=self.steps)
         if self.features is not None:
             check_whole(1, features=self.features)
-        check_number(0, 1, drop=self.drop, mask=self.mask)
-        check_number(1e-6, walkers=self.walkers)
+        check_number("[0, 1]", drop=self.drop, mask=self.mask)
+        check_number("[1e-6, inf)", walkers=self.walkers)
         if self.per not in ("graph", "batch"):
             raise ValueError(f'per must be "graph" or "batch", got {self.per!r}')
         if self.node_labels is not None:

@@ -11,11 +11,8 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.arguments import (
-    ArgumentDomain,
-    check_number,
-    check_whole,
-)
+from incontrast.bounds import check_number, check_whole
+from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Part, check_distinct, constant
 from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
@@ -83,7 +80,7 @@ class Images(ArgumentDomain):
                     f"{name} must have {self.channels} numbers, one for each channel, got {numbers}"
                 )
             for number in numbers:
-                check_number(-math.inf if name == "mean" else 1e-6, **{name: number})
+                check_number("(-inf, inf)" if name == "mean" else "[1e-6, inf)", **{name: number})
             object.__setattr__(self, name, None if numbers == usual else numbers)
         super().__post_init__()
 

@@ -101,11 +101,7 @@ def typical_image(files: Sequence[str]) -> Typical:
 
 
 def decode_files(
-    paths: Sequence[str],
-    use: Callable[[int, NDArray[np.uint8]], None],
-    *,
-    size: int,
-    channels: int,
+    paths: Sequence[str], use: Callable[[int, NDArray[np.uint8]], None], *, size: int, channels: int
 ) -> list[str | None]:
     """Decode files: turned upright as their EXIF tells, then as ``fit`` does it.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from incontrast.bounds import check_number
 from incontrast.domains.base import constant
 
 DRAWS = 13  # numbers for a view of an image
@@ -61,8 +62,7 @@ class ImageViews:
         _check_range("ratio", self.ratio)
         _check_range("blur_sigma", self.blur_sigma)
         for name in ("flip", "jitter_probability", "grayscale", "blur"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a probability in [0, 1], got {getattr(self, name)}")
+            check_number("[0, 1]", "it is a probability", **{name: getattr(self, name)})
         *factors, hue = self.jitter
         if not (all(0 <= factor <= 1 for factor in factors) and 0 <= hue <= 0.5):
             raise ValueError(
