@@ -24,7 +24,7 @@ from incontrast.memory import (
     StoreError,
     content_hash,
 )
-from incontrast.memory.columns import PRESENT
+from incontrast.memory.store import PRESENT
 
 DOMAIN = Vectors(1)
 
@@ -102,7 +102,7 @@ def test_batches_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
 def test_only_a_part_of_very_many_is_read_at_once(tmp_path: Path, monkeypatch) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     items = put(store, KeepAll(), 0, 50, 0)
-    monkeypatch.setattr("incontrast.memory.stored.AT_ONCE", 5 * int(items.sizes()[0]))
+    monkeypatch.setattr("incontrast.memory.memory.AT_ONCE", 5 * int(items.sizes()[0]))
     assert items.in_memory().data[:, 0].tolist() == [0, 12, 24, 37, 49]
 
 

@@ -71,7 +71,7 @@ def _pictures(workspace: Workspace, ids: list[int]) -> dict[int, str]:
     from PIL import Image
 
     from incontrast.memory import Store
-    from incontrast.memory.columns import PRESENT
+    from incontrast.memory.store import PRESENT
 
     with closing(Store.open(workspace.store_file, readonly=True)) as store:
         states = store.columns(ids[-1] + 1).states

@@ -11,15 +11,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
 
 from incontrast.domains.base import Collection, Domain
-from incontrast.memory.columns import Extent
-from incontrast.memory.store import Store
-from incontrast.memory.stored import StoredCollection
+from incontrast.memory.store import Extent, Store
 
+AT_ONCE = 256 * 2**20  # bytes that ``in_memory`` reads at most
+SMALL = 16 * 2**20  # bytes up to which items are read once, instead of for each batch
 NOTHING = torch.empty(0, dtype=torch.int64)
 NO_KEYS = torch.empty(0, dtype=torch.float64)
 
@@ -45,12 +46,6 @@ class Policy(ABC):
     @abstractmethod
     def keys(self, ids: Tensor, generator: Generator) -> Tensor:
         """(n,) float64 keys for items with these ids, which count arrivals."""
-
-    def can_hold(self, sizes: Tensor) -> Tensor:
-        """(n,) whether each item of these sizes in bytes would fit by itself."""
-        if self.bytes is None:
-            return torch.ones(len(sizes), dtype=torch.bool)
-        return sizes <= self.bytes
 
     def fits(self, sizes: Tensor) -> int:
         """How many of the items with these (n,) sizes in bytes fit, taken from the front."""
@@ -88,6 +83,71 @@ class Queue(Policy):
 
     def keys(self, ids: Tensor, generator: Generator) -> Tensor:
         return -ids.to(torch.float64)
+
+
+class StoredCollection:
+    """Items that stay in a store until a batch asks for them, by their (n,) ids.
+
+    New ones come with the (n,) memory keys that they were given when they were ingested; a memory
+    has the keys of its own.
+    """
+
+    background: ClassVar[bool] = False
+
+    def __init__(
+        self, store: Store, domain: Domain, ids: Tensor, sizes: Tensor, keys: Tensor | None = None
+    ) -> None:
+        self.store = store
+        self.domain = domain
+        self.ids = ids
+        self.keys = keys
+        self._sizes = sizes
+        self._whole: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        return 16 * len(self)
+
+    def sizes(self) -> Tensor:
+        return self._sizes
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StoredCollection:
+        return self  # it never changes, and a database connection cannot be copied
+
+    def take(self, indices: Tensor) -> Any:
+        if self._whole is None and int(self._sizes.sum()) <= SMALL:
+            self._whole = self._read(torch.arange(len(self)))
+        if self._whole is not None:
+            return self._whole.take(indices)
+        return self._read(indices).take(torch.arange(len(indices)))
+
+    def select(self, indices: Tensor) -> Self:
+        return type(self)(self.store, self.domain, self.ids[indices], self._sizes[indices])
+
+    def extend(self, other: Any) -> Any:
+        if not isinstance(other, StoredCollection):
+            # A learner that was taken out of its workspace continues by itself, in memory.
+            whole: Any = self._read(torch.arange(len(self)))
+            return whole.extend(other)
+        if other.store is not self.store:
+            raise ValueError("items of two stores cannot be one collection: append them to one")
+        return type(self)(
+            self.store,
+            self.domain,
+            torch.cat([self.ids, other.ids]),
+            torch.cat([self._sizes, other._sizes]),
+        )
+
+    def in_memory(self) -> Collection:
+        """These items in memory; of very many, an evenly spaced part that fits there."""
+        count = max(1, min(len(self), int(AT_ONCE / max(1.0, self._sizes.double().mean().item()))))
+        return self._read(torch.linspace(0, len(self) - 1, count).round().long())
+
+    def _read(self, indices: Tensor) -> Collection:
+        return self.domain.unpack(self.store.read(self.ids[indices].tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +216,7 @@ class Memory:
         keys, ids = torch.cat([self.keys, drawn]), torch.cat([self.ids, fresh])
         sizes = new.sizes() if self.items is None else torch.cat([self.items.sizes(), new.sizes()])
 
-        possible = self.policy.can_hold(sizes)
+        possible = sizes <= (math.inf if self.policy.bytes is None else self.policy.bytes)
         if not possible.any():
             raise ValueError(
                 f"the memory is too small for a single item: {self.policy}, "
@@ -199,10 +259,9 @@ class Memory:
                 f"no items have the ids {unknown[:5]}: ids go from 0 to {self.arrivals - 1}"
             )
         kept = (~torch.isin(self.ids, unwanted)).nonzero()[:, 0]
-        items = None if self.items is None or len(kept) == 0 else _only(self.items, kept)
         return replace(
             self,
-            items=items,
+            items=_only(self.items, kept) if self.items is not None and len(kept) else None,
             ids=self.ids[kept],
             keys=self.keys[kept],
             forgotten=torch.unique(torch.cat([self.forgotten, unwanted])),

@@ -14,14 +14,13 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
-
-from incontrast.memory.columns import FORGOTTEN, GONE, PRESENT, Chunk, Columns, Extent
 
 FORMAT = 2
 APPLICATION = 0x49434D31  # what SQLite calls application_id: "ICM1"
@@ -31,6 +30,8 @@ PARTIAL = 16  # rows with fewer items, from which on they are joined
 CACHE = 16  # megabytes
 MAPPED = 256  # megabytes of the file that are read without a call to the system
 WAIT = 10.0  # seconds that a writer waits for readers
+GONE, PRESENT, FORGOTTEN = 0, 1, 2
+KINDS = ("<f8", "<i8", "u1", "S16")  # of keys, sizes, states, hashes
 
 _TABLES = """
 create table items (id integer primary key, checksum integer not null, content blob not null);
@@ -63,6 +64,93 @@ def content_hashes(contents: Iterable[bytes]) -> NDArray[np.bytes_]:
     return np.frombuffer(b"".join(map(content_hash, contents)), "S16")
 
 
+class Columns(NamedTuple):
+    """What is known of every item that arrived, kept or not."""
+
+    keys: NDArray[np.float64]  # (n,)
+    sizes: NDArray[np.int64]  # (n,) bytes
+    states: NDArray[np.uint8]  # (n,) GONE, PRESENT or FORGOTTEN
+
+
+class Extent(NamedTuple):
+    """What of a store the memory of a learner holds.
+
+    Keys never change, so it follows from a few numbers: the items that had arrived, other than
+    those of versions that were rolled back, with keys below the threshold.
+    """
+
+    arrivals: int  # ids below this one had been given to items
+    threshold: float  # keys from here on are not kept
+    skipped: tuple[tuple[int, int], ...] = ()  # ids, from and up to, of items of other versions
+
+    def holds(self, keys: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """(arrivals,) whether an item is kept, from all keys there are."""
+        held: NDArray[np.bool_] = (keys[: self.arrivals] < self.threshold) & ~self._skips()
+        return held
+
+    def stored(self, columns: Columns, largest: int | None = None) -> NDArray[np.bool_]:
+        """(arrivals,) whether an item is kept and not forgotten since.
+
+        Items of more than ``largest`` bytes, which the memory has no room for, were never kept.
+        """
+        stored: NDArray[np.bool_] = (columns.states == PRESENT) & self.holds(columns.keys)
+        if largest is not None:
+            stored &= columns.sizes <= largest
+        return stored
+
+    def forgotten(self, columns: Columns) -> NDArray[np.bool_]:
+        """(arrivals,) whether an item was forgotten, or is of another version."""
+        forgotten: NDArray[np.bool_] = (columns.states == FORGOTTEN) | self._skips()
+        return forgotten
+
+    def _skips(self) -> NDArray[np.bool_]:
+        outside = np.zeros(self.arrivals, bool)
+        for first, end in self.skipped:
+            outside[first:end] = True
+        return outside
+
+
+class Chunk(NamedTuple):
+    """A row of columns."""
+
+    first: int
+    keys: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    states: NDArray[np.uint8]
+    hashes: NDArray[np.bytes_]  # trailing zeros do not count
+
+    @property
+    def end(self) -> int:
+        """The id after its last item's."""
+        return self.first + len(self.keys)
+
+    def row(self) -> tuple[Any, ...]:
+        """As the file holds it."""
+        columns = [column.tobytes() for column in self[1:]]
+        return (self.first, _checksum(self.first, columns), *columns)
+
+    def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in this chunk the items with these ids are, of those that it holds."""
+        return ids[(ids >= self.first) & (ids < self.end)] - self.first
+
+
+def _checksum(first: int, columns: Sequence[bytes]) -> int:
+    total = zlib.crc32(str(first).encode())
+    for column in columns:
+        total = zlib.crc32(column, total)
+    return total
+
+
+def _arrays(columns: Iterable[bytes]) -> list[Any]:
+    return [np.frombuffer(*part) for part in zip(columns, KINDS, strict=True)]
+
+
+def _joined(chunks: Iterable[Chunk]) -> list[Any]:
+    """The keys, sizes, states and hashes of chunks that follow each other."""
+    parts = zip(_arrays([b""] * 4), *(chunk[1:] for chunk in chunks), strict=True)
+    return [np.concatenate(part) for part in parts]
+
+
 class Store:
     """A file of items. Make one with ``create`` or ``open``.
 
@@ -92,11 +180,8 @@ class Store:
     def open(cls, path: Path, *, readonly: bool = False, still: bool = False) -> Store:
         """A store that is there.
 
-        Args:
-            path: Where it is.
-            readonly: Whether it is only read.
-            still: Nobody writes to it meanwhile, so that it can be read without locks; also from
-                another machine, on a shared file system.
+        ``still``: nobody writes to it meanwhile, so that it can be read without locks; also from
+        another machine, on a shared file system.
 
         Raises:
             StoreError: It is missing, damaged, or of another format.
@@ -124,24 +209,14 @@ class Store:
     def append(self, first: int, contents: Sequence[bytes], keys: NDArray[np.float64]) -> None:
         """Put items with the ids ``first``, ``first + 1``, … and these (n,) keys at the end."""
         with self._writing() as run:
+            rows = ((zlib.crc32(content), content) for content in contents)
             run.executemany(
                 "insert into items values (?, ?, ?)",
-                (
-                    (first + number, zlib.crc32(content), content)
-                    for number, content in enumerate(contents)
-                ),
+                ((item, *row) for item, row in enumerate(rows, start=first)),
             )
-            for start in range(0, len(contents), ROWS):
-                part = contents[start : start + ROWS]
-                chunk = Chunk(
-                    first + start,
-                    keys[start : start + ROWS].astype("<f8"),
-                    np.array([len(content) for content in part], "<i8"),
-                    np.full(len(part), PRESENT, np.uint8),
-                    content_hashes(part).view("V16"),
-                    first + start + len(part),
-                )
-                run.execute("insert into chunks values (?, ?, ?, ?, ?, ?)", chunk.row())
+            sizes = np.array([len(content) for content in contents], "<i8")
+            states = np.full(len(contents), PRESENT, np.uint8)
+            self._put(first, keys.astype("<f8"), sizes, states, content_hashes(contents))
 
     def drop_from(self, first: int) -> None:
         """Delete every item from this id on, as if it had never arrived."""
@@ -152,9 +227,7 @@ class Store:
     def remove(self, ids: Iterable[int], *, forgotten: bool = False) -> int:
         """Delete the contents of these items; returns how many there were.
 
-        Args:
-            ids: Their ids.
-            forgotten: They no longer count as seen either.
+        Those that are ``forgotten`` no longer count as seen either.
         """
         wanted = np.unique(np.fromiter(ids, np.int64))
         removed = 0
@@ -169,9 +242,8 @@ class Store:
                 removed += len(present)
                 states[inside if forgotten else present] = FORGOTTEN if forgotten else GONE
                 if forgotten:  # a hash tells whether somebody's item was here: it goes, too
-                    hashes[inside] = np.zeros(len(inside), "V16")
-                row = chunk._replace(states=states, hashes=hashes).row()
-                run.execute("insert or replace into chunks values (?, ?, ?, ?, ?, ?)", row)
+                    hashes[inside] = b""
+                self._put(chunk.first, chunk.keys, chunk.sizes, states, hashes)
         return removed
 
     def keep_only(self, extents: Iterable[Extent]) -> None:
@@ -191,24 +263,22 @@ class Store:
         if len(partial) < PARTIAL:
             return
         tail = chunks[partial[0] :]
-        first = tail[0].first
-        parts = zip(*(chunk[1:5] for chunk in tail), strict=True)
-        columns: list[Any] = [np.concatenate(part) for part in parts]
         with self._writing() as run:
-            run.execute("delete from chunks where first >= ?", (first,))
-            for start in range(0, len(columns[0]), ROWS):
-                part = [column[start : start + ROWS] for column in columns]
-                joined = Chunk._make([first + start, *part, first + start + len(part[0])])
-                run.execute("insert into chunks values (?, ?, ?, ?, ?, ?)", joined.row())
+            run.execute("delete from chunks where first >= ?", (tail[0].first,))
+            self._put(tail[0].first, *_joined(tail))
+
+    def _put(self, first: int, *columns: NDArray[Any]) -> None:
+        """Write columns of items, so many to a row."""
+        for start in range(0, len(columns[0]), ROWS):
+            part: list[Any] = [column[start : start + ROWS] for column in columns]
+            row = Chunk(first + start, *part).row()
+            query = "insert or replace into chunks values (?, ?, ?, ?, ?, ?)"
+            self._connection.execute(query, row)
 
     def fold(self, *, wait: float = 0.0) -> bool:
         """Fold the write-ahead log into the file and cut it to length 0, so that it does not grow.
 
-        Args:
-            wait: Seconds to wait for readers.
-
-        Returns:
-            False if a reader holds on to the log.
+        Returns False if a reader holds on to the log, for longer than ``wait`` seconds.
         """
         run = self._connection.execute
         with _translated(self.path):
@@ -248,29 +318,44 @@ class Store:
 
     # Reading -------------------------------------------------------------------------------------
 
+    def _rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        with _translated(self.path):
+            yield from self._connection.execute(query, values)
+
+    def _chunks(self) -> Iterator[Chunk]:
+        end = 0
+        for row in self._rows("select * from chunks order by first"):
+            chunk = self._chunk(row)
+            if chunk.first != end:
+                raise StoreError(f"{self.path} is damaged: it has lost items {end} and on")
+            end = chunk.end
+            yield chunk
+
+    def _chunk(self, row: tuple[Any, ...]) -> Chunk:
+        first, checksum, *columns = row
+        whole = all(isinstance(column, bytes) for column in columns)
+        if not whole or checksum != _checksum(first, columns):
+            raise StoreError(
+                f"{self.path} is damaged: the record of items {first} and on is not what was "
+                "written; restore the file from a copy"
+            )
+        return Chunk(first, *_arrays(columns))
+
     def arrivals(self) -> int:
         """How many ids have been given to items: the next one's id."""
-        with _translated(self.path):
-            rows = self._connection.execute("select * from chunks order by first desc limit 1")
-            return max((self._chunk(row).end for row in rows), default=0)
+        rows = self._rows("select * from chunks order by first desc limit 1")
+        return max((self._chunk(row).end for row in rows), default=0)
 
     def columns(self, count: int) -> Columns:
         """What is known of the first ``count`` items that arrived."""
-        chunks: list[Chunk] = []
-        with _translated(self.path):
-            for chunk in self._chunks():
-                if chunk.first >= count:
-                    break
-                chunks.append(chunk)
-        total = chunks[-1].end if chunks else 0
+        chunks = takewhile(lambda chunk: chunk.first < count, self._chunks())
+        columns = Columns(*(column[:count] for column in _joined(chunks)[:3]))
+        total = len(columns.keys)
         if total < count:
             raise StoreError(
                 f"{self.path} is damaged: it has {total} items where {count} have arrived"
             )
-        if not chunks:
-            return Columns(np.empty(0), np.empty(0, np.int64), np.empty(0, np.uint8))
-        parts = zip(*(chunk[1:4] for chunk in chunks), strict=True)
-        return Columns(*(np.concatenate(part)[:count] for part in parts))
+        return columns
 
     def read(self, ids: Sequence[int]) -> list[bytes]:
         """The contents of these items, in this order.
@@ -278,13 +363,8 @@ class Store:
         Raises:
             StoreError: One is not there, or is damaged.
         """
-        with _translated(self.path):
-            rows = self._connection.execute(
-                "select id, checksum, content from items "
-                "where id in (select value from json_each(?))",
-                (json.dumps(ids),),
-            ).fetchall()
-        found = {row[0]: row for row in rows}
+        query = "select * from items where id in (select value from json_each(?))"
+        found = {row[0]: row for row in self._rows(query, json.dumps(ids))}
         contents = []
         for item in ids:
             row = found.get(item)
@@ -302,87 +382,55 @@ class Store:
 
     def _gone(self, item: int) -> bool:
         """Whether an item was deleted, as opposed to lost."""
-        with _translated(self.path):
-            rows = self._connection.execute(
-                "select * from chunks where first <= ? order by first desc limit 1", (item,)
-            )
-            found = [chunk for chunk in map(self._chunk, rows) if item < chunk.end]
+        query = "select * from chunks where first <= ? order by first desc limit 1"
+        found = [chunk for chunk in map(self._chunk, self._rows(query, item)) if item < chunk.end]
         return not found or found[0].states[item - found[0].first] != PRESENT
 
     def find(self, hashes: Iterable[bytes]) -> NDArray[np.int64]:
         """(n,) ids of the items with these content hashes that are not forgotten."""
+        _, _, states, known = _joined(self._chunks())
         wanted = np.frombuffer(b"".join(hashes), "S16")
-        found = [np.empty(0, np.int64)]
-        with _translated(self.path):
-            for chunk in self._chunks():
-                match = np.isin(chunk.hashes.view("S16"), wanted) & (chunk.states != FORGOTTEN)
-                found.append(chunk.first + match.nonzero()[0])
-        return np.concatenate(found)
+        found: NDArray[np.int64] = (np.isin(known, wanted) & (states != FORGOTTEN)).nonzero()[0]
+        return found
 
     def hashes(self, extent: Extent | None, ids: range) -> NDArray[np.bytes_]:
         """(n,) content hashes of the items that a memory has seen, and of those with these ids."""
-        parts = [np.empty(0, "S16")]
-        with _translated(self.path):
-            for chunk in self._chunks():
-                parts.append(chunk.hashes.view("S16"))
-        every = np.concatenate(parts)
+        every: NDArray[np.bytes_] = _joined(self._chunks())[3]
         wanted = np.zeros(len(every), bool)
         wanted[ids.start : ids.stop] = True
         if extent is not None:
-            forgotten = extent.forgotten(self.columns(extent.arrivals))
-            wanted[: extent.arrivals] |= ~forgotten
+            wanted[: extent.arrivals] |= ~extent.forgotten(self.columns(extent.arrivals))
         return every[wanted]
 
     def check(self) -> list[str]:
         """Look at every page, row and item; returns what is wrong."""
+        wrong = []
         try:
-            with _translated(self.path):
-                pages = self._connection.execute("pragma integrity_check").fetchall()
-                wrong = [f"{self.path} is damaged: {row[0]}" for row in pages if row[0] != "ok"]
-                end = 0
-                for chunk in self._chunks():
-                    wrong += self._check_items(chunk)
-                    end = chunk.end
-                beyond = "select count(*) from items where id < 0 or id >= ?"
-                if self._connection.execute(beyond, (end,)).fetchone()[0]:
-                    wrong.append(f"{self.path} is damaged: it holds items that never arrived")
+            for (page,) in self._rows("pragma integrity_check"):
+                if page != "ok":
+                    wrong.append(f"{self.path} is damaged: {page}")
+            end = 0
+            for chunk in self._chunks():
+                wrong += self._check_items(chunk)
+                end = chunk.end
+            if any(self._rows("select id from items where id < 0 or id >= ? limit 1", end)):
+                wrong.append(f"{self.path} is damaged: it holds items that never arrived")
         except StoreError as error:
             return [str(error)]
         return wrong
 
     def _check_items(self, chunk: Chunk) -> Iterator[str]:
-        rows = self._connection.execute(
-            "select id, checksum, content from items where id >= ? and id < ?",
-            (chunk.first, chunk.end),
-        )
         there = np.zeros(len(chunk.states), bool)
-        for row in rows:
+        query = "select * from items where id >= ? and id < ?"
+        for row in self._rows(query, chunk.first, chunk.end):
             place = row[0] - chunk.first
             there[place] = True
-            known = (int(chunk.sizes[place]), chunk.hashes[place].tobytes())
-            if not _whole(row) or (len(row[2]), content_hash(row[2])) != known:
+            known = (chunk.sizes[place], chunk.hashes[place])
+            if not _whole(row) or (len(row[2]), content_hashes(row[2:])[0]) != known:
                 yield f"{self.path} is damaged: item {row[0]} is not what was stored"
         for place in (there != (chunk.states == PRESENT)).nonzero()[0]:
             what = "lost" if not there[place] else "kept, after it was deleted,"
             yield f"{self.path} is damaged: it has {what} item {chunk.first + int(place)}"
-
-    def _chunks(self) -> Iterator[Chunk]:
-        end = 0
-        for row in self._connection.execute("select * from chunks order by first"):
-            chunk = self._chunk(row)
-            if chunk.first != end:
-                raise StoreError(f"{self.path} is damaged: it has lost items {end} and on")
-            end = chunk.end
-            yield chunk
-
-    def _chunk(self, row: tuple[Any, ...]) -> Chunk:
-        chunk = Chunk.of_row(row)
-        if chunk is None:
-            raise StoreError(
-                f"{self.path} is damaged: the record of items {row[0]} and on is not what was "
-                "written; restore the file from a copy"
-            )
-        return chunk
 
 
 def _whole(row: tuple[Any, ...]) -> bool:
@@ -426,15 +474,13 @@ def _translated(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         text = str(error)
         if "disk is full" in text:
-            raise StoreUnwritable(
-                f"no space left for {path}: nothing was changed; make space and run it again"
-            ) from error
-        if "readonly" in text or "read-only" in text:
-            message = f"{path} cannot be written: it or its folder is read-only"
-            raise StoreUnwritable(message) from error
-        if "locked" in text:
+            what = f"no space left for {path}: nothing was changed; make space and run it again"
+        elif "readonly" in text or "read-only" in text:
+            what = f"{path} cannot be written: it or its folder is read-only"
+        elif "disk I/O error" in text or "unable to open" in text:
+            what = f"{path} cannot be read or written ({text}): look at the disk and permissions"
+        elif "locked" in text:
             raise StoreBusy(f"{path} is being written by another process: try again") from error
-        if "disk I/O error" in text or "unable to open" in text:
-            message = f"{path} cannot be read or written ({text}): look at the disk and permissions"
-            raise StoreUnwritable(message) from error
-        raise StoreError(f"{path} is damaged ({text}): restore it from a copy") from error
+        else:
+            raise StoreError(f"{path} is damaged ({text}): restore it from a copy") from error
+        raise StoreUnwritable(what) from error

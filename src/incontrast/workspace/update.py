@@ -17,7 +17,7 @@ from incontrast import saving, settings
 from incontrast._version import __version__
 from incontrast.learner import BudgetTooSmall, Learner
 from incontrast.memory import Store, StoredCollection, StoreError
-from incontrast.memory.columns import FORGOTTEN, PRESENT, Columns
+from incontrast.memory.store import FORGOTTEN, PRESENT, Columns
 from incontrast.outcome import Outcome
 from incontrast.randomness import generator
 from incontrast.strategies import Strategy

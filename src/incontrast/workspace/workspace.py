@@ -14,7 +14,7 @@ import numpy as np
 
 from incontrast._version import __version__
 from incontrast.memory import Store
-from incontrast.memory.columns import PRESENT
+from incontrast.memory.store import PRESENT
 from incontrast.text import counted
 from incontrast.workspace.errors import Unfinished, WorkspaceError
 from incontrast.workspace.files import sweep, write_json
