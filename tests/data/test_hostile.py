@@ -21,8 +21,7 @@ import torch
 from PIL import Image
 
 import incontrast as ic
-from incontrast.data import json_graphs, read_source
-from incontrast.data.tu import tu
+from incontrast.data import graphs, read_source, tu
 from incontrast.domains.images.files import typical_image
 
 
@@ -61,7 +60,7 @@ def test_lines_that_are_no_graphs(tmp_path: Path, line: str, message: str) -> No
 
 
 def test_a_line_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_graphs, "LONGEST", 2**20)
+    monkeypatch.setattr(graphs, "LONGEST", 2**20)
     (tmp_path / "g.jsonl").write_text('{"edges":[[0,1]]}\n' + " " * 2**20)
     refused(tmp_path / "g.jsonl", "line 2 has more than 1 MiB")
 
@@ -96,7 +95,7 @@ def test_far_apart_labels_take_little_memory(tmp_path: Path) -> None:
 
 
 def test_too_many_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["incontrast.data.tu"], "LARGEST", 20)
+    monkeypatch.setattr("incontrast.data.graphs.LARGEST", 20)
     with pytest.raises(ValueError, match="has 2 different labels, too many for a feature each"):
         tu(tu_folder(tmp_path), "T")
 
@@ -107,7 +106,7 @@ def test_too_many_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_small_archive_of_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", np.zeros((1000, 1000)))
     assert (tmp_path / "a.npz").stat().st_size < 20_000
-    monkeypatch.setattr("incontrast.data.npy.LARGEST", 2**20)
+    monkeypatch.setattr("incontrast.data.tables.LARGEST", 2**20)
     refused(tmp_path / "a.npz", r"a\.npz.* holds 0\.0 GiB, more than the .* read into memory")
 
 
@@ -118,14 +117,14 @@ def test_a_small_parquet_of_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write_table(pyarrow.table({"a": np.zeros(1_000_000)}), tmp_path / "a.parquet")
     lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.zeros(1_000_000)), 100)
     write_table(pyarrow.table({"x": lists}), tmp_path / "x.parquet")
-    monkeypatch.setattr("incontrast.data.npy.LARGEST", 2**20)
+    monkeypatch.setattr("incontrast.data.tables.LARGEST", 2**20)
     refused(tmp_path / "a.parquet", "read into memory: save its rows as .npy, which stays on disk")
     refused(tmp_path / "x.parquet", "read into memory")
 
 
 def test_a_long_text_of_short_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.csv").write_text("0,0\n" * 1000)
-    monkeypatch.setattr("incontrast.data.npy.LARGEST", 10_000)
+    monkeypatch.setattr("incontrast.data.tables.LARGEST", 10_000)
     refused(tmp_path / "a.csv", "read into memory")
 
 

@@ -13,11 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from incontrast.data.digits import digits
-from incontrast.data.folder import image_folder
-from incontrast.data.labelled import Labelled
-from incontrast.data.mnist import mnist
-from incontrast.data.tables import arrays
+from incontrast.data import Labelled, arrays, digits, image_folder, mnist
 from incontrast.domains.base import TensorCollection
 from incontrast.domains.images.domain import Images
 

@@ -13,8 +13,7 @@ import torch
 from torch_geometric.datasets import TUDataset
 
 import incontrast as ic
-from incontrast.data import read_source
-from incontrast.data.tu import tu
+from incontrast.data import read_source, tu
 from incontrast.domains.graphs.collection import GraphCollection
 from incontrast.domains.graphs.domain import Graphs
 

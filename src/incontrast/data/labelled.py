@@ -1,14 +1,21 @@
-"""What a reader gives: items, and their labels where there are any."""
+"""Items with labels: digits, MNIST, folders of images."""
 
 from __future__ import annotations
 
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from incontrast.domains.images.files import find_images, is_image
 from incontrast.streams import pick
 
 
@@ -49,3 +56,114 @@ class Labelled:
         items = pick(self.items, torch.from_numpy(chosen))
         labels = None if self.labels is None else self.labels[chosen]
         return Labelled(items, labels, self.classes)
+
+
+def digits() -> Labelled:
+    """1,797 digits of 8×8 pixels: items (1797, 8, 8) uint8 from 0 to 255.
+
+    >>> len(digits()), digits().items.shape
+    (1797, (1797, 8, 8))
+    """
+    from sklearn.datasets import load_digits  # takes a second: only when asked for
+
+    bunch = load_digits()
+    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    return Labelled(pixels, bunch.target.astype(np.int64), tuple(map(str, bunch.target_names)))
+
+
+def image_folder(root: str | Path) -> Labelled:
+    """The paths of all images below a folder; the images stay on disk.
+
+    With subfolders, the first level names the classes, in order of name. A flat folder has no
+    labels.
+
+    Raises:
+        ValueError: There is no such folder, no image in it or in one of its classes, or images
+            lie beside the classes.
+    """
+    root = Path(root).absolute()
+    entries = sorted(root.iterdir()) if root.is_dir() else []
+    classes = [entry.name for entry in entries if entry.is_dir() and entry.name[0] != "."]
+    if not classes:
+        return Labelled(find_images(root))
+    loose = [entry.name for entry in entries if is_image(entry.name) and not entry.is_dir()]
+    if loose:
+        raise ValueError(
+            f"{root} has subfolders for classes and {len(loose)} images beside them, such as "
+            f"{loose[0]}: move them into a class, or into a folder of their own"
+        )
+    by_class = [find_images(root / name) for name in classes]
+    labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(files) for files in by_class])
+    return Labelled([path for files in by_class for path in files], labels, tuple(classes))
+
+
+def mnist(
+    root: str | Path, *, classes: Sequence[int] | None = None, train: bool = True
+) -> Labelled:
+    """Handwritten digits: items (n, 28, 28) uint8. Any data set in MNIST's files will do.
+
+    Args:
+        root: Folder with ``train-images-idx3-ubyte`` and the others, plain or ``.gz``; they may
+            also be in ``raw`` or ``MNIST/raw`` below it.
+        classes: The digits to keep; all, unless given. Labels stay what they are.
+        train: The training part (60,000), or the test part (10,000).
+
+    Raises:
+        ValueError: A file is missing, damaged, or something else.
+    """
+    part = "train" if train else "t10k"
+    images_file = _find(Path(root), f"{part}-images", "idx3-ubyte")
+    labels_file = _find(Path(root), f"{part}-labels", "idx1-ubyte")
+    images = _read_idx(images_file, dimensions=3)
+    labels = _read_idx(labels_file, dimensions=1).astype(np.int64)
+    if len(images) != len(labels):
+        raise ValueError(
+            f"{images_file} has {len(images)} images but {labels_file} has {len(labels)} labels: "
+            "they are not of one data set"
+        )
+    names = tuple(str(label) for label in range(max(10, int(labels.max(initial=0)) + 1)))
+    data = Labelled(images, labels, names)
+    if classes is None:
+        return data
+    unknown = sorted(set(classes) - set(labels.tolist()))
+    if unknown:
+        raise ValueError(f"no image in {images_file} has the label {unknown[0]}")
+    return data.select(np.isin(labels, list(classes)))
+
+
+def _find(root: Path, stem: str, kind: str) -> Path:
+    for folder in (root, root / "raw", root / "MNIST" / "raw"):
+        for name in (f"{stem}-{kind}", f"{stem}.{kind}"):
+            for path in (folder / name, folder / f"{name}.gz"):
+                if path.is_file():
+                    return path
+    raise ValueError(
+        f"there is no {stem}-{kind} or {stem}-{kind}.gz in {root}, nor in raw or MNIST/raw below it"
+    )
+
+
+def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """An idx file of bytes: two zeros, type 8, the number of dimensions, each of them, the data."""
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{path} cannot be unpacked: {error}. Fetch it again") from error
+    magic = bytes((0, 0, 8, dimensions))
+    if content[:4] != magic:
+        raise ValueError(
+            f"{path} is not an idx file of bytes in {dimensions} dimensions: "
+            f"it begins with {content[:4].hex(' ') or 'nothing'}, not {magic.hex(' ')}"
+        )
+    header = 4 + 4 * dimensions
+    if len(content) < header:
+        raise ValueError(f"{path} is truncated: it ends within its header")
+    shape: tuple[Any, ...] = struct.unpack(f">{dimensions}I", content[4:header])
+    if len(content) - header != math.prod(shape):
+        raise ValueError(
+            f"{path} has {len(content) - header} bytes of data where its header tells "
+            f"{math.prod(shape)} {shape}: it is truncated or damaged"
+        )
+    # Over a bytearray, NumPy makes an array that can be written to.
+    return np.frombuffer(bytearray(content), np.uint8, offset=header).reshape(shape)

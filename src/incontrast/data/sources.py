@@ -14,11 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from incontrast.data.json_graphs import json_graphs
+from incontrast.data.graphs import json_graphs, tu
 from incontrast.data.labelled import Labelled
-from incontrast.data.npy import StoredRows
-from incontrast.data.tables import TABLES, read_table
-from incontrast.data.tu import tu
+from incontrast.data.tables import TABLES, StoredRows, read_table
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.graphs.domain import Graphs
 from incontrast.domains.images.collection import ImageCollection
@@ -109,11 +107,7 @@ class Source:
         return Images(size, channels, encoder=encoder or ("small" if size <= 32 else "resnet18"))
 
     def check(self, domain: Domain) -> None:
-        """Refuse a domain of another kind of data.
-
-        Raises:
-            ValueError: Says what the source holds and what the domain takes.
-        """
+        """Refuse a domain of another kind of data, with what the source holds and it takes."""
         expected = _kind_of(domain)
         if expected not in (None, self.kind):
             raise ValueError(f"{self.path} holds {self.kind}, but {expected} are expected here")
@@ -128,14 +122,8 @@ class Source:
     ) -> Iterator[Chunk]:
         """All items in order, a few megabytes at a time; images are decoded.
 
-        Args:
-            domain: Collects them.
-            strict: Refuse an image that cannot be read instead of leaving it out.
-            start: Items to pass over, as many as some of the chunks held together.
-            stop: Where to end; at the last item by default.
-
-        Raises:
-            ValueError: The items are not the domain's, or no image can be read.
+        An image that cannot be read is left out, or refused if ``strict``. ``start`` passes over as
+        many items as some of the chunks held together.
         """
         self.check(domain)
         rows = rows_at_once(domain)
@@ -156,13 +144,11 @@ class Source:
             files, size=domain.size, channels=domain.channels, strict=strict
         )
         left_out = {skip.file for skip in skipped}
-        names = [self.name(file) for file in files if file not in left_out]
+        folder = self.path if self.path.is_dir() else self.path.parent
+        names = [os.path.relpath(file, folder) for file in files if file not in left_out]
+        if names:  # together: no name holds a zero
+            names = printable("\0".join(names)).split("\0")
         return Chunk(ImageCollection(pixels), names, skipped)
-
-    def name(self, file: str) -> str:
-        """What a file of this source is called: its path below the source."""
-        name = os.path.relpath(file, self.path) if self.path.is_dir() else Path(file).name
-        return printable(name)
 
     def fingerprint(self) -> str:
         """Changes when a file of the source is added, removed, or written to."""
@@ -225,14 +211,7 @@ def read_source(
                 path,
                 table.suspicious[0],
             )
-        return Source(
-            path,
-            "vectors",
-            table.rows,
-            ids=table.ids,
-            labels=table.labels,
-            suspicious=table.suspicious,
-        )
+        return Source(path, "vectors", table.rows, (), table.ids, table.labels, table.suspicious)
     if suffix == ".jsonl":
         return Source(path, "graphs", json_graphs(path))
     if is_image(path.name):
@@ -246,9 +225,12 @@ def read_source(
 
 
 def _folder(path: Path, check: bool, strict: bool) -> Source:
-    graphs = _tu_set(path)
-    if graphs is not None:
-        return Source(path, "graphs", tu(*graphs).items)
+    # A TU data set may also lie in ``raw``, or in a folder of its name, below.
+    for place in (path, path / "raw", path / path.name, path / path.name / "raw"):
+        for file in sorted(place.glob("*_A.txt")):
+            name = file.name.removesuffix("_A.txt")
+            if (place / f"{name}_graph_indicator.txt").is_file():
+                return Source(path, "graphs", tu(place, name).items)
     try:
         files = find_images(path)
     except ValueError as error:
@@ -273,17 +255,6 @@ def _images(path: Path, files: list[str], check: bool, strict: bool) -> Source:
             f"none of the {len(files)} images in {path} can be read; the first: {skipped[0].reason}"
         )
     return Source(path, "images", kept, skipped)
-
-
-def _tu_set(folder: Path) -> tuple[Path, str] | None:
-    """Where a TU data set lies, and its name: in a folder, or in ``raw`` or its name below it."""
-    for place in (folder, folder / "raw", folder / folder.name, folder / folder.name / "raw"):
-        if place.is_dir():
-            for file in sorted(place.glob("*_A.txt")):
-                name = file.name.removesuffix("_A.txt")
-                if (place / f"{name}_graph_indicator.txt").is_file():
-                    return place, name
-    return None
 
 
 def rows_at_once(domain: Domain) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, nn
 from torch.nn import functional
 
-from incontrast.data.digits import digits
+from incontrast.data import digits
 from incontrast.domains.images.domain import Images
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
 from incontrast.randomness import seeded
