@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from incontrast.bounds import check_number
 from incontrast.evaluate.population import Anchors, Population
 from incontrast.loss import incremental_info_nce, info_nce, retraining_info_nce
 
@@ -28,12 +30,7 @@ class OldNew(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bias:
-    """The bias of one strategy, per item, in float64.
-
-    Args:
-        old: (N,) bias on the old items.
-        new: (ΔN,) bias on the new items.
-    """
+    """The bias of one strategy on each of the N old and of the ΔN new items, in float64."""
 
     old: Tensor
     new: Tensor
@@ -44,7 +41,7 @@ class Bias:
 
     def mean_absolute(self) -> OldNew:
         """The mean size."""
-        return OldNew(self.old.abs().mean().item(), self.new.abs().mean().item())
+        return Bias(self.old.abs(), self.new.abs()).mean()
 
 
 class Biases(NamedTuple):
@@ -57,13 +54,10 @@ class Biases(NamedTuple):
 
 
 def bias(population: Population) -> Biases:
-    """Each strategy's bias on old and on new data (Table 2), at the weights of this population.
+    """Each strategy's bias (Table 2) under any encoder, from at least two old and two new items.
 
     Every entry is the difference of two losses, each computed from its own definition; none is
     taken from the table.
-
-    Args:
-        population: Old and new items, at least two of each, under any encoder.
 
     >>> from incontrast.evaluate.population import population
     >>> from incontrast.loss import Objective
@@ -75,47 +69,28 @@ def bias(population: Population) -> Biases:
     """
     old, new = _parts(population)
     k, growth_ratio = population.objective.negatives, population.growth_ratio
-
-    def compare(items: _Negatives, *minimised: Tensor) -> list[Tensor]:
-        target = retraining_info_nce(*items, k=k, growth_ratio=growth_ratio)  # L^{I,X′}
-        return [target - loss for loss in minimised]
-
-    def retraining(items: _Negatives) -> Tensor:
-        return info_nce(items.positive, _pooled(items, growth_ratio), k=k)
-
-    before = info_nce(old.positive, old.old_negatives, k=k)  # L^{I,X}, of the first training
-    on_old = compare(
-        old,
-        before,
-        before,
-        retraining(old),
-        before + incremental_info_nce(*old, k=k, growth_ratio=growth_ratio),
+    update = partial(incremental_info_nce, k=k, growth_ratio=growth_ratio)  # L^II
+    everything = partial(retraining_info_nce, k=k, growth_ratio=growth_ratio)  # L^{I,X′}
+    before = info_nce(*old[:2], k=k)  # L^{I,X}, of the first training
+    fine_tuned = info_nce(new[0], new[2], k=k)  # L^{I,ΔX}
+    pooled = [info_nce(part[0], _pooled(part, growth_ratio), k=k) for part in (old, new)]
+    of_old, of_new = everything(*old), everything(*new)
+    return Biases(
+        no_update=Bias(of_old - before, of_new),  # it has minimised nothing on new items
+        fine_tuning=Bias(of_old - before, of_new - fine_tuned),
+        retraining=Bias(of_old - pooled[0], of_new - pooled[1]),
+        icl=Bias(of_old - (before + update(*old)), of_new - everything(*new)),
     )
-    on_new = compare(
-        new,
-        torch.zeros_like(new.positive),  # no update has minimised nothing here
-        info_nce(new.positive, new.new_negatives, k=k),
-        retraining(new),
-        retraining_info_nce(*new, k=k, growth_ratio=growth_ratio),
-    )
-    return Biases(*(Bias(*pair) for pair in zip(on_old, on_new, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RiskBound:
-    """The empirical risks that Theorem 2 compares; all are means over the items they name.
+    """The empirical risks that Theorem 2 compares; all are means over the items they name."""
 
-    Args:
-        growth_ratio: α.
-        old_risk: R_old, L^{I,X} over X: what the first training has minimised.
-        objective: The paper's objective over X′ (Eq. 9): L^II of old and L^{I,X′} of new items.
-        retraining: L^{I,X′} over X′.
-    """
-
-    growth_ratio: float
-    old_risk: float
-    objective: float
-    retraining: float
+    growth_ratio: float  # α
+    old_risk: float  # R_old, L^{I,X} over X: what the first training has minimised
+    objective: float  # the paper's over X′ (Eq. 9): L^II of old and L^{I,X′} of new items
+    retraining: float  # L^{I,X′} over X′
 
     @property
     def bound(self) -> float:
@@ -168,46 +143,37 @@ def risk_bound(population: Population, *, before: Population | None = None) -> R
     of_new = retraining_info_nce(*new, k=k, growth_ratio=growth_ratio)
     return RiskBound(
         growth_ratio=growth_ratio,
-        old_risk=info_nce(first.positive, first.old_negatives, k=k).mean().item(),
+        old_risk=info_nce(*first[:2], k=k).mean().item(),
         objective=risk(incremental_info_nce(*old, k=k, growth_ratio=growth_ratio), of_new),
         retraining=risk(retraining_info_nce(*old, k=k, growth_ratio=growth_ratio), of_new),
     )
 
 
-class _Negatives(NamedTuple):
-    """Anchors in float64 that have negatives from both X and ΔX."""
-
-    positive: Tensor  # (n,)
-    old_negatives: Tensor  # (n, 1)
-    new_negatives: Tensor  # (n, 1)
+Part = tuple[Tensor, Tensor, Tensor]  # in float64: (n,) positives, (n, 1) negatives from X, from ΔX
 
 
-def _parts(population: Population) -> tuple[_Negatives, _Negatives]:
+def _parts(population: Population) -> tuple[Part, Part]:
     if population.old is None or population.new is None:
         missing = "old" if population.old is None else "new"
         raise ValueError(
             f"bias is about old and new items, got no {missing} ones: "
             "measure the encoder on an increment that has both"
         )
-    if not 0.0 < population.growth_ratio < 1.0:
-        raise ValueError(
-            f"growth ratio must be in (0, 1), got {population.growth_ratio}: "
-            "it is the share of new items, new / (old + new)"
-        )
-    return _with_negatives(population.old, "old"), _with_negatives(population.new, "new")
+    advice = "it is the share of new items, new / (old + new)"
+    check_number("(0, 1)", advice, growth_ratio=population.growth_ratio)
+    return _part(population.old, "old"), _part(population.new, "new")
 
 
-def _with_negatives(anchors: Anchors, name: str) -> _Negatives:
+def _part(anchors: Anchors, name: str) -> Part:
     if anchors.old_negatives is None or anchors.new_negatives is None:
         raise ValueError(
             f"bias needs at least 2 {name} items, got 1: {name} items are each other's negatives"
         )
-    return _Negatives(
-        anchors.positive.double(), anchors.old_negatives.double(), anchors.new_negatives.double()
-    )
+    negatives = anchors.old_negatives.double(), anchors.new_negatives.double()
+    return anchors.positive.double(), *negatives
 
 
-def _pooled(items: _Negatives, growth_ratio: float) -> Tensor:
+def _pooled(part: Part, growth_ratio: float) -> Tensor:
     """(n, 2) logits whose mean is E_X′ = (1−α)·E_X + α·E_ΔX: X′ as one distribution."""
-    weights = [math.log(2.0 * (1.0 - growth_ratio)), math.log(2.0 * growth_ratio)]
-    return torch.cat([items.old_negatives + weights[0], items.new_negatives + weights[1]], dim=1)
+    weights = math.log(2.0 * (1.0 - growth_ratio)), math.log(2.0 * growth_ratio)
+    return torch.cat([part[1] + weights[0], part[2] + weights[1]], dim=1)

@@ -21,6 +21,7 @@ from incontrast.evaluate.population import Quartiles, embed_views
 from incontrast.loss import Objective
 from incontrast.randomness import generator
 from incontrast.strategies.strategy import Strategy
+from incontrast.text import counted
 from incontrast.training.engine import Engine
 from incontrast.training.loop import TrainingDiverged, train
 from incontrast.training.progress import Budget
@@ -39,31 +40,18 @@ TRIAL = Budget(seconds=1.0)
 
 @dataclass(frozen=True)
 class Drift:
-    """How new data look to an encoder.
+    """How new data look to an encoder."""
 
-    Args:
-        change_ratio: Quartiles of r over old items, with the new items as ΔX.
-        by_chance: The same quartiles where old and new items are shuffled, on average.
-        distance: Root of the mean of (log r)², which the test is about; 0 is no change.
-        p_value: How often chance alone gives a distance as large.
-        significance: The share of false alarms that is accepted.
-        anchors: Old items over which r is looked at.
-        reference: Other old items that stand for X.
-        new: New items that were looked at.
-        growth_ratio: α, the share that the new items would have of everything seen.
-        seconds: How long an update should take on this machine, at most; None if not tried.
-    """
-
-    change_ratio: Quartiles
-    by_chance: Quartiles
-    distance: float
-    p_value: float
-    significance: float
-    anchors: int
-    reference: int
-    new: int
-    growth_ratio: float
-    seconds: float | None = None
+    change_ratio: Quartiles  # of r over old items, with the new items as ΔX
+    by_chance: Quartiles  # the same where old and new items are shuffled, on average
+    distance: float  # root of the mean of (log r)², which the test is about; 0 is no change
+    p_value: float  # how often chance alone gives a distance as large
+    significance: float  # the share of false alarms that is accepted
+    anchors: int  # old items over which r is looked at
+    reference: int  # other old items, which stand for X
+    new: int  # new items that were looked at
+    growth_ratio: float  # α, the share that the new items would have of everything seen
+    seconds: float | None = None  # that an update should take here, at most; None if not tried
 
     @property
     def drifted(self) -> bool:
@@ -92,12 +80,12 @@ class Drift:
                 f"{self.growth_ratio:.0%} of all"
             ),
         }[self.advice]
-        items = "item" if self.new == 1 else "items"
-        few = f" With {self.new} new {items} only large differences show." if self.new < FEW else ""
-        duration = (
-            "" if self.seconds is None else f" An update should take about {_said(self.seconds)}."
-        )
-        return f"{reason} ({basis}).{few}{duration}"
+        text = f"{reason} ({basis})."
+        if self.new < FEW:
+            text += f" With {counted(self.new, 'new item')} only large differences show."
+        if self.seconds is not None:
+            text += f" An update should take about {_said(self.seconds)}."
+        return text
 
 
 def measure_drift(
@@ -148,14 +136,9 @@ def drift(
 ) -> Drift:
     """Compare new items with old ones as negatives of other old items.
 
-    Args:
-        anchors: (a, d) and (a, d) embeddings of two views of some old items.
-        reference: (o, d) embeddings of a view of other old items.
-        new: (n, d) embeddings of a view of the new items.
-        objective: Temperature and K.
-        growth_ratio: α.
-        draws: Draws the shuffles.
-        significance: The share of false alarms that is accepted.
+    Shapes:
+        anchors: (a, d) and (a, d) embeddings of two views of some old items
+        reference, new: (o, d), (n, d) embeddings of a view of other old items, of the new items
     """
     first, second = (normalize(views.double()) for views in anchors)
     pool = normalize(torch.cat([new, reference]).double())
@@ -205,9 +188,7 @@ def drift(
 def forecast(task: Task, strategy: Strategy) -> float | None:
     """Seconds that an update takes at most (patience may end it earlier); None if it cannot.
 
-    Args:
-        task: With a copy of the encoder, which is trained for a second.
-        strategy: How the update would be done.
+    The task has a copy of the encoder, which is trained for a second.
     """
     passes = 2 * strategy.epoch_items(task.increment) * strategy.max_epochs
     if passes == 0:

@@ -27,17 +27,11 @@ ROWS = 1024  # anchors whose similarities are held at once
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Some items as anchors, against the whole population.
+    """Some items as anchors, against the whole population."""
 
-    Args:
-        positive: (n,) logits of the positive pairs.
-        old_negatives: (n, 1) log mean f with the other items of X; None without old data.
-        new_negatives: (n, 1) log mean f with the other items of ΔX; None without new data.
-    """
-
-    positive: Tensor
-    old_negatives: Tensor | None
-    new_negatives: Tensor | None
+    positive: Tensor  # (n,) logits of the positive pairs
+    old_negatives: Tensor | None  # (n, 1) log mean f with the other items of X, if there are any
+    new_negatives: Tensor | None  # (n, 1) log mean f with the other items of ΔX, if there are any
 
 
 class Quartiles(NamedTuple):
@@ -50,30 +44,21 @@ class Quartiles(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Old and new items under one encoder.
-
-    Args:
-        old: The old items as anchors; None without old data.
-        new: The new items as anchors; None without new data.
-        growth_ratio: α.
-        objective: Temperature and K.
-    """
+    """Old and new items, if there are any, as anchors under one encoder."""
 
     old: Anchors | None
     new: Anchors | None
-    growth_ratio: float
+    growth_ratio: float  # α
     objective: Objective
 
     def losses(self, anchors: Anchors) -> Tensor:
         """(n,) losses of these anchors with negatives from X′ (Eq. 2)."""
         k, (old, new) = self.objective.negatives, (anchors.old_negatives, anchors.new_negatives)
-        if old is not None and new is not None:
-            return retraining_info_nce(
-                anchors.positive, old, new, k=k, growth_ratio=self.growth_ratio
-            )
-        negatives = old if old is not None else new
-        assert negatives is not None
-        return info_nce(anchors.positive, negatives, k=k)
+        if old is None or new is None:
+            negatives = new if old is None else old
+            assert negatives is not None
+            return info_nce(anchors.positive, negatives, k=k)
+        return retraining_info_nce(anchors.positive, old, new, k=k, growth_ratio=self.growth_ratio)
 
     def evaluation_loss(self) -> EvaluationLoss:
         """The mean loss of old items, of new items, and over X′."""
@@ -85,14 +70,11 @@ class Population:
 
     def change_ratios(self) -> Tensor:
         """(n,) change ratios r of the old items (Def. 4)."""
-        if self.old is None or self.old.old_negatives is None or self.old.new_negatives is None:
+        old = self.old
+        if old is None or old.old_negatives is None or old.new_negatives is None:
             raise ValueError("the change ratio needs old and new items, got only one of them")
-        return change_ratio(
-            self.old.positive,
-            self.old.old_negatives,
-            self.old.new_negatives,
-            k=self.objective.negatives,
-        )
+        k = self.objective.negatives
+        return change_ratio(old.positive, old.old_negatives, old.new_negatives, k=k)
 
     def change_ratio(self) -> Quartiles:
         """The quartiles of ``change_ratios``."""
@@ -155,11 +137,8 @@ def embed_views(
 
     parts = torch.split(order, BATCH_SIZE // 2)
     seeds = torch.randint(2**62, (len(parts),), generator=generator).tolist()
-    batches = zip(parts, seeds, strict=True)
-    pairs = [
-        engine.embed_pair(encoder, pair)
-        for pair in read_ahead(views, batches, background=items.background)
-    ]
+    made = read_ahead(views, zip(parts, seeds, strict=True), background=items.background)
+    pairs = [engine.embed_pair(encoder, pair) for pair in made]
     first, second = (torch.cat(side).float().cpu() for side in zip(*pairs, strict=True))
     return first, second
 

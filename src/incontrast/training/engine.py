@@ -80,10 +80,7 @@ class Engine:
     ) -> Tensor:
         """(n, d) embeddings of a batch, at least in single precision.
 
-        Args:
-            encoder: The encoder.
-            batch: What it takes.
-            parameters: Weights and buffers to use instead of its own.
+        ``parameters`` are weights and buffers to use instead of the encoder's own.
         """
         if self.micro_batch_size is None or len(batch) <= self.micro_batch_size:
             return self._encode(encoder, batch, parameters)
@@ -112,15 +109,9 @@ class Engine:
     def embed_pair(
         self, encoder: nn.Module, views: Any, parameters: dict[str, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The embeddings of all first and of all second views, which are one batch.
+        """(n, d) embeddings of the first and (n, d) of the second views of all processes' items.
 
-        Args:
-            encoder: The encoder.
-            views: First views of this process's share of some items, then second views.
-            parameters: As in ``forward``.
-
-        Returns:
-            (n, d) and (n, d), of all processes' items.
+        ``views`` is one batch: first views of this process's share of the items, then second ones.
         """
         embeddings = self.forward(encoder, views, parameters)
         first, second = self.gather(embeddings.view(2, -1, *embeddings.shape[1:]))
@@ -167,8 +158,7 @@ class Engine:
     def error_barrier(self, task: str) -> AbstractContextManager[None]:
         """What fails in one process inside the block fails in all at its end, with one message.
 
-        Args:
-            task: What is done inside, for that message.
+        ``task`` says what is done inside, for that message.
         """
         return nullcontext()
 

@@ -8,9 +8,8 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -54,7 +53,9 @@ def choose_engine(
                 "a Fabric object decides device and precision: "
                 f"leave out device={device!r}, precision={precision!r}"
             )
-        return FabricEngine(fabric) if fabric.world_size > 1 else _alone(fabric)
+        if fabric.world_size == 1:
+            return Engine(fabric.device, _precision(fabric))
+        return FabricEngine(fabric)
     if dist.is_available() and dist.is_torchelastic_launched() and _number("WORLD_SIZE") > 1:
         return FabricEngine(_torchrun(device, precision))
     return Engine(device, precision)
@@ -91,19 +92,12 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def _alone(fabric: Fabric) -> Engine:
-    return Engine(fabric.device, _precision(fabric))
-
-
 class FabricEngine(Engine):
     """Many processes that give the answer of one.
 
     All of them draw the same items and the same views. Each loads its share of a batch, a range of
     nearly equal length, and runs it through its copy of the encoder; losses are computed by all
     from the embeddings of the whole batch.
-
-    Args:
-        fabric: A launched Fabric object with more than one process.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -111,15 +105,12 @@ class FabricEngine(Engine):
             raise ValueError("the Fabric object has not started its processes: call launch() on it")
         super().__init__(fabric.device, _precision(fabric))
         self.fabric = fabric
-        self.rank = fabric.global_rank
-        self.processes = fabric.world_size
+        self.rank, self.processes = fabric.global_rank, fabric.world_size
         self.own = (self.rank,)
 
     @contextmanager
     def encoding(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(self.fabric.autocast())
-            stack.enter_context(SynchronisedBatchNorm())
+        with self.fabric.autocast(), SynchronisedBatchNorm():
             yield
 
     def share(self, count: int) -> range:
@@ -132,20 +123,22 @@ class FabricEngine(Engine):
         return all_reduce_(tensor.clone())
 
     def average_gradients(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        parts = (all_reduce(flat) / self.processes).tensor_split(_ends(gradients))
-        return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
+        return self._average(gradients, all_reduce)
 
     def backward(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
         # Not DDP, which counts forward passes and hooks parameters: a strategy may embed several
         # times for one loss, and the meta step runs the encoder with other weights.
         super().backward(loss, parameters)
         gradients = [p.grad for p in parameters if p.grad is not None]
-        flat = all_reduce_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
-        parts = flat.div_(self.processes).tensor_split(_ends(gradients))
-        torch._foreach_copy_(
-            gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
-        )
+        torch._foreach_copy_(gradients, self._average(gradients, all_reduce_))
+
+    def _average(
+        self, gradients: Sequence[Tensor], summed: Callable[[Tensor], Tensor]
+    ) -> list[Tensor]:
+        """All in one message."""
+        flat = summed(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        parts = torch.split(flat / self.processes, [gradient.numel() for gradient in gradients])
+        return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
 
     def broadcast_float(self, number: float) -> float:
         box = torch.tensor(number, dtype=torch.float64, device=self.device)
@@ -164,11 +157,8 @@ class FabricEngine(Engine):
             for values in encoder.state_dict().values():
                 dist.broadcast(values, src=0)
 
-    def error_barrier(self, task: str) -> AbstractContextManager[None]:
-        return self._error_barrier(task)
-
     @contextmanager
-    def _error_barrier(self, task: str) -> Iterator[None]:
+    def error_barrier(self, task: str) -> Iterator[None]:
         failure: Exception | None = None
         try:
             yield
@@ -202,11 +192,6 @@ def share_of(count: int, rank: int, processes: int) -> range:
     size, rest = divmod(count, processes)
     start = rank * size + min(rank, rest)
     return range(start, start + size + (rank < rest))
-
-
-def _ends(tensors: Sequence[Tensor]) -> list[int]:
-    """Where each of these but the last ends when they lie end to end."""
-    return list(accumulate(tensor.numel() for tensor in tensors))[:-1]
 
 
 def _precision(fabric: Fabric) -> Precision:

@@ -7,7 +7,6 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,6 +112,7 @@ class Training:
         self.ema = ExponentialMovingAverage(
             self.parameters, strategy.ema_decay, strategy.ema_leaning
         )
+        self.checkpoint = Checkpoint(task.encoder, self.optimizer, self.ema)
         self.schedule = task.learning_rate(strategy.lr, "schedule", schedule_state)
         first = task.before is None or strategy.from_scratch
         collapsed = math.log(1 + task.objective.negatives)
@@ -196,11 +196,6 @@ class Training:
         restore(self, saved)
         log.info("training resumes after %d steps", self.steps)
         return rest
-
-    @cached_property
-    def checkpoint(self) -> Checkpoint:
-        """What a schedule that watches may roll back to."""
-        return Checkpoint(self.task.encoder, self.optimizer, self.ema)
 
     def rolled_back(self) -> bool:
         """Tell the schedule the loss of this step; returns whether it wants the past back."""

@@ -65,12 +65,8 @@ class Stepper:
 
     A layer at its cap goes back part of the way afterwards. Wherever a step is proportional to its
     learning rate, that is the same as a lower learning rate for this layer; a parameter group for
-    each layer would cost an accelerator a launch for each.
-
-    Args:
-        optimizer: Fresh, with its weights as they are when the run begins.
-        max_relative_update: As in ``Adam``.
-        agreed: Gives all processes the caps of the first one.
+    each layer would cost an accelerator a launch for each. ``max_relative_update`` is as in
+    ``Adam``; ``agreed`` gives all processes the caps of the first one.
     """
 
     def __init__(
@@ -111,20 +107,14 @@ class Stepper:
 
 
 def _cap(weights: Tensor, max_relative_update: float) -> float:
-    if weights.ndim < 2 or not weights.numel():
+    if weights.ndim < 2 or not weights.numel() or not torch.isfinite(weights).all():
         return math.inf
-    # A step that moves every weight by the learning rate has at most lr·√(number of weights).
-    norm = _spectral_norm(weights.flatten(1))
-    cap = max_relative_update * norm / math.sqrt(weights.numel())
-    return cap if cap > 0.0 else math.inf  # no cap for weights that are zero, or not finite
-
-
-def _spectral_norm(matrix: Tensor) -> float:
-    matrix = matrix.float().cpu()  # not every device has eigenvalues
-    if not torch.isfinite(matrix).all():
-        return math.nan
+    matrix = weights.flatten(1).float().cpu()  # not every device has eigenvalues
     narrow = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    return float(torch.linalg.eigvalsh(narrow @ narrow.T)[-1].clamp_min(0.0).sqrt())
+    norm = float(torch.linalg.eigvalsh(narrow @ narrow.T)[-1].clamp_min(0.0).sqrt())  # spectral
+    # A step that moves every weight by the learning rate has at most lr·√(number of weights).
+    cap = max_relative_update * norm / math.sqrt(weights.numel())
+    return cap if cap > 0.0 else math.inf  # no cap for weights that are zero
 
 
 class ExponentialMovingAverage:
@@ -142,10 +132,8 @@ class ExponentialMovingAverage:
     """
 
     def __init__(self, parameters: Sequence[Tensor], decay: float, leaning: float = 1.0) -> None:
-        self._parameters = list(parameters)
+        self._parameters, self._decay, self._leaning = list(parameters), decay, leaning
         self.mean = [p.detach().clone() for p in parameters]
-        self._decay = decay
-        self._leaning = leaning
         self.steps = 0
 
     @torch.no_grad()

@@ -13,7 +13,6 @@ import logging
 import pickle
 import time
 from array import array
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from incontrast.files import write_bytes
 from incontrast.schedules import LearningRate, ScheduleState
 from incontrast.schedules.schedule import Verdict
+from incontrast.training.checkpoint import tensors
 from incontrast.training.engine import Engine
 from incontrast.training.progress import Epoch
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"incontrast training 1\n"
+MAGIC = b"incontrast training 2\n"
 DIGEST = hashlib.sha256().digest_size
 EVERY = 60.0  # seconds between two writings at least
 AGREED = 10  # steps after which several processes ask the first one whether to write
@@ -41,13 +41,9 @@ SHARE = 0.02  # of the time of a run that writing may take
 
 
 class TrainingFile:
-    """Where the state of a run is kept while it trains.
+    """Where the state of a run is kept while it trains; that of another run is replaced.
 
     It is written every ``EVERY`` seconds, less often where writing takes long.
-
-    Args:
-        path: The file. What it holds of another run is replaced.
-        identity: Which run it is: see ``identity``.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
@@ -61,11 +57,9 @@ class TrainingFile:
         return engine.broadcast_float(float(time.monotonic() >= self._due)) > 0.0
 
     def write(self, state: dict[str, Any], engine: Engine) -> None:
-        """Replace what the file holds; whoever reads sees the old or the new state.
+        """Replace what the file holds by tensors and plain values in dicts and lists.
 
-        Args:
-            state: Tensors and plain values in dicts and lists.
-            engine: Whose first process writes.
+        The first process writes. Whoever reads sees the old or the new state.
         """
         begin = time.monotonic()
         if engine.rank == 0:
@@ -109,23 +103,15 @@ class TrainingFile:
 
 
 class Recorded(LearningRate):
-    """A learning rate that remembers what it was asked, to be brought to the same state again.
-
-    Args:
-        lr: The learning rate of a run, as ``Schedule.begin`` gave it.
-        calls: What it was asked before the run was interrupted, as ``calls`` gave it.
-    """
+    """A learning rate that remembers what it was asked, to be brought to the same state again."""
 
     def __init__(self, lr: LearningRate, calls: Tensor | None = None) -> None:
         self._lr = lr
         self.watches = lr.watches  # type: ignore[misc]
         self._values, self._observed = array("d"), array("b")
-        if calls is not None:
-            for value, observed in calls.tolist():
-                if observed:
-                    self.observe(value)
-                else:
-                    self.next_lr(value)
+        for value, observed in [] if calls is None else calls.tolist():
+            ask = self.observe if observed else self.next_lr
+            ask(value)
 
     @property
     def calls(self) -> Tensor:
@@ -150,8 +136,8 @@ class Recorded(LearningRate):
 def identity(encoder: nn.Module, schedule_state: ScheduleState, *facts: object) -> str:
     """Tells runs apart: by what they begin with, and by facts about data and settings."""
     digest = hashlib.sha256(repr(facts).encode())
-    for name, tensor in (_tensors(encoder) | schedule_state).items():
-        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    for name, tensor in (tensors(encoder) | schedule_state).items():
+        content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
         digest.update(name.encode() + content.numpy().tobytes())
     return digest.hexdigest()
 
@@ -165,10 +151,8 @@ def training_state(training: Training) -> dict[str, Any]:
     elif device.type == "mps":
         generators.append(torch.mps.get_rng_state())
     return {
-        "encoder": _tensors(task.encoder),
-        "optimizer": training.optimizer.state_dict(),
-        "ema": {"mean": training.ema.mean, "steps": training.ema.steps},
-        "checkpoint": training.checkpoint.state_dict() if training.schedule.watches else None,
+        "weights": training.checkpoint.present(),
+        "checkpoint": training.checkpoint.taken,
         "best": training.best,
         "losses": training.losses.state_dict(),
         "history": [asdict(epoch) for epoch in training.history],
@@ -185,23 +169,16 @@ def training_state(training: Training) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
 def restore(training: Training, state: dict[str, Any]) -> None:
     """Bring a run that has not begun to where ``training_state`` found it."""
     task = training.task
-    for name, tensor in _tensors(task.encoder).items():
-        tensor.copy_(state["encoder"][name])
-    training.optimizer.load_state_dict(state["optimizer"])
-    torch._foreach_copy_(training.ema.mean, _on(state["ema"]["mean"], training.ema.mean))
-    training.ema.steps = state["ema"]["steps"]
-    if state["checkpoint"] is not None:
-        training.checkpoint.load_state_dict(state["checkpoint"])
-    training.best = _on(state["best"], training.parameters)
+    training.checkpoint.bring(state["weights"])
+    training.checkpoint.taken = state["checkpoint"]
+    training.best = [weights.to(task.engine.device) for weights in state["best"]]
     training.losses.load_state_dict(state["losses"])
     training.history = [Epoch(**epoch) for epoch in state["history"]]
-    training.batches = state["batches"]
-    training.steps, training.rollbacks = state["steps"], state["rollbacks"]
-    training.lr = state["lr"]
+    for name in ("batches", "steps", "rollbacks", "lr"):
+        setattr(training, name, state[name])
     task.forward_passes, task.done = state["forward_passes"], state["done"]
     training.start -= state["seconds"]
     if len(state["generators"]) != task.engine.processes:
@@ -236,12 +213,3 @@ def restore_once(value: Any, saved: Any) -> Any:
         return kept.to(value.device) if isinstance(kept, Tensor) else kept
     value.load_state_dict(saved["state_dict"])
     return value
-
-
-def _tensors(encoder: nn.Module) -> dict[str, Tensor]:
-    """Weights and buffers, those that are no part of a state dict too."""
-    return {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
-
-
-def _on(tensors: list[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor.to(other.device) for tensor, other in zip(tensors, like, strict=bool(tensors))]

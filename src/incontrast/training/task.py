@@ -174,13 +174,9 @@ class Task:
         seed: int,
         before: nn.Module | None = None,
     ) -> None:
-        self.encoder = encoder
-        self.domain = domain
-        self.increment = increment
-        self.objective = objective
-        self.engine = engine
-        self.seed = seed
-        self.before = before
+        self.encoder, self.before = encoder, before
+        self.domain, self.increment, self.objective = domain, increment, objective
+        self.engine, self.seed = engine, seed
         self.growth_ratio = increment.growth_ratio  # α
         self.forward_passes = 0  # views that went through an encoder so far
         self.done = 0.0  # the part of the run that is done, by its epochs or its budget
@@ -206,9 +202,8 @@ class Task:
     def record(self, calls: dict[str, Tensor], once: dict[str, Any]) -> None:
         """From now on, remember what learning rates are asked.
 
-        Args:
-            calls: What they were asked before the run was interrupted.
-            once: What ``once`` held then.
+        ``calls`` is what they were asked before the run was interrupted, ``once`` what ``once``
+        held then.
         """
         self._calls, self._saved_once = calls, once
 
@@ -298,27 +293,14 @@ def two_views(
 ) -> Any:
     """Two views of this process's share of a batch, as one process would draw them.
 
-    A batch is a row of items, all old ones first. Processes take ranges of that row, so that what
-    they gather in order is the row again.
-
-    Args:
-        domain: The kind of data.
-        sources: The items of the whole batch: collections, and the places in them that it takes.
-        seed: Of the views, the same in all processes.
-        engine: Where to compute.
-
-    Returns:
-        One batch on the device: all first views, then all second views.
+    A batch is a row of items, all old ones first: ``sources`` are collections, and the places in
+    them that it takes. Processes take ranges of that row, so that what they gather in order is the
+    row again. The result is one batch on the device: all first views, then all second views.
     """
     on_cpu = domain.views_on_cpu
     draws = Generator().manual_seed(seed) if on_cpu else engine.generator(seed)
     place: Callable[[Any], Any] = (lambda batch: batch) if on_cpu else engine.place
     sources = [(collection, indices) for collection, indices in sources if len(indices)]
-    if engine.processes == 1:
-        parts = [collection.take(indices) for collection, indices in sources]
-        batch = place(parts[0] if len(parts) == 1 else domain.join(parts))
-        joined = _joined(domain, domain.views(batch, draws), len(batch))
-        return engine.place(joined) if on_cpu else joined
     share = engine.share(sum(len(indices) for _, indices in sources))
     parts, before = [], 0
     for collection, indices in sources:
@@ -330,18 +312,17 @@ def two_views(
         collection, indices = sources[0]
         parts.append(collection.take(indices[:0]))
     batch = place(parts[0] if len(parts) == 1 else domain.join(parts))
-    part = Part(batch, share.start, sources, place)
-    return engine.place(_joined(domain, domain.views_of_part(part, draws), len(batch)))
-
-
-def _joined(domain: Domain, views: tuple[Any, Any], count: int) -> Any:
+    if engine.processes == 1:
+        views = domain.views(batch, draws)
+    else:
+        views = domain.views_of_part(Part(batch, share.start, sources, place), draws)
     joined = domain.join(views)
-    if len(joined) != 2 * count:
+    if len(joined) != 2 * len(batch):
         raise ValueError(
-            f"views() must keep the number of items: {count} went in, {len(joined)} came out of "
-            "both views together"
+            f"views() must keep the number of items: {len(batch)} went in, {len(joined)} came out "
+            "of both views together"
         )
-    return joined
+    return engine.place(joined) if on_cpu else joined
 
 
 def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:
