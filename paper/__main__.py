@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer.models import OptionInfo
 
-from incontrast.cli.exit_codes import Exit
+from incontrast.cli.command import Exit
 from paper.names import ON_REQUEST, OWN_SETS, SETS, STRATEGIES
 from paper.row_file import Row, read_rows
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from incontrast.cli.tables import print_table
+from incontrast.cli.output import print_table
 from incontrast.report.page import Cell, Column, Table
 
 

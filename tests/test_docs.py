@@ -15,7 +15,7 @@ import typer
 
 import incontrast
 from incontrast.cli.app import app
-from incontrast.cli.exit_codes import Exit
+from incontrast.cli.command import Exit
 from tests.documents import ROOT, blocks, pages, shape, text
 
 PROGRAMS = [page for page in pages() if blocks(page, "python")]

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from incontrast import Workspace
 from incontrast.cli import main
 from incontrast.cli.app import app
-from incontrast.cli.command import Answer
-from incontrast.cli.exit_codes import Exit
+from incontrast.cli.command import Answer, Exit
 
 
 def run(*arguments: object, code: int = 0) -> str:

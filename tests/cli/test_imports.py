@@ -12,8 +12,8 @@ import pytest
 from typer.main import get_command
 
 from incontrast import ICL, Learner, Retrain, Vectors, Workspace
-from incontrast.cli import exit_codes
 from incontrast.cli.app import app
+from incontrast.cli.command import CODES, Exit
 
 # Runs a command in this process and says what has been imported.
 RUN = """
@@ -67,7 +67,7 @@ def test_what_trains_nothing_needs_no_torch(space: Path, command: list[str]) -> 
 
 
 def test_nor_does_an_error(tmp_path: Path) -> None:
-    assert "torch" not in imported("status", "--workspace", tmp_path, code=exit_codes.Exit.STATE)
+    assert "torch" not in imported("status", "--workspace", tmp_path, code=Exit.STATE)
 
 
 def test_every_command_is_carried_out_with_the_options_it_declares() -> None:
@@ -82,7 +82,7 @@ def test_every_command_is_carried_out_with_the_options_it_declares() -> None:
         assert named == declared or any(p.kind is p.VAR_KEYWORD for p in taken.values()), name
 
 
-@pytest.mark.parametrize("name", exit_codes.CODES)
+@pytest.mark.parametrize("name", CODES)
 def test_every_error_with_a_code_exists(name: str) -> None:
     homes = ("builtins", "incontrast.workspace", "incontrast.memory", "incontrast")
     found = [getattr(import_module(home), name, None) for home in homes]

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from incontrast import ICL, Learner, Retrain, Vectors, Workspace, WorkspaceError, saving
 from incontrast.cli.app import app
-from incontrast.cli.exit_codes import Exit
+from incontrast.cli.command import Exit
 from incontrast.memory import Store, StoreError, StoreUnwritable
 from incontrast.workspace import Busy, Damaged
 from incontrast.workspace.files import FORMAT, sealed

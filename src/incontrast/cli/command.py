@@ -11,6 +11,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from incontrast.cli.exit_codes import Exit, exit_code
 from incontrast.cli.output import emit, plain, processes, say, speaks
 
 GRACE = 2.0  # seconds
@@ -27,18 +27,45 @@ UNTOUCHED = "the workspace is as it was"
 NOTHING = "nothing was changed"
 
 
+class Exit(IntEnum):
+    """What the exit code of a command means."""
+
+    DONE = 0
+    BUG = 1  # something nobody thought of; comes with a traceback
+    USAGE = 2  # the command line is wrong
+    DATA = 3  # the data cannot be used
+    BUSY = 4  # another process is writing to the workspace
+    DAMAGED = 5  # a file of the workspace is damaged or of another format
+    REFUSED = 6  # the candidate was not promoted
+    MACHINE = 7  # no space, no permission, a disk that fails
+    DRIFT = 8  # drift --fail-on-drift found drift
+    STATE = 9  # the workspace is in no state to do this
+    INTERRUPTED = 130
+
+
+# By name: to recognise an error, the module that defines it need not be imported.
+CODES = {
+    "Busy": Exit.BUSY,
+    "Damaged": Exit.DAMAGED,
+    "WorkspaceError": Exit.STATE,
+    "StoreBusy": Exit.BUSY,
+    "StoreUnwritable": Exit.MACHINE,
+    "StoreError": Exit.DAMAGED,
+    "TrainingDiverged": Exit.REFUSED,
+    "LostProcess": Exit.MACHINE,
+    "ProcessFailed": Exit.MACHINE,
+    "FileNotFoundError": Exit.DATA,
+    "OSError": Exit.MACHINE,
+    "ValueError": Exit.DATA,
+}
+
+
 @dataclass(frozen=True)
 class Answer:
-    """What a command has found or done.
+    """What a command has found or done."""
 
-    Args:
-        value: For machines, printed as JSON.
-        lines: For people.
-        exit: How the command ends.
-    """
-
-    value: Any
-    lines: Iterable[str]
+    value: Any  # for machines, printed as JSON
+    lines: Iterable[str]  # for people
     exit: Exit = Exit.DONE
 
 
@@ -52,14 +79,9 @@ def command(
     """Make a command of a declaration: a signature, a docstring, and checks of its options.
 
     The function of the same name in ``incontrast.cli.<module>`` does the work. It takes the
-    options as keywords and returns an ``Answer``, or None if there is nothing to print.
-
-    Args:
-        app: Where the command belongs.
-        module: What to import when it runs.
-        groups: Further options: the parameters of these.
-        workspace: Whether it works on one; it has ``--json`` and ``--config`` as well, then.
-        torchrun: Whether several processes can run it together.
+    options as keywords and returns an ``Answer``, or None if there is nothing to print. The
+    parameters of ``groups`` are options as well, and of a command that works on a ``workspace``
+    ``--json`` and ``--config``. With ``torchrun``, several processes can run it together.
     """
 
     def declare(check: Callable[..., None]) -> Callable[..., None]:
@@ -108,6 +130,21 @@ def command(
         return app.command()(run)
 
     return declare
+
+
+def exit_code(error: Exception) -> Exit | None:
+    """The code of an error, or of the nearest class it derives from; None for a bug.
+
+    >>> exit_code(UnicodeError("0xff"))
+    <Exit.DATA: 3>
+    """
+    for kind in type(error).__mro__:
+        code = CODES.get(kind.__name__)
+        if code is Exit.STATE and isinstance(error.__cause__, OSError):
+            return Exit.MACHINE
+        if code is not None:
+            return code
+    return None
 
 
 def _said_by_another(error: Exception) -> bool:

@@ -11,8 +11,7 @@ import torch
 from rich.status import Status
 
 from incontrast.cli.options import EncoderName
-from incontrast.cli.output import note, note_skipped, say, stderr, stdout
-from incontrast.cli.tables import print_table
+from incontrast.cli.output import note, note_skipped, print_table, say, stderr, stdout
 from incontrast.compare.recommend import Attempt
 from incontrast.compare.run import Comparison, Show, sampled
 from incontrast.compare.run import compare as compare_strategies

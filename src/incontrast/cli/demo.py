@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from incontrast.cli.compare import CAPTION, plot_losses, strategies_table
-from incontrast.cli.output import say, stdout, training_bar
-from incontrast.cli.tables import print_table
+from incontrast.cli.output import print_table, say, stdout, training_bar
 from incontrast.compare.run import side_by_side
 from incontrast.compare.trace import Trace
 from incontrast.data import Labelled, digits

@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from incontrast.cli.command import Answer
-from incontrast.cli.exit_codes import Exit
+from incontrast.cli.command import Answer, Exit
 from incontrast.cli.init import strategy_named
 from incontrast.cli.options import StrategyName
 from incontrast.cli.output import (

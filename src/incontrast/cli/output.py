@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
+from rich.table import Table as Grid
 from rich.text import Text
 
+from incontrast.report.page import Cell, Table
 from incontrast.text import counted
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 REFRESH = 0.1  # seconds between two updates of a bar, so that they cost nothing
 LINE = 5.0  # seconds between two lines
+STYLES = {"best": "bold", "good": "green", "bad": "red", "quiet": "dim", "second": "italic"}
 
 # Terminals obey control characters, also those in a file's name; lone surrogates, which stand for
 # bytes of a name that are not UTF-8, cannot be printed at all.
@@ -74,6 +78,29 @@ def emit(value: Any, *, indent: int | None = 2) -> None:
     typer.echo(plain(json.dumps(value, indent=indent, ensure_ascii=False, default=str)))
 
 
+def print_table(console: Console, table: Table) -> None:
+    """Print a table, with its title and its caption where it has them."""
+    if table.title:
+        console.print(Text(plain(table.title), style="bold"))
+    grid = Grid(header_style="bold")
+    for column in table.columns:
+        heading = Text(plain(f"{column.group} {column.title}".strip()))
+        grid.add_column(heading, justify="right" if column.number else "left")
+    for row in table.rows:
+        grid.add_row(*map(_text, row))
+    console.print(grid)
+    if table.caption:
+        caption = Text(plain(re.sub(r"\*\*|`", "", table.caption)), style="dim")
+        console.print(Padding(caption, (0, 0, 1, 0)), soft_wrap=False)
+
+
+def _text(cell: Cell) -> Text:
+    text = Text(plain(cell.text), style=STYLES.get(cell.mark, ""))
+    for note in filter(None, cell.note.split(" · ")):
+        text.append(f"\n{plain(note)}", style="dim")
+    return text
+
+
 def processes() -> int:
     """How many processes torchrun has started."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
@@ -90,10 +117,7 @@ def training_bar(
 ) -> Iterator[ProgressCallback]:
     """A callback that shows epochs, loss and learning rate while training runs.
 
-    Args:
-        console: Where to.
-        title: What is running.
-        lines: Where there is no terminal, print a line every few seconds.
+    Where there is no terminal, ``lines`` prints one every few seconds.
     """
     bars = _bars(console, title, "epochs  {task.fields[about]}")
     shown = 0.0

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from incontrast.cli.command import Answer
-from incontrast.cli.exit_codes import Exit
+from incontrast.cli.command import Answer, Exit
 from incontrast.cli.output import note_skipped
 from incontrast.text import counted
 from incontrast.workspace import Workspace
