@@ -21,8 +21,7 @@ from incontrast.cli.app import app
 from incontrast.cli.command import Exit
 from incontrast.memory import Store, StoreError, StoreUnwritable
 from incontrast.workspace import Busy, Damaged
-from incontrast.workspace.files import FORMAT, sealed
-from incontrast.workspace.lock import holder, locked
+from incontrast.workspace.files import FORMAT, holder, locked, sealed
 from incontrast.workspace.state import StateMachine
 
 
@@ -257,7 +256,7 @@ def test_two_writers(space: Workspace, later: Path) -> None:
 def test_a_lock_ends_with_its_process(space: Workspace) -> None:
     code = (
         "import sys, os, signal; from pathlib import Path\n"
-        "from incontrast.workspace.lock import locked\n"
+        "from incontrast.workspace.files import locked\n"
         "with locked(Path(sys.argv[1]), 'update'): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(space.lock_file)], check=False)
@@ -331,7 +330,7 @@ def test_no_space_for_a_file(space: Workspace, later: Path, monkeypatch, where: 
     if where == "weights":
         monkeypatch.setattr(saving, "save_file", fail)
     elif where == "record":
-        monkeypatch.setattr("incontrast.workspace.versions.write_json", fail)
+        monkeypatch.setattr("incontrast.workspace.files.write_json", fail)
     elif where == "state":
         monkeypatch.setattr(StateMachine, "promote", fail)
     else:

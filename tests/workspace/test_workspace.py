@@ -36,12 +36,10 @@ from incontrast.memory import Store, StoreError, content_hash
 from incontrast.training.engine import Engine
 from incontrast.training.loop import TrainingDiverged
 from incontrast.workspace import Damaged, Unfinished
-from incontrast.workspace.files import Journal, _checksum
-from incontrast.workspace.lock import holder
+from incontrast.workspace.files import Journal, Versions, _checksum, holder
 from incontrast.workspace.process_group import ProcessGroup
 from incontrast.workspace.state import StateMachine
 from incontrast.workspace.status import status_of, unfinished
-from incontrast.workspace.versions import Versions
 
 QUICK = ICL(max_epochs=2)
 

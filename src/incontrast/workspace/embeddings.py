@@ -11,10 +11,8 @@ from typing import Any
 
 from incontrast.data.sources import Source
 from incontrast.workspace.errors import Damaged, WorkspaceError
-from incontrast.workspace.export import export, finish_export
-from incontrast.workspace.files import read_json
-from incontrast.workspace.lock import guarded
-from incontrast.workspace.shards import Shards
+from incontrast.workspace.files import guarded, read_json
+from incontrast.workspace.shards import Shards, export, finish_export
 from incontrast.workspace.stamps import (
     MANIFEST,
     ids_file,

@@ -1,22 +1,29 @@
-"""JSON files and journals: every object with its format and a checksum."""
+"""What a workspace writes: JSON, journals and versions, each with checksums; and its locks."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import shutil
+import socket
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from incontrast._version import __version__
-from incontrast.files import write_bytes
-from incontrast.workspace.errors import Damaged
+from incontrast.files import flush_files, flush_folder, write_bytes
+from incontrast.workspace.errors import Busy, Damaged, WorkspaceError
 
 FORMAT = 2  # of every JSON file and line of a workspace
+LOOKS = 5  # attempts to take a lock
+WEIGHTS = "encoder.safetensors"
+RECORD, MANIFEST, EVALUATION = "version.json", "manifest.json", "evaluation.json"
+UNFINISHED = ".unfinished-"
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -159,3 +166,172 @@ def _end_of_lines(file: IO[bytes], before: int | None = None) -> int:
         if found >= 0:
             return place + found + 1
     return 0
+
+
+class Versions:
+    """Folders ``000001``, ``000002``, …, each complete from the moment it has its name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._records: dict[tuple[int, int, int], dict[str, Any]] = {}
+
+    def folder(self, number: int) -> Path:
+        return self.root / f"{number:06d}"
+
+    def exists(self, number: int) -> bool:
+        return self.folder(number).is_dir()
+
+    def numbers(self) -> list[int]:
+        """The versions that are there, candidates too, in order."""
+        return sorted(int(entry.name) for entry in self.root.iterdir() if entry.name.isdecimal())
+
+    def write(self, number: int, save: Callable[[Path], None], record: dict[str, Any]) -> None:
+        """Write a version beside the others; until the last line it has no number.
+
+        ``save`` writes the learner into an empty folder.
+        """
+        fresh = self.root / f"{UNFINISHED}{number:06d}"
+        if fresh.exists():
+            shutil.rmtree(fresh)
+        fresh.mkdir()
+        try:
+            save(fresh)
+            encoder = _hash(fresh / WEIGHTS)
+            write_json(fresh / RECORD, {"version": number, "encoder": encoder, **record})
+            hashes = {file.name: _hash(file) for file in sorted(fresh.iterdir())}
+            write_json(fresh / MANIFEST, {"files": hashes})
+            mode = (fresh / RECORD).stat().st_mode
+            for file in fresh.iterdir():
+                file.chmod(mode)  # not every writer of weights asks for the user's permissions
+            flush_files(fresh)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        fresh.rename(self.folder(number))
+        flush_folder(self.root)
+
+    def verify(self, number: int) -> None:
+        """Compare every file of a version with what was written; names the first that differs."""
+        folder = self.folder(number)
+        if not folder.is_dir():
+            there = ", ".join(map(str, self.numbers())) or "none"
+            raise WorkspaceError(f"there is no version {number}: there are {there}")
+        for name, expected in read_json(folder / MANIFEST)["files"].items():
+            file = folder / name
+            if not file.is_file():
+                raise Damaged(f"{file} is missing: go back to another version, or restore it")
+            if _hash(file) != expected:
+                raise Damaged(
+                    f"{file} is damaged (it is not what was written): go back to another version "
+                    "(incontrast rollback), or restore it from a copy"
+                )
+
+    def record(self, number: int) -> dict[str, Any]:
+        """What was written down about a version, once and for all."""
+        file = self.folder(number) / RECORD
+        found = file.stat() if file.exists() else None
+        # Not by number alone: what was never promoted and deleted leaves its number to another.
+        key = (number, *((found.st_ino, found.st_mtime_ns) if found else (0, 0)))
+        if key not in self._records:
+            self._records[key] = read_json(file)
+        return self._records[key]
+
+    def evaluation(self, number: int) -> dict[str, Any] | None:
+        """How a version was evaluated; None if it was not yet."""
+        file = self.folder(number) / EVALUATION
+        return read_json(file) if file.exists() else None
+
+    def set_evaluation(self, number: int, evaluation: dict[str, Any]) -> None:
+        write_json(self.folder(number) / EVALUATION, evaluation)
+
+    def remove(self, number: int) -> None:
+        """Delete a version; halfway through, it has no number any more."""
+        doomed = self.root / f"{UNFINISHED}{number:06d}"
+        if doomed.exists():
+            shutil.rmtree(doomed)
+        self.folder(number).rename(doomed)
+        flush_folder(self.root)
+        shutil.rmtree(doomed)
+
+    def sweep(self) -> None:
+        """Delete what an interrupted writing or deleting has left."""
+        for entry in self.root.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(entry)
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock while the block runs. The system lets go of it when the process ends."""
+    if path.is_symlink():
+        raise Damaged(f"{path} is a link, which a lock is never: delete it")
+    with path.open("a+", encoding="utf-8") as file:
+        _hold(file, path.parent, lambda: holder(path))
+        file.truncate(0)
+        about = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "doing": what,
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        file.write(json.dumps(about))
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+@contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """Let one process at a time at a file, by a lock beside it that goes when it is let go of."""
+    beside = path.with_name(f".{path.name}.lock")
+    while True:
+        with beside.open("a") as file:
+            _hold(file, path)
+            try:
+                if os.fstat(file.fileno()).st_ino != beside.stat().st_ino:
+                    continue  # it was deleted, and created again, before it was locked here
+            except FileNotFoundError:
+                continue
+            try:
+                yield
+            finally:
+                beside.unlink()
+            return
+
+
+def _hold(file: IO[Any], what: Path, by: Callable[[], str | None] = lambda: None) -> None:
+    """Take the lock of an open file, which goes when the file is closed; ``by`` says who has it."""
+    for attempt in range(LOOKS):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if attempt + 1 < LOOKS:
+                time.sleep(0.02)  # somebody may just be looking
+                continue
+            raise Busy(
+                f"{what} is being written by {by() or 'another process'}: "
+                "wait until it has finished, or stop it"
+            ) from error
+
+
+def holder(path: Path) -> str | None:
+    """Who holds the lock, in words; None if nobody does."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until the file is closed
+                return None
+            except BlockingIOError:
+                about = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return "another process"
+    return f"process {about['pid']} on {about['host']} ({about['doing']}, since {about['since']})"

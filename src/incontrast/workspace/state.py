@@ -41,8 +41,7 @@ from typing import Any, Literal
 
 from incontrast.memory import Extent, Store
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.files import Journal, read_json, sweep, write_json
-from incontrast.workspace.versions import Versions
+from incontrast.workspace.files import Journal, Versions, read_json, sweep, write_json
 
 SETTINGS = "workspace.json"
 CREATING = ".creating"  # in a folder that is not a workspace yet

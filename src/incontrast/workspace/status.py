@@ -8,7 +8,7 @@ from typing import Any
 
 from incontrast.text import counted
 from incontrast.workspace.errors import Damaged
-from incontrast.workspace.lock import holder
+from incontrast.workspace.files import holder
 from incontrast.workspace.stamps import outputs, stamp_of
 from incontrast.workspace.state import NAMES, Layout, State
 

@@ -17,8 +17,7 @@ from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
 from incontrast.text import counted
 from incontrast.workspace.errors import Unfinished, WorkspaceError
-from incontrast.workspace.files import sweep, write_json
-from incontrast.workspace.lock import locked
+from incontrast.workspace.files import locked, sweep, write_json
 from incontrast.workspace.stamps import outputs, problems
 from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify, StateMachine
 
