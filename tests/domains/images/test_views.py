@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from incontrast.domains.images.views import ImageViews, blur, crop, recolour
+from incontrast.domains.images.views import DRAWS, ImageViews, blur, crop, recolour
 
 UNCHANGED = ImageViews(
     scale=(1, 1), ratio=(1, 1), flip=0, jitter_probability=0, grayscale=0, blur=0
@@ -176,6 +176,15 @@ def test_the_same_seed_gives_the_same_bits_and_the_input_stays() -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(images, before)
+
+
+def test_two_views_in_one_pass_are_those_of_two_passes() -> None:
+    pixels = torch.rand(5, 3, 16, 16)
+    views = ImageViews(blur=0.5, grayscale=0.5)
+    draws = torch.rand(DRAWS, 2, 5, generator=seeded(3))
+    both = views.pair(pixels, seeded(3), total=5, start=0)
+    for which, view in enumerate(both.chunk(2)):
+        torch.testing.assert_close(view, views._changed(pixels, draws[:, which]))
 
 
 def test_views_stay_in_range_and_differ_between_items() -> None:
