@@ -22,17 +22,7 @@ from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 from incontrast.parity import EvaluationLoss
 from incontrast.report.figures import SERIES, can_draw, svg
-from incontrast.report.page import (
-    Cell,
-    Column,
-    Facts,
-    Figure,
-    Page,
-    Section,
-    Table,
-    Text,
-    save,
-)
+from incontrast.report.page import Cell, Column, Facts, Figure, Page, Section, Table, Text, save
 from incontrast.text import counted
 from incontrast.training.progress import Progress, ProgressCallback
 
@@ -177,11 +167,7 @@ def strategies_table(
 ) -> Table:
     """One row for each strategy, no update first and retraining last.
 
-    Args:
-        title: Of the table.
-        result: What they did.
-        more: Further columns: by title, then by strategy.
-        caption: What the columns mean.
+    ``more`` are further columns: by title, then by strategy.
     """
     more, retraining = more or {}, result.retraining
     none = (Cell("no update"), NONE, NONE, NONE, *_losses(result.before, retraining.loss))

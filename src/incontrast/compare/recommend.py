@@ -17,23 +17,14 @@ WORTHWHILE = 5 * TOLERANCE  # what is nearer than this to another loss is no rea
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a strategy did with the time it had.
-
-    Args:
-        strategy: Its name.
-        seconds: What it took.
-        loss: The evaluation loss it ended with.
-        parity_seconds: When it was first at parity with retraining; None for never.
-        failed: Why its training diverged, if it did.
-        falling: Whether its loss was still falling when its time was over.
-    """
+    """What a strategy did with the time it had."""
 
     strategy: str
     seconds: float
-    loss: EvaluationLoss
-    parity_seconds: float | None = None
-    failed: str = ""
-    falling: bool = False
+    loss: EvaluationLoss  # that it ended with
+    parity_seconds: float | None = None  # when it was first at parity with retraining
+    failed: str = ""  # why its training diverged, if it did
+    falling: bool = False  # whether its loss was still falling when its time was over
 
     @classmethod
     def of(cls, name: str, trace: Trace, target: EvaluationLoss) -> Attempt:
@@ -63,10 +54,7 @@ def recommend(
 ) -> Recommendation:
     """The cheapest strategy that is as good as retraining; else the best that forgets nothing.
 
-    Args:
-        before: The evaluation loss of the encoder that has not seen the new items.
-        ceiling: What retraining did.
-        attempts: What the others did, no update not among them.
+    ``before`` is the loss without an update, ``ceiling`` what retraining did.
     """
     sound = [attempt for attempt in attempts if not attempt.failed]
     # At parity once, and still in the end: a user's own update does not end at that moment.

@@ -38,21 +38,13 @@ Show = Callable[[str], AbstractContextManager[ProgressCallback]]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What came of a comparison.
+    """What came of a comparison."""
 
-    Args:
-        counts: Old and new items that were used.
-        before: The evaluation loss without an update.
-        retraining: What retraining did.
-        attempts: What each other strategy did.
-        traces: The loss along each update, for a picture.
-    """
-
-    counts: tuple[int, int]
-    before: EvaluationLoss
+    counts: tuple[int, int]  # old and new items that were used
+    before: EvaluationLoss  # without an update
     retraining: Attempt
-    attempts: tuple[Attempt, ...]
-    traces: Mapping[str, Trace]
+    attempts: tuple[Attempt, ...]  # of each other strategy
+    traces: Mapping[str, Trace]  # the loss along each update, for a picture
 
     @property
     def growth_ratio(self) -> float:
@@ -115,16 +107,10 @@ def side_by_side(
     progress: Show,
     **watching: Any,
 ) -> Comparison:
-    """Update copies of a fitted learner in every way.
+    """Update copies of a learner, fitted on the old items, in every way.
 
-    Args:
-        learner: Fitted on the old items; stays as it is.
-        old: Items that came first.
-        new: Items that came later.
-        strategies: By name; "retraining" is the one that the others are compared with, and
-            "no update" is no attempt.
-        progress: Shows what runs.
-        watching: Further arguments of ``trace``.
+    Among the strategies, "retraining" is the one that the others are compared with, and
+    "no update" is no attempt. ``watching`` are further arguments of ``trace``.
     """
     traces: dict[str, Trace] = {}
     diverged: dict[str, str] = {}

@@ -72,8 +72,7 @@ def trace(
         strategy: How to update.
         sample: Old and new items, each, to evaluate on; all of them if None.
         spacing: Evaluated whenever this many times more steps have been taken, at ends of epochs.
-        measuring: Times the training so far that evaluation along the way may have taken; where it
-            has taken more, it waits.
+        measuring: How many times the training so far evaluation may have taken; else it waits.
         budget: What the update may cost.
         progress: Called after every step as well.
         seen: Called at every point but the first, with its encoder.

@@ -46,14 +46,10 @@ def can_draw() -> bool:
 def svg(
     draw: Callable[[Any], None], *, name: str, title: str, width: float = 9.0, height: float = 3.6
 ) -> str:
-    """The text of an SVG.
+    """The text of an SVG; sizes are in inches, of which a page shows as many as fit.
 
-    Args:
-        draw: Draws on a matplotlib figure.
-        name: A word of its own for each figure of a page.
-        title: What a reader hears who cannot see it.
-        width: In inches, of which a page shows as many as fit.
-        height: In inches.
+    ``draw`` draws on a matplotlib figure, ``name`` is a word of its own for each figure of a page,
+    ``title`` what a reader hears who cannot see it.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -97,9 +93,7 @@ def _fitted(text: str, name: str, title: str) -> str:
 def neighbour_figure(examples: Sequence[Mapping[str, Any]], pictures: Mapping[int, str]) -> str:
     """Items and their nearest neighbours before and after, as the text of an SVG of pictures.
 
-    Args:
-        examples: Items with the ids of their neighbours ``before`` and ``after``.
-        pictures: Data URIs by id; an id that is missing was forgotten since.
+    ``pictures`` are data URIs by id; an id that is missing was forgotten since.
     """
     columns = max((len(example["before"]) for example in examples), default=0)
     starts = [0, SIDE + BREAK, SIDE + BREAK + columns * (SIDE + GAP) + BREAK]

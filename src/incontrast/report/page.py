@@ -26,36 +26,22 @@ Standing = Literal["passed", "failed", "forced"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Args:
-        title: Its heading.
-        number: Whether its cells are figures, to be set right and sorted as numbers.
-        hint: What it means, shown when one points at the heading.
-        group: A heading above this and the neighbours of the same group.
-    """
+    """A column of a table."""
 
     title: str
-    number: bool = False
-    hint: str = ""
-    group: str = ""
+    number: bool = False  # whether its cells are figures, to be set right and sorted as numbers
+    hint: str = ""  # what it means, shown when one points at the heading
+    group: str = ""  # a heading above this and the neighbours of the same group
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
-
-    Args:
-        text: What it says.
-        sort: What it is sorted by, if not by its text; cells without a figure come last.
-        mark: How it is set off.
-        note: Smaller lines below, such as the figure to compare with; " · " parts them.
-    """
+    """A cell of a table."""
 
     text: str
-    sort: float | None = None
+    sort: float | None = None  # what it is sorted by; cells without a figure come last
     mark: Mark = ""
-    note: str = ""
+    note: str = ""  # smaller lines below, such as the figure to compare with; " · " parts them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,19 +126,12 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A whole page.
-
-    Args:
-        title: Its heading.
-        lead: What it says in a few sentences.
-        sections: Its parts.
-        foot: The small print.
-    """
+    """A whole page."""
 
     title: str
     sections: tuple[Section, ...]
-    lead: str = ""
-    foot: str = ""
+    lead: str = ""  # what it says in a few sentences
+    foot: str = ""  # the small print
 
 
 def render(page: Page) -> str:
