@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Generator, Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import Collection, Part, check_distinct
+from incontrast.domains.base import Collection, Domain, Part, check_distinct
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection
 from incontrast.domains.graphs.encoder import GCN
 from incontrast.domains.graphs.packing import pack_graphs, unpack_graphs
@@ -105,7 +104,6 @@ class Graphs(ArgumentDomain):
     def own_views(
         self, batch: GraphBatch, generator: Generator, part: Part | None = None
     ) -> tuple[GraphBatch, GraphBatch]:
-        sources = [] if part is None else part.sources
         return two_views(
             batch,
             generator,
@@ -114,9 +112,11 @@ class Graphs(ArgumentDomain):
             walkers=self.walkers,
             steps=self.steps,
             per=self.per,
-            whole=torch.cat([_nodes(*source) for source in sources]) if sources else None,
-            start=0 if part is None else part.start,
         )
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
+        # Views of all graphs: what is drawn depends on the sizes of those that are elsewhere.
+        return Domain.views_of_part(self, part, generator)
 
     def join(self, batches: Sequence[GraphBatch]) -> GraphBatch:
         return GraphBatch.join(batches)
@@ -146,11 +146,3 @@ class Graphs(ArgumentDomain):
                 "give all graphs the features of the first ones"
             )
         return graphs
-
-
-def _nodes(collection: Collection, indices: Tensor) -> Tensor:
-    """(n,) numbers of nodes of these graphs."""
-    if isinstance(collection, GraphCollection):
-        return collection.node_ptr[indices + 1] - collection.node_ptr[indices]
-    batch: GraphBatch = collection.take(indices)  # graphs in a store: only their bytes tell
-    return batch.ptr.diff()

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from incontrast.domains.graphs.collection import GraphBatch
 
-_DROP, _MASK, _WALK = range(3)
+_WALK = 2  # of the changes: 0 drops nodes, 1 masks their features
 
 
 def two_views(
@@ -22,39 +22,30 @@ def two_views(
     walkers: float,
     steps: int,
     per: Literal["graph", "batch"],
-    whole: Tensor | None = None,
-    start: int = 0,
 ) -> tuple[GraphBatch, GraphBatch]:
     """Two views of every graph; ``Graphs`` says what they are.
 
     Both are made in one pass over 2n graphs: all first views, then all second ones.
-
-    Where the graphs are a part of a larger batch, ``whole`` has the numbers of nodes of all graphs
-    in that batch, among which these begin at ``start``.
     """
     graphs, nodes = len(batch), batch.x.shape[0]
-    draw = (
-        _Draw(generator)
-        if whole is None
-        else _PartDraw(generator, whole, slice(start, start + graphs))
-    )
-    kinds = draw.kinds(graphs, per)
+    kinds = torch.randint(3, (2 * graphs if per == "graph" else 2,), generator=generator)
+    if per == "batch":
+        kinds = kinds.repeat_interleave(graphs)
     ptr = torch.cat([batch.ptr[:-1], batch.ptr + nodes])  # (2n + 1,) of both copies
     graph = torch.repeat_interleave(ptr[1:] - ptr[:-1], output_size=2 * nodes)
     # One draw serves for dropping and for masking, since no graph undergoes both. A graph to
     # walk on loses all nodes here, and gets those back that are visited.
-    limits = torch.tensor((drop, -mask, 2.0))  # by _DROP, _MASK, _WALK
+    limits = torch.tensor((drop, -mask, 2.0))  # by change
     limit = limits.index_select(0, kinds).index_select(0, graph)
-    chance = draw.nodes(2 * nodes)
+    chance = torch.rand(2 * nodes, generator=generator)
     keep = chance >= limit
     masked = _where(chance < limit.neg_())
     walks = _where(kinds == _WALK)
-    keep.index_fill_(0, _visited(batch, ptr, walks, draw, walkers, steps), True)
+    keep.index_fill_(0, _visited(batch, ptr, walks, generator, walkers, steps), True)
     number, new_ptr, sizes = _renumbered(keep, ptr)
-    draw.settle(drop)
     if graphs and int(sizes.min()) == 0:
         emptied = _where(sizes == 0)
-        keep.index_fill_(0, _random_nodes(ptr, emptied, draw.rescues(emptied))[0], True)
+        keep.index_fill_(0, _random_nodes(ptr, emptied, generator)[0], True)
         number, new_ptr, sizes = _renumbered(keep, ptr)
     rows = _where(keep)
     first = int(new_ptr[graphs])  # nodes of all first views
@@ -67,13 +58,18 @@ def two_views(
 
 
 def _visited(
-    batch: GraphBatch, ptr: Tensor, graphs: Tensor, draw: _Draw, walkers: float, steps: int
+    batch: GraphBatch,
+    ptr: Tensor,
+    graphs: Tensor,
+    generator: Generator,
+    walkers: float,
+    steps: int,
 ) -> Tensor:
     """The nodes, with repetitions, that random walks on some of the 2n graphs come by."""
     nodes = batch.x.shape[0]
-    root, sizes = _random_nodes(ptr, graphs, draw.roots(graphs))
-    walker = torch.repeat_interleave(_walkers(sizes, walkers))
-    luck = draw.luck(steps, walker.shape[0], walkers)
+    root, sizes = _random_nodes(ptr, graphs, generator)
+    walker = torch.repeat_interleave((sizes * walkers).ceil_().long())
+    luck = torch.rand(steps, walker.shape[0], generator=generator)
     root = root.index_select(0, walker)
     here = root.remainder(max(nodes, 1))  # both copies have the edges of the batch
     copy = root - here
@@ -116,16 +112,12 @@ def _induced(edge_index: Tensor, keep: Tensor, number: Tensor) -> tuple[Tensor, 
     return result, count
 
 
-def _random_nodes(ptr: Tensor, graphs: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
-    """The node of each of these graphs that a draw in [0, 1) chooses, and their sizes."""
+def _random_nodes(ptr: Tensor, graphs: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    """A random node of each of these graphs, and their sizes."""
     first = ptr.index_select(0, graphs)
     sizes = ptr.index_select(0, graphs + 1).sub_(first)
+    chance = torch.rand(graphs.shape[0], generator=generator)
     return first.add_((chance * sizes).long()), sizes
-
-
-def _walkers(sizes: Tensor, per_node: float) -> Tensor:
-    """Walkers on graphs of these sizes."""
-    return (sizes * per_node).ceil_().long()
 
 
 def _renumbered(keep: Tensor, ptr: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,85 +132,3 @@ def _where(mask: Tensor) -> Tensor:
     """The positions at which a mask holds."""
     # NumPy has no branch per element: five times faster than nonzero() on random masks.
     return torch.from_numpy(mask.numpy().nonzero()[0])
-
-
-class _Draw:
-    """Draws for the 2n graphs of a batch, in the order of the methods."""
-
-    def __init__(self, generator: Generator) -> None:
-        self.generator = generator
-
-    def kinds(self, graphs: int, per: Literal["graph", "batch"]) -> Tensor:
-        """What happens to each of the 2n graphs."""
-        size = 2 * graphs if per == "graph" else 2
-        kinds = torch.randint(3, (size,), generator=self.generator)
-        return kinds if per == "graph" else kinds.repeat_interleave(graphs)
-
-    def nodes(self, count: int) -> Tensor:
-        """For each node of the 2n graphs."""
-        return self._uniform(count)
-
-    def roots(self, walks: Tensor) -> Tensor:
-        """For each graph that is walked on."""
-        return self._uniform(walks.shape[0])
-
-    def luck(self, steps: int, count: int, walkers: float) -> Tensor:
-        """(steps, count) for each step of each walker."""
-        return self._uniform(steps, count)
-
-    def settle(self, drop: float) -> None:
-        """Called before the last draw, which only some batches need."""
-
-    def rescues(self, emptied: Tensor) -> Tensor:
-        """For each graph that has lost all its nodes."""
-        return self._uniform(emptied.shape[0])
-
-    def _uniform(self, *size: int) -> Tensor:
-        return torch.rand(size, generator=self.generator)
-
-
-class _PartDraw(_Draw):
-    """The same draws, made for a whole batch of which only a range of graphs is here.
-
-    Args:
-        generator: Draws.
-        sizes: (n,) nodes of each graph of the whole batch.
-        mine: The graphs that are here.
-    """
-
-    def __init__(self, generator: Generator, sizes: Tensor, mine: slice) -> None:
-        super().__init__(generator)
-        here = torch.zeros_like(sizes, dtype=torch.bool)
-        here[mine] = True
-        self._sizes, self._here = sizes.repeat(2), here.repeat(2)  # of both copies
-
-    def kinds(self, graphs: int, per: Literal["graph", "batch"]) -> Tensor:
-        self._kinds = super().kinds(self._sizes.shape[0] // 2, per)
-        return self._kinds[self._here]
-
-    def nodes(self, count: int) -> Tensor:
-        self._chance = self._uniform(int(self._sizes.sum()))
-        return self._chance[self._here.repeat_interleave(self._sizes)]
-
-    def roots(self, walks: Tensor) -> Tensor:
-        self._walks = self._kinds == _WALK
-        chance = self._uniform(int(self._walks.sum()))
-        return chance[self._here[self._walks]]
-
-    def luck(self, steps: int, count: int, walkers: float) -> Tensor:
-        counts = _walkers(self._sizes[self._walks], walkers)
-        chance = self._uniform(steps, int(counts.sum()))
-        return chance[:, self._here[self._walks].repeat_interleave(counts)]
-
-    def settle(self, drop: float) -> None:
-        # Others may have lost all their nodes where these have not: they draw in any case. A walk
-        # always keeps its root, and masking keeps every node.
-        limit = torch.full_like(self._chance, drop)
-        kept = (self._chance >= limit).long()
-        graph = torch.repeat_interleave(self._sizes)
-        kept_nodes = torch.zeros_like(self._sizes).index_add_(0, graph, kept)
-        emptied = (kept_nodes == 0) & (self._kinds == _DROP)
-        self._rescues = self._uniform(int(emptied.sum()))[self._here[emptied]]
-
-    def rescues(self, emptied: Tensor) -> Tensor:
-        return self._rescues
