@@ -26,13 +26,8 @@ def embed(
 ) -> Tensor:
     """(n, d) embeddings of the items themselves, on the CPU; in every process, those of all.
 
-    Args:
-        encoder: In evaluation mode.
-        domain: The kind of data.
-        items: What to embed.
-        engine: Where to compute.
-        progress: Called with the number of items done, after each batch; with several processes,
-            as if all were as far as this one.
+    The encoder is in evaluation mode. ``progress`` is called with the number of items done, after
+    each batch; with several processes, as if all were as far as this one.
     """
     orders = torch.split(torch.arange(len(items)), BATCH_SIZE)
     share = engine.share(len(orders))

@@ -13,8 +13,11 @@ the same and the variance smaller, for the price of a transpose.
 Equation and definition numbers are those of the paper (WSDM'23).
 
 Shapes:
-    positive: (n,)
-    negatives, old_negatives, new_negatives: (n, m), any m >= 1, each its own m
+    positive: (n,) logits of the positive pairs
+    negatives, old_negatives, new_negatives: (n, m) logits with items of the distribution they stand
+        for, of X and of ΔX; any m >= 1, each its own m
+    k: K, the number of negatives per positive that the loss stands for
+    growth_ratio: α = ΔN / (N + ΔN), in [0, 1)
     result: (n,), in the dtype of ``positive``
 """
 
@@ -48,13 +51,7 @@ class Objective:
 
 
 def log_partition(positive: Tensor, negatives: Tensor, *, k: float) -> Tensor:
-    """log(f⁺ + K·E f⁻): the denominator of Eq. 1.
-
-    Args:
-        positive: (n,) logits of the positive pairs.
-        negatives: (n, m) logits of negatives, drawn from the distribution they stand for.
-        k: K, the number of negatives per positive that the loss stands for.
-    """
+    """log(f⁺ + K·E f⁻): the denominator of Eq. 1."""
     _check(positive, negatives, k=k)
     return _partition(_wide(positive), _log_mean_exp(negatives), k).to(positive.dtype)
 
@@ -87,13 +84,6 @@ def incremental_info_nce(
     """NCE-II, L^II = log(α·r + 1 − α), for old anchors (Def. 5).
 
     Theorem 1: ``info_nce(old) + incremental_info_nce == retraining_info_nce``, for any embeddings.
-
-    Args:
-        positive: (n,) logits of the positive pairs of old items.
-        old_negatives: (n, m) logits with items of X.
-        new_negatives: (n, m′) logits with items of ΔX.
-        k: K, the number of negatives per positive that the loss stands for.
-        growth_ratio: α = ΔN / (N + ΔN), in [0, 1).
     """
     check_growth_ratio(growth_ratio)
     log_ratio = _log_change_ratio(positive, old_negatives, new_negatives, k)
@@ -112,7 +102,7 @@ def retraining_info_nce(
 ) -> Tensor:
     """NCE-I over all data, L^{I,X′} (Eq. 2), with E_X′ = (1−α)·E_X + α·E_ΔX as a stratified mean.
 
-    Right for old and for new anchors alike; arguments as in ``incremental_info_nce``.
+    Right for old and for new anchors alike.
     """
     check_growth_ratio(growth_ratio)
     _check(positive, old_negatives, new_negatives, k=k)
@@ -140,13 +130,7 @@ def others(logits: Tensor) -> Tensor:
 def batch_losses(first: Tensor, second: Tensor, objective: Objective) -> Tensor:
     """NCE-I of every item of a batch, with the rest of it as negatives (Eq. 1).
 
-    Args:
-        first: (n, d) embeddings of the first views, n >= 2.
-        second: (n, d) embeddings of the second views.
-        objective: Temperature and K.
-
-    Returns:
-        (n,) losses.
+    (n,) losses from (n, d) embeddings of the first and of the second views, n >= 2.
     """
     if len(first) < 2:
         raise ValueError(
@@ -172,14 +156,11 @@ def increment_losses(
 
     Args:
         first: (old + new, d) embeddings of the first views, old items first.
-        second: (old + new, d) embeddings of the second views.
+        second: The same of the second views.
         objective: Temperature and K.
         old: How many of the items are old, at least 2.
         growth_ratio: α.
         retention: ρ.
-
-    Returns:
-        (old,) losses and (new,) losses.
     """
     check_growth_ratio(growth_ratio)
     k, new = objective.negatives, len(first) - old
@@ -210,12 +191,9 @@ def _weighted(logits: Tensor, weights: Tensor) -> Tensor:
     K times the mean of f over some negatives is a sum with weights, and so is a mean over strata:
     any NCE-I is one logsumexp for each direction, in few and large operations.
 
-    Args:
-        logits: (n, n) of first views with second ones.
-        weights: (n, n) log w of each item (column) as a negative of each anchor (row).
-
-    Returns:
-        (n,) losses.
+    Shapes:
+        logits: (n, n) of first views with second ones
+        weights: (n, n) log w of each item (column) as a negative of each anchor (row)
     """
     weights.fill_diagonal_(0.0)  # the positive pair counts as it is
     first = (logits + weights).logsumexp(dim=1)

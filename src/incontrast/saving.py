@@ -103,11 +103,7 @@ def read(
 ) -> L:
     """Read what ``write`` wrote; its owner sees to it that it is whole.
 
-    Args:
-        folder: Where it is.
-        kind: The class of the learner.
-        recall: Gives the memory of a learner after so many arrivals, with this threshold.
-        own: Replaces what was written, where only the caller can make it.
+    ``recall`` gives the memory of a learner after so many arrivals, with this threshold.
     """
     file = folder / SETTINGS
     settings = _read_settings(file)

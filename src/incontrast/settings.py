@@ -52,12 +52,9 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any, file: Path, role: str = "") -> Any:
-    """What ``encode`` encoded.
+    """What ``encode`` encoded; messages name the file it was read from.
 
-    Args:
-        value: Out of JSON.
-        file: Where it was read, for messages.
-        role: The argument of ``Learner.load`` that could give it; of a dict, each key is one.
+    ``role`` is the argument of ``Learner.load`` that could give it; of a dict, each key is one.
     """
     if isinstance(value, list):
         return tuple(decode(entry, file, role) for entry in value)

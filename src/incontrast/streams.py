@@ -44,9 +44,6 @@ def by_class(items: Any, new: Sequence[int], labels: Any = None) -> tuple[Any, A
         new: The classes that come later.
         labels: (n,) class of each item; labelled data brings its own.
 
-    Returns:
-        The old and the new items, each in its original order.
-
     >>> by_class(list("abcd"), new=[2], labels=[0, 1, 2, 0])
     (['a', 'b', 'd'], ['c'])
     """
@@ -68,11 +65,8 @@ def in_batches(items: Any, batches: int, seed: int | None = 0) -> Iterator[Any]:
 
     Args:
         items: As in ``by_growth``.
-        batches: How many batches.
+        batches: How many.
         seed: Determines the order of arrival; None keeps the order as it is.
-
-    Yields:
-        The items of each batch.
 
     >>> list(in_batches(list("abcde"), batches=2, seed=None))
     [['a', 'b', 'c'], ['d', 'e']]
@@ -80,9 +74,8 @@ def in_batches(items: Any, batches: int, seed: int | None = 0) -> Iterator[Any]:
     count = len(items)
     if not 1 <= batches <= count:
         raise ValueError(f"{count} items make 1 to {count} batches, got {batches}")
-    if seed is None:
-        order = torch.arange(count)
-    else:
+    order = torch.arange(count)
+    if seed is not None:
         order = torch.randperm(count, generator=generator(seed, "stream"))
     for part in torch.tensor_split(order, batches):
         yield pick(items, part)

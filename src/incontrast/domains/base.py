@@ -118,19 +118,12 @@ def dataset_items(dataset: Dataset[Any]) -> Iterator[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A range of a batch whose other items are with other processes.
+    """A range of a batch whose other items are with other processes."""
 
-    Args:
-        batch: The items of this part, on the encoder's device.
-        start: Where they begin in the whole batch.
-        sources: The whole batch: collections, and the places in them that it takes.
-        place: Puts a batch on the encoder's device.
-    """
-
-    batch: Any
-    start: int
-    sources: Sequence[tuple[Collection, Tensor]]
-    place: Callable[[Any], Any]
+    batch: Any  # the items of this part, on the encoder's device
+    start: int  # where they begin in the whole batch
+    sources: Sequence[tuple[Collection, Tensor]]  # of the whole batch, and the places it takes
+    place: Callable[[Any], Any]  # puts a batch on the encoder's device
 
     @property
     def range(self) -> slice:

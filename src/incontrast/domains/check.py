@@ -47,11 +47,7 @@ def check_views(
 ) -> None:
     """Make views of a few items and embed them: what training does at every step.
 
-    Args:
-        domain: The domain to check.
-        collection: Where the items come from.
-        encoder: The encoder to embed them with.
-        place: Puts a batch on the encoder's device.
+    ``place`` puts a batch on the encoder's device.
 
     Raises:
         DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings.
@@ -169,6 +165,5 @@ def _embeddings(encoder: nn.Module, batch: Any, count: int, what: str) -> Tensor
 def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"
+    size = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    return f"a {type(value).__name__}{size}"

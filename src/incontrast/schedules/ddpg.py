@@ -97,24 +97,15 @@ def _stacked(rows: Iterable[Transitions]) -> Transitions:
 
 
 class ActorCritic(nn.Module):
-    """The four networks of an agent, and how they learn.
-
-    Args:
-        window: Entries of a state.
-        features: Figures per entry.
-        discount: γ.
-        momentum: m, by which target networks follow.
-        actor_lr: The actor's own learning rate.
-        critic_lr: The critic's own learning rate.
-    """
+    """The four networks of an agent, and how they learn; a state is (window, features)."""
 
     def __init__(
         self,
         window: int,
         features: int = 1,
         *,
-        discount: float = 0.9,
-        momentum: float = 1e-3,
+        discount: float = 0.9,  # γ
+        momentum: float = 1e-3,  # m, by which target networks follow
         actor_lr: float = 1e-3,
         critic_lr: float = 1e-3,
     ) -> None:

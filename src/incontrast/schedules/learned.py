@@ -217,14 +217,10 @@ def relative(value: float, reference: float) -> float:
 
 
 def entry(lr: float, *, change: float, rise: float, spread: float, decisions: int) -> Tensor:
-    """(features,) of one window of steps, each of about unit size.
+    """(features,) of one window of steps made with a learning rate, each of about unit size.
 
-    Args:
-        lr: The learning rate it was made with.
-        change: Of the mean loss, relative to the window before.
-        rise: Of the mean loss, relative to the first.
-        spread: Of its losses, relative to their mean.
-        decisions: Decisions before this one.
+    ``change`` and ``rise`` are the mean loss's, relative to the window before and to the first one;
+    ``spread`` is that of its losses, relative to their mean.
     """
     return torch.tensor(
         [

@@ -58,13 +58,8 @@ def relation_loss(
 ) -> Tensor:
     """How far the student's similarities to the other items of a batch are from the teacher's.
 
-    Args:
-        learned: (n, d) and (n, d) embeddings of both views by the student.
-        taught: (n, d′) and (n, d′) embeddings of the same views by the teacher.
-        objective: The temperature.
-
-    Returns:
-        (n,) Kullback–Leibler divergences from the teacher's to the student's distribution.
+    (n,) Kullback–Leibler divergences from the teacher's to the student's distribution, from the
+    embeddings of both views: (n, d) learned by the student, (n, d′) taught.
     """
     student = others(similarities(*learned, objective)).log_softmax(dim=1)
     target = others(similarities(*taught, objective)).log_softmax(dim=1)

@@ -83,8 +83,7 @@ class _Moments:
     def close(self, counts: Tensor) -> None:
         """Write the pooled statistics, and leave the layer as it was otherwise.
 
-        Args:
-            counts: (batches, 1) values per channel in each batch, in all processes.
+        ``counts`` is (batches, 1), values per channel in each batch in all processes.
         """
         self.hook.remove()
         self.layer.momentum = self.momentum

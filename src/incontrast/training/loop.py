@@ -70,11 +70,8 @@ def train(
     loss, if there is no averaging) and BatchNorm statistics that fit them. Time spent in
     ``callbacks`` does not count. ``schedule_state`` is what the schedule of an earlier run has
     learned. The state of the run is kept in ``file``; where that has one of this very run, training
-    resumes from it, and ends as if it had not been interrupted.
-
-    Raises:
-        TrainingDiverged: The loss was not finite or rose out of bounds. The encoder is then in no
-            useful state.
+    resumes from it, and ends as if it had not been interrupted. An encoder whose training raises
+    ``TrainingDiverged`` is in no useful state.
     """
     if strategy.epoch_items(task.increment) == 0:
         task.encoder.eval()
@@ -277,10 +274,8 @@ class Training:
 class _Losses:
     """The loss of every step of an epoch, and the lowest mean of the epochs so far.
 
-    Args:
-        engine: All processes go by the first one's losses.
-        least_bound: No mean loss up to this is out of bounds: training from scratch may begin
-            with a batch whose loss is low by luck.
+    All processes go by the first one's losses. No mean loss up to ``least_bound`` is out of bounds:
+    training from scratch may begin with a batch whose loss is low by luck.
     """
 
     def __init__(self, engine: Engine, least_bound: float = 0.0) -> None:
@@ -330,11 +325,7 @@ class _Losses:
         self._checked = min(self._checked, self._checkpoint)
 
     def end_epoch(self, number: int) -> float:
-        """The mean over the epoch's steps; the next epoch begins.
-
-        Raises:
-            TrainingDiverged: It has risen out of bounds.
-        """
+        """The mean over the epoch's steps; the next epoch begins."""
         self.check()
         mean = sum(self._read) / len(self._read) if self._read else self.best
         if mean > self._bound:

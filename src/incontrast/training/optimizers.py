@@ -121,14 +121,10 @@ class ExponentialMovingAverage:
     """An exponential moving average of parameters.
 
     It begins as a mean of all iterates and becomes exponential once enough have gone by, so that it
-    is not biased by where the weights began.
-
-    Args:
-        parameters: The parameters whose iterates are averaged.
-        decay: Weight of the past, in [0, 1); 0 keeps the last iterate.
-        leaning: By how much the mean of a short run leans to its last iterates: 1 is the plain
-            mean, with 4 half of the weight is on the last sixth (polynomial-decay averaging,
-            Shamir & Zhang 2013).
+    is not biased by where the weights began. ``decay`` is the weight of the past; 0 keeps the last
+    iterate. The mean of a short run leans to its last iterates: with ``leaning`` 1 it is the plain
+    mean, with 4 half of the weight is on the last sixth (polynomial-decay averaging, Shamir & Zhang
+    2013).
     """
 
     def __init__(self, parameters: Sequence[Tensor], decay: float, leaning: float = 1.0) -> None:

@@ -99,15 +99,13 @@ class GraphCollection:
     """Many graphs, end to end.
 
     ``Graphs.collect`` and ``tu`` make one; they check the graphs and sort their edges.
+    ``node_labels`` are the labels that the last features stand for, where these are zeros and ones:
+    a group for each column of labels.
 
-    Args:
-        x: (nodes, features) float32.
-        edge_index: (2, edges) int32; the nodes of each graph are numbered from 0, and its edges
-            are sorted by source.
-        node_ptr: (graphs + 1,) int64, where the nodes of each graph begin and end in ``x``.
-        edge_ptr: (graphs + 1,) int64, likewise for the edges.
-        node_labels: The labels that the last features stand for, where these are zeros and ones:
-            a group for each column of labels.
+    Shapes:
+        x: (nodes, features) float32
+        edge_index: (2, edges) int32, the nodes of each graph from 0, sorted by source
+        node_ptr, edge_ptr: (graphs + 1,) int64, where nodes and edges of each graph begin and end
     """
 
     background: ClassVar[bool] = False
@@ -158,11 +156,7 @@ class GraphCollection:
         return type(self)(x, edge_index, node_ptr, edge_ptr, self.node_labels)
 
     def with_labels(self, node_labels: NodeLabels) -> Self:
-        """These graphs with a feature for each of these labels, whichever they have themselves.
-
-        Raises:
-            ValueError: A node has a label that is not among them.
-        """
+        """These graphs with a feature for each of these labels, which must be all there are."""
         if self.node_labels == node_labels:
             return self
         groups = [len(group) for group in self.node_labels]

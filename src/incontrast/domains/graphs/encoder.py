@@ -18,15 +18,8 @@ class GCN(nn.Module):
     A convolution is Â X W + b with Â = D^(-1/2) (A + I) D^(-1/2) (Kipf and Welling 2017), the same
     as ``torch_geometric.nn.GCNConv`` on graphs without self-loops. Scaling the nodes before and
     after the sum over neighbours, rather than every edge, and summing the narrower side of W makes
-    a training step about twice as fast (``benchmarks/graphs.py``).
-
-    Args:
-        features: Features of each node.
-        hidden: Units of each layer.
-        layers: Number of convolutions.
-
-    Shapes:
-        A batch of n graphs in, (n, layers * hidden) embeddings out.
+    a training step about twice as fast (``benchmarks/graphs.py``). A batch of n graphs in,
+    (n, layers * hidden) embeddings out.
     """
 
     def __init__(self, features: int, hidden: int, layers: int) -> None:

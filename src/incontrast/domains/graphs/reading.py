@@ -20,9 +20,7 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def read_graphs(items: Any, called: Callable[[int], str] = "graph {}".format) -> GraphCollection:
     """A collection of what PyG calls ``Data``, or of pairs (edge_index, x) where x may be None.
 
-    Args:
-        items: The graphs; a pair may have a third part, the number of nodes where x is None.
-        called: The name of a graph in messages.
+    A pair may have a third part, the number of nodes where x is None.
     """
     if isinstance(items, Dataset) and not isinstance(items, Iterable):
         items = dataset_items(items)
@@ -105,13 +103,8 @@ def checked_graphs(
 def local_degree_profile(edge_index: Tensor, nodes: int) -> Tensor:
     """Features for nodes that have none: their degree, and their neighbours' (Cai and Wang 2018).
 
-    Args:
-        edge_index: (2, edges) int64 node numbers.
-        nodes: Number of nodes.
-
-    Returns:
-        (nodes, 5) float32: degree, and minimum, maximum, mean and standard deviation of the
-        degrees of the neighbours; all zero for a node without any.
+    (nodes, 5) float32: degree, and minimum, maximum, mean and standard deviation of the degrees of
+    the neighbours; all zero for a node without any.
     """
     source, target = edge_index
     degree = torch.bincount(source, minlength=nodes).double()

@@ -51,11 +51,7 @@ class ImageCollection:
         return len(self.source)
 
     def take(self, indices: Tensor) -> Tensor:
-        """(n, C, S, S) uint8 pixels of these items.
-
-        Raises:
-            ValueError: A file is missing or damaged.
-        """
+        """(n, C, S, S) uint8 pixels of these items; an error if a file is missing or damaged."""
         source = self.source[indices]
         if not self.files:
             return self.pixels.index_select(0, source)  # ten times as fast as pixels[source]

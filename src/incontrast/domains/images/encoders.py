@@ -10,13 +10,9 @@ class ResNet18(nn.Module):
     """ResNet-18 without its classifier: (n, C, S, S) images in, (n, 512) embeddings out.
 
     Parameters are named, shaped and initialised as torchvision's, so that a state dict of its
-    ``resnet18`` fits once ``fc.weight`` and ``fc.bias`` are left out.
-
-    Args:
-        channels: Channels of the images.
-        stem: ``"standard"`` begins with a 7×7 convolution of stride 2 and a max pool, which reduce
-            a 224 px image to 56 px; ``"small"`` with one 3×3 convolution of stride 1, which loses
-            nothing of a 32 px image.
+    ``resnet18`` fits once ``fc.weight`` and ``fc.bias`` are left out. The stem ``"standard"``
+    begins with a 7×7 convolution of stride 2 and a max pool, which reduce a 224 px image to 56 px;
+    ``"small"`` with one 3×3 convolution of stride 1, which loses nothing of a 32 px image.
     """
 
     def __init__(self, channels: int = 3, stem: str = "standard") -> None:
@@ -48,9 +44,7 @@ class ResNet18(nn.Module):
 class SmallEncoder(nn.Module):
     """Four convolutions for images of 8 to 32 px: (n, C, S, S) in, (n, 128) embeddings out.
 
-    Args:
-        channels: Channels of the images.
-        size: Their side; above 16 px the first convolution has stride 2.
+    Above 16 px the first convolution has stride 2.
     """
 
     def __init__(self, channels: int, size: int) -> None:

@@ -42,9 +42,6 @@ def find_images(root: str | Path) -> list[str]:
     """All image files under a folder, sorted by name. Hidden files and folders are left out.
 
     Links to folders are followed, but no folder is entered twice.
-
-    Raises:
-        ValueError: There is no such folder, or no image in it.
     """
     root = Path(root).absolute()
     if not root.is_dir():
@@ -78,11 +75,7 @@ def _stop(error: OSError) -> None:
 
 
 def typical_image(files: Sequence[str]) -> Typical:
-    """Size and channels that fit most images: the median shorter side, and grey if all are.
-
-    Raises:
-        ValueError: None of the images looked at can be read.
-    """
+    """Size and channels that fit most images: the median shorter side, and grey if all are."""
     sides, grey = [], []
 
     def look(image: Image.Image) -> None:
@@ -105,14 +98,8 @@ def decode_files(
 ) -> list[str | None]:
     """Decode files: turned upright as their EXIF tells, then as ``fit`` does it.
 
-    Args:
-        paths: The files.
-        use: Called with the place of each file among them and its (C, S, S) pixels.
-        size: S, the side in pixels that images are brought to.
-        channels: C, 1 or 3.
-
-    Returns:
-        For each file None, or why it cannot be read: missing, damaged, no image, or too large.
+    ``use`` is called with the place of each file among them and its (C, S, S) pixels. Returns for
+    each file None, or why it cannot be read: missing, damaged, no image, or too large.
     """
 
     def read(number: int) -> str | None:
@@ -124,17 +111,10 @@ def decode_files(
 def readable_images(
     files: Sequence[str], *, size: int, channels: int, strict: bool = False, keep: bool = True
 ) -> tuple[Tensor, tuple[Skipped, ...]]:
-    """The pixels of those files that can be read, and the others with the reason.
+    """(n, C, S, S) uint8 pixels of those files that can be read, and the others with the reason.
 
-    Args:
-        files: Paths.
-        size: Side in pixels that images are brought to.
-        channels: 1 or 3.
-        strict: Refuse a file that cannot be read.
-        keep: Without it the pixels are thrown away again: files are only tried.
-
-    Returns:
-        (n, channels, size, size) uint8 of the readable ones in order, and what was left out.
+    ``strict`` refuses a file that cannot be read. Without ``keep`` the pixels are thrown away
+    again: files are only tried.
     """
     pixels = torch.empty(len(files) if keep else 0, channels, size, size, dtype=torch.uint8)
 
