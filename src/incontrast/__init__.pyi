@@ -6,6 +6,7 @@ from .domains.graphs import Graphs
 from .domains.images import Images
 from .domains.images.views import ImageViews
 from .domains.vectors import Vectors
+from .evaluate.probes import Probe
 from .learner import Learner
 from .loss import Objective, batch_losses, increment_losses, similarities
 from .memory import KeepAll, Policy, Queue, Reservoir
@@ -78,6 +79,7 @@ __all__ = [
     "OptimizerFactory",
     "Outcome",
     "Policy",
+    "Probe",
     "ProcessFailed",
     "Prodigy",
     "Progress",

@@ -21,6 +21,7 @@ from incontrast.embedding import embed
 from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
 from incontrast.evaluate.population import Population, measure
+from incontrast.evaluate.probes import Probe, ProbeScores
 from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
 from incontrast.outcome import Change, Outcome
@@ -154,6 +155,7 @@ class Learner:
         budget: Budget | None = None,
         callbacks: Sequence[ProgressCallback] = (),
         checkpoint: str | Path | None = None,
+        probe: Probe | None = None,
     ) -> Outcome:
         """Train a first encoder on these items, and remember them.
 
@@ -166,6 +168,7 @@ class Learner:
             checkpoint: A file that the state of training is written to every minute. The same call
                 after an interruption resumes from it, and ends with the weights that it would
                 have had. It stays where it is; the next run replaces what it holds.
+            probe: Labelled items whose scores before and after are in the outcome.
         """
         start, budget = time.perf_counter(), check_budget(budget)
         if self.fitted:
@@ -175,7 +178,7 @@ class Learner:
             held = items.in_memory() if isinstance(items, StoredCollection) else items
             domain = self.initial_domain.fit_statistics(held)
         begin = _Start(None, domain, Increment(None, items, 0), Memory(self.memory.policy), {}, 1)
-        return self._train(begin, self.fit_strategy, budget, start, callbacks, checkpoint)
+        return self._train(begin, self.fit_strategy, budget, start, callbacks, checkpoint, probe)
 
     def update(
         self,
@@ -185,6 +188,7 @@ class Learner:
         budget: Budget | None = None,
         callbacks: Sequence[ProgressCallback] = (),
         checkpoint: str | Path | None = None,
+        probe: Probe | None = None,
     ) -> Outcome:
         """Bring the encoder up to date with new items, and remember them.
 
@@ -197,6 +201,7 @@ class Learner:
             checkpoint: A file that the state of training is written to every minute. The same call
                 after an interruption resumes from it, and ends with the weights that it would
                 have had. It stays where it is; the next run replaces what it holds.
+            probe: Labelled items whose scores before and after are in the outcome.
         """
         start, budget = time.perf_counter(), check_budget(budget)
         if not self.fitted:
@@ -206,7 +211,7 @@ class Learner:
             increment = self._increment(items)
         memory, state, version = self.memory, self.schedule_state, self.version + 1
         begin = _Start(self.encoder, self.domain, increment, memory, state, version)
-        return self._train(begin, strategy, budget, start, callbacks, checkpoint)
+        return self._train(begin, strategy, budget, start, callbacks, checkpoint, probe)
 
     def _increment(self, new: Any) -> Increment:
         return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
@@ -219,6 +224,7 @@ class Learner:
         start: float,
         callbacks: Sequence[ProgressCallback],
         checkpoint: str | Path | None,
+        probe: Probe | None,
     ) -> Outcome:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
         current, domain, increment, memory, schedule_state, version = begin
@@ -248,7 +254,7 @@ class Learner:
                 # BatchNorm that has seen no data would make the start look better or worse.
                 with seeded(task.seed, "calibration", device=self.engine.device):
                     calibrate(task, encoder)
-            before, seconds_before = self._measure(current or encoder, domain, increment)
+            before, seconds_before = self._measure(current or encoder, domain, increment, probe)
         except Exception:
             # If a domain or an encoder of the user's own is to blame, this says what is wrong.
             check_views(domain, increment.new, encoder, place=self.engine.place)
@@ -274,12 +280,12 @@ class Learner:
             schedule_state=schedule_state,
             file=file,
         )
-        after, seconds_after = self._measure(encoder, domain, increment)
+        after, seconds_after = self._measure(encoder, domain, increment, probe)
         self.engine.broadcast_weights(encoder)
         reverted = False
         if current is not None and as_schedule(strategy.lr).guarded and not strategy.from_scratch:
-            rise = after.evaluation_loss().all - before.evaluation_loss().all
-            reverted = self.engine.broadcast_float(rise) > 0.0
+            then, now = (found.population.evaluation_loss().all for found in (before, after))
+            reverted = self.engine.broadcast_float(now - then) > 0.0
             if reverted:
                 encoder, after = current, before
         measuring = seconds_before + seconds_after
@@ -310,15 +316,19 @@ class Learner:
         return replace(budget, seconds=budget.seconds - spent)
 
     def _measure(
-        self, encoder: nn.Module, domain: Domain, increment: Increment
-    ) -> tuple[Population, float]:
+        self, encoder: nn.Module, domain: Domain, increment: Increment, probe: Probe | None
+    ) -> tuple[_Measured, float]:
         begin = time.perf_counter()
         training = encoder.training
         population = measure(
             encoder.eval(), domain, increment, sample=EVALUATED, **self._settings()
         )
+        scores = None
+        if probe is not None:
+            items = _collected(domain, probe.items)
+            scores = probe.scores(embed(encoder, domain, items, engine=self.engine))
         encoder.train(training)
-        return population, time.perf_counter() - begin
+        return _Measured(population, scores), time.perf_counter() - begin
 
     def _settings(self) -> dict[str, Any]:
         return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
@@ -407,6 +417,13 @@ class _Start(NamedTuple):
     version: int
 
 
+class _Measured(NamedTuple):
+    """What is known of an encoder before or after training."""
+
+    population: Population
+    probe: ProbeScores | None
+
+
 def _checked(strategy: Any) -> Strategy:
     if isinstance(strategy, Strategy):
         return strategy
@@ -425,18 +442,22 @@ def _outcome(
     strategy: Strategy,
     increment: Increment,
     run: Run,
-    before: Population,
-    after: Population,
+    before: _Measured,
+    after: _Measured,
     evaluation_seconds: float,
     reverted: bool,
 ) -> Outcome:
+    first, last = before.population, after.population
     return Outcome(
         strategy=strategy,
         growth_ratio=increment.growth_ratio,
-        loss=Change(before.evaluation_loss(), after.evaluation_loss()),
+        loss=Change(first.evaluation_loss(), last.evaluation_loss()),
         change_ratio=(
-            Change(before.change_ratio(), after.change_ratio()) if increment.stored > 1 else None
+            Change(first.change_ratio(), last.change_ratio()) if increment.stored > 1 else None
         ),
+        probe=None
+        if before.probe is None or after.probe is None
+        else Change(before.probe, after.probe),
         seconds=run.seconds,
         evaluation_seconds=evaluation_seconds,
         epochs=len(run.history),

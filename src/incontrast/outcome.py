@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from incontrast.evaluate.population import Quartiles
+from incontrast.evaluate.probes import ProbeScores
 from incontrast.parity import EvaluationLoss
 from incontrast.strategies.strategy import Strategy
-from incontrast.text import counted
+from incontrast.text import counted, probe_changes
 from incontrast.training.progress import Epoch, Stop
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Outcome:
         reverted: Whether the encoder is the one of before, because a guarded schedule ended above
             the loss it began with.
         history: One line per epoch.
+        probe: The scores of a probe, before and after; None without one.
     """
 
     strategy: Strategy
@@ -56,6 +58,7 @@ class Outcome:
     rollbacks: int
     reverted: bool
     history: tuple[Epoch, ...]
+    probe: Change[ProbeScores] | None = None
 
     @property
     def loss_old(self) -> Change[float]:
@@ -82,6 +85,8 @@ class Outcome:
             lines.append(f"  change ratio       {_arrow(*ratios)}")
         else:
             lines.append(f"  loss  {_arrow(*self.loss_new)}")
+        for name, *change in probe_changes(self.probe):
+            lines.append(f"  {name}  {_arrow(*change)}")
         return "\n".join(lines)
 
 

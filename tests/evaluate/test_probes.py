@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -14,10 +16,12 @@ from sklearn.svm import SVC
 from torch import Generator
 
 from incontrast.evaluate import (
+    Probe,
     alignment,
     effective_rank,
     fit_svm,
     knn_accuracy,
+    retrieval_precision,
     svm_accuracy,
     svm_accuracy_held_out,
     uniformity,
@@ -117,3 +121,46 @@ def test_alignment_is_the_squared_distance_between_views() -> None:
     assert alignment(first, first) == 0.0
     assert alignment(first, -first) == pytest.approx(4.0)
     assert alignment(first, first.flip(1)) == pytest.approx(2.0)
+
+
+def test_retrieval_precision_is_what_a_loop_finds() -> None:
+    draws = np.random.default_rng(0)
+    x, y = draws.normal(size=(40, 3)), draws.integers(3, size=40)
+    y[0] = 7  # the only one of its class
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    expected = []
+    for item in range(1, 40):
+        order = [other for other in np.argsort(-unit @ unit[item]) if other != item]
+        looked = min(10, int((y == y[item]).sum()) - 1)
+        expected.append(np.mean(y[order[:looked]] == y[item]))
+    assert retrieval_precision(x, y) == pytest.approx(np.mean(expected))
+    assert retrieval_precision(np.eye(3)[y[1:]], y[1:]) == 1.0
+
+
+def test_a_probe_tells_old_classes_from_new_ones() -> None:
+    labels = np.repeat(["a", "b", "c"], 12)
+    embeddings = np.eye(3)[np.repeat([0, 1, 1], 12)] + np.linspace(0, 1e-3, 36)[:, None]
+    scores = Probe(embeddings, labels, new=["c"]).scores(embeddings)
+    assert scores.all.items == 36
+    assert scores.old is not None
+    assert scores.new is not None
+    assert scores.old.items == 24
+    apart = Probe(embeddings, labels, new=["c"], old=["a"]).scores(embeddings)
+    assert apart.old == (1.0, 1.0, 12)
+    assert scores.new.precision < 1.0
+    assert Probe(embeddings, labels).scores(embeddings).new is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "more", "message"),
+    [
+        (None, {}, "a probe needs a label for each item"),
+        (["a"], {}, "one label for each item, got 4 items"),
+        (["a", "a", "a", "a"], {}, "a probe needs two classes at least, got 1"),
+        (["a", "a", "a", "b"], {}, "two items of each class at least, got one of 'b'"),
+        (["cat", "cat", "dog", "dog"], {"new": ["dogs"]}, "no class 'dogs': did you mean 'dog'?"),
+    ],
+)
+def test_probes_that_say_nothing_are_refused(labels, more: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Probe(np.zeros((4, 2)), labels, **more)

@@ -22,7 +22,7 @@ EPOCHS = [
 RECORD = {
     "version": 2,
     "kind": "update",
-    "from_scratch_seconds": 9.0,
+    "from_scratch": {"forward_passes": 90000, "items": 1264, "stopped": "patience"},
     "created": "2026-11-16T00:00:00+0000",
     "incontrast": "0.1.0",
     "torch": "2.13.0",
@@ -46,7 +46,14 @@ RECORD = {
         "forward_passes": 3000,
         "stopped": "epochs",
         "history": EPOCHS,
+        "probe": None,
     },
+}
+BEFORE = {"knn_accuracy": 0.8, "precision": 0.7, "items": 100}
+AFTER = {"knn_accuracy": 0.9, "precision": 0.6, "items": 100}
+PROBE = {
+    "before": {"all": BEFORE, "old": AFTER, "new": None},
+    "after": {"all": AFTER, "old": BEFORE, "new": None},
 }
 EXAMPLES = [{"item": 3, "new": False, "before": [4, 5], "after": [5, 6]}]
 EVALUATION = {
@@ -77,7 +84,7 @@ def page(**changes) -> str:
 def test_the_page_of_an_update() -> None:
     html = page()
     for words in (
-        *("Version 2", "the last one from scratch took 9.0 s", "12.4% of all, 1 skipped"),
+        *("Promoted: all checks passed.", "about 2.9% of a retraining", "12.4% of all, 1 skipped"),
         *("loss of old items", "1.100", "0.900", "change ratio, median", "Effective rank 30.0"),
         *("3 epochs, 18 steps", "cosine between the embedding", "75%", "workspace made"),
         "&lt;week 1&gt;",
@@ -100,7 +107,7 @@ def test_the_page_of_a_fit() -> None:
     }
     evaluation = {"tolerance": 0.05, "sample": 1, "failed_checks": []}
     html = page(
-        record={**RECORD, "outcome": outcome, "from_scratch_seconds": None},
+        record={**RECORD, "outcome": outcome, "from_scratch": None},
         evaluation=evaluation,
         pictures={},
     )
@@ -111,11 +118,25 @@ def test_the_page_of_a_fit() -> None:
 
 def test_a_refused_and_a_forced_version() -> None:
     evaluation = {**EVALUATION, "failed_checks": ["the loss of old items rose"]}
-    assert "Version 2 was promoted." in page(current=False)
+    assert "It is the current one" not in page(current=False)
     refused = page(evaluation=evaluation, promoted=False, current=False)
-    assert "Version 2 was not promoted" in refused
-    assert "the loss of old items rose" in refused
+    assert "Not promoted: the loss of old items rose." in refused
+    assert "incontrast compare OLD NEW" in refused
     assert "It was forced." in page(evaluation=evaluation)
+
+
+def test_a_probe_says_what_changed_and_what_to_do() -> None:
+    html = page(record={**RECORD, "outcome": {**RECORD["outcome"], "probe": PROBE}})
+    assert "kNN accuracy of all classes 0.800 → 0.900 (+10.0 points)" in html
+    assert "the probe got worse: kNN accuracy of old classes (0.900 → 0.800)" in html
+    assert "of new classes" not in html
+    assert html.index("Verdict</h2>") < html.index("What changed</h2>") < html.index("<image")
+    assert "--probe FOLDER" in page()
+
+
+def test_a_cost_is_compared_with_a_retraining_that_converged_or_with_nothing() -> None:
+    for whole in (None, {**RECORD["from_scratch"], "stopped": "budget"}):
+        assert "of a retraining" not in page(record={**RECORD, "from_scratch": whole})
 
 
 def test_neighbours_as_pictures() -> None:
@@ -148,5 +169,5 @@ def test_figures_that_are_not_finite() -> None:
     html = page(record={**RECORD, "outcome": outcome}, evaluation=evaluation)
     assert "Effective rank not finite → 31.0, uniformity not finite." in html
     assert "is 0.900 (not finite to not finite); on average not finite of" in html
-    assert html.count("not finite") == 12
+    assert html.count("not finite") == 11
     assert "Training loss and learning rate over epochs" in html

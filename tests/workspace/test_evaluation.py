@@ -16,6 +16,12 @@ from incontrast.workspace.files import Journal, read_json, sealed, unsealed, wri
 FINE = Health(20.0, -2.5)
 
 
+def probed(before: float, after: float, items: int = 400) -> dict:
+    scores = [{"knn_accuracy": value, "items": items} for value in (before, after)]
+    parts = [{"all": score, "old": None, "new": None} for score in scores]
+    return dict(zip(("before", "after"), parts, strict=True))
+
+
 def checks_failed_by(**about) -> list[str]:
     usual = {
         "loss_before": 1.0,
@@ -47,6 +53,10 @@ def checks_failed_by(**about) -> list[str]:
             "are collapsing: their effective rank fell from 20.0",
         ),
         ({"after": Health(9.0, -2.0), "before": None}, None),
+        ({"probe": probed(0.9, 0.88)}, None),
+        ({"probe": probed(0.9, 0.8, items=10)}, None),  # which chance does on ten items
+        ({"probe": probed(0.9, 0.8)}, "tolerated: of all classes from 0.900 to 0.800"),
+        ({"probe": probed(0.9, 0.8), "tolerance": 0.2}, None),
     ],
 )
 def test_failed_checks(about: dict, reason: str | None) -> None:

@@ -275,7 +275,7 @@ def test_readers_read_while_an_update_runs(space: Workspace, blobs) -> None:
         assert reader.learner().memory.seen == 60
         assert reader.current == 2
 
-    space.update(blobs(20, seed=2), progress=look, force=True)
+    space.update(blobs(20, seed=2), callbacks=[look], force=True)
     assert len(embedded) >= 2
     assert all(torch.equal(embedded[0], other) for other in embedded)
 

@@ -54,11 +54,11 @@ def test_training_resumes_where_it_was_killed(tmp_path, blobs, every_step) -> No
             if space is broken:
                 for steps in (3, 5):
                     with pytest.raises(Killed):
-                        run(rows, progress=killed_after(steps, []))
+                        run(rows, callbacks=[killed_after(steps, [])])
                     assert space.training_file.exists()
                     rows = None  # resumes without the data
             seen: list[int] = []
-            run(rows, force=True, progress=killed_after(10_000, seen))
+            run(rows, force=True, callbacks=[killed_after(10_000, seen)])
             assert min(seen) >= (4 if space is broken else 1)
             assert not space.training_file.exists()
     expected = weights(straight)
@@ -70,7 +70,7 @@ def test_discarding_an_update_leaves_no_training_state(tmp_path, blobs, every_st
     space = workspace(tmp_path / "space")
     space.fit(blobs(80))
     with pytest.raises(Killed):
-        space.update(blobs(40), progress=killed_after(3, []))
+        space.update(blobs(40), callbacks=[killed_after(3, [])])
     assert space.discard()
     assert not space.training_file.exists()
 
@@ -116,7 +116,7 @@ def test_a_strategy_with_a_schedule_of_ones_own(tmp_path, blobs) -> None:
     assert step.items == 47  # with those that were refused
     assert step.outcome["strategy"] == "ICL"
     with pytest.raises(Killed):
-        space.update(blobs(9, seed=6), strategy=strategy, progress=killed_after(1, []))
+        space.update(blobs(9, seed=6), strategy=strategy, callbacks=[killed_after(1, [])])
     with pytest.raises(ic.WorkspaceError, match="pass it again to resume"):
         space.update()
     assert space.update(strategy=strategy, force=True).items == 9

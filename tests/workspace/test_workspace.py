@@ -198,7 +198,7 @@ def test_an_update_that_fails_after_going_back_loses_no_version(
     second = weights(workspace)
     workspace.rollback()
     with pytest.raises(KeyboardInterrupt):
-        workspace.update(blobs(20, seed=2), progress=stopped)
+        workspace.update(blobs(20, seed=2), callbacks=[stopped])
     workspace.discard()
     with pytest.raises(ValueError, match=r"got \(20, 3\)"):
         workspace.update(torch.zeros(20, 3))
@@ -243,7 +243,9 @@ def test_older_data_are_known_unless_they_were_forgotten(workspace: Workspace, b
 def test_what_is_discarded_or_resumed_is_said(refused: Workspace, blobs) -> None:
     sentences: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        refused.update(blobs(20, seed=2), discard=True, progress=stopped, notify=sentences.append)
+        refused.update(
+            blobs(20, seed=2), discard=True, callbacks=[stopped], notify=sentences.append
+        )
     assert sentences[0] == "data in memory was unfinished or refused, and is discarded"
     refused.update(notify=sentences.append)
     assert any(text.startswith("resuming with data in memory and the") for text in sentences)
@@ -257,7 +259,7 @@ def test_a_callback_that_raises_loses_nothing(workspace: Workspace, blobs, error
         raise error("of the callback")
 
     with pytest.raises(error, match="of the callback"):
-        workspace.update(rows, progress=fail)
+        workspace.update(rows, callbacks=[fail])
     assert unfinished(workspace) == "an update with data in memory, to be trained"
     sentences: list[str] = []
     assert workspace.update(notify=sentences.append).promoted
@@ -446,7 +448,7 @@ def test_refused_items_that_are_all_forgotten(refused: Workspace, blobs) -> None
 
 def test_forgetting_waits_for_an_interrupted_update(workspace: Workspace, blobs) -> None:
     with pytest.raises(KeyboardInterrupt):
-        workspace.update(blobs(20, seed=1), progress=stopped)
+        workspace.update(blobs(20, seed=1), callbacks=[stopped])
     with pytest.raises(Unfinished, match="an update is unfinished"):
         workspace.forget([1])
 
@@ -681,7 +683,7 @@ def stopped(progress: object) -> None:
 
 def test_a_discard_that_is_cut_short_is_finished(workspace: Workspace, blobs, monkeypatch) -> None:
     with pytest.raises(KeyboardInterrupt):
-        workspace.update(blobs(20, seed=1), progress=stopped)
+        workspace.update(blobs(20, seed=1), callbacks=[stopped])
     with monkeypatch.context() as patch:
         patch.setattr(Store, "remove", lambda *_, **__: stopped(None))
         with pytest.raises(KeyboardInterrupt):
@@ -806,7 +808,7 @@ def test_the_ids_of_a_number_that_was_discarded_before_are_in_the_journal(
     workspace: Workspace, blobs, monkeypatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        workspace.update(blobs(20, seed=1), progress=stopped)
+        workspace.update(blobs(20, seed=1), callbacks=[stopped])
     workspace.discard()
     cut(monkeypatch, Journal, "add")
     with pytest.raises(KeyboardInterrupt):
@@ -860,7 +862,7 @@ def workspace_steps(folder: Path) -> list[str]:
 def test_a_strategy_of_ones_own_is_needed_again(workspace: Workspace, blobs) -> None:
     own, rows = OfOnesOwn(max_epochs=2), blobs(20, seed=1)
     with pytest.raises(KeyboardInterrupt):
-        workspace.update(rows, strategy=own, progress=stopped)
+        workspace.update(rows, strategy=own, callbacks=[stopped])
     with pytest.raises(
         Unfinished, match="begun with OfOnesOwn, which is or has a part of your own: pass it again"
     ):

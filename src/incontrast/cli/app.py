@@ -209,6 +209,16 @@ def report(
     """Write the HTML page of a version, and sum it up."""
 
 
+@command(app, "report")
+def history(
+    workspace: opt.Folder = Path(),
+    to: Annotated[
+        Path | None, Option(help="The file.", show_default="reports/history.html in the workspace")
+    ] = None,
+) -> None:
+    """Write an HTML page over all versions: quality, drift, cost, neighbours kept."""
+
+
 @command(app, "demo", workspace=False)
 def demo(
     seed: Annotated[int, Option(help="The same seed gives the same losses.")] = 0,

@@ -31,7 +31,7 @@ from incontrast.cli.output import (
     training_bar,
 )
 from incontrast.cli.report import summary, write_report
-from incontrast.data import Source, read_source
+from incontrast.data import ProbeSet, Source, read_source
 from incontrast.domains.base import Collection, Domain
 from incontrast.memory import Store
 from incontrast.text import counted
@@ -69,6 +69,8 @@ def _train(
     seconds: float | None,
     forward_passes: int | None,
     discard: bool,
+    probe: Path | None,
+    probe_label: str,
     columns: list[str] | None,
     id: str | None,
     label: str | None,
@@ -88,7 +90,8 @@ def _train(
             source,
             budget=Budget(seconds=seconds, forward_passes=forward_passes),
             discard=discard,
-            progress=progress,
+            probe=None if probe is None else ProbeSet(probe, probe_label),
+            callbacks=[progress],
             notify=note,
             **options,
         )

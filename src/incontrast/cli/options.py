@@ -66,6 +66,15 @@ def training(
         Option(min=0.0, help="Training time at most; the result depends on the machine."),
     ] = None,
     forward_passes: Annotated[int | None, Option(min=1, help="Forward passes at most.")] = None,
+    probe: Annotated[
+        Path | None,
+        Option(
+            help="Labelled items to judge encoders by, before and after: images in a subfolder for "
+            "each class, or a table with labels. Remembered for the next updates.",
+            show_default=False,
+        ),
+    ] = None,
+    probe_label: Annotated[str, Option(help="The probe's column of labels.")] = "label",
     strict: Strict = False,
     force: Annotated[
         bool, Option("--force", help="Promote the new version even if checks failed.")

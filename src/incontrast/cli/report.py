@@ -1,4 +1,4 @@
-"""A version told: in a few lines, and as an HTML page in the workspace."""
+"""A version, or all of them: told in a few lines, and as an HTML page in the workspace."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from incontrast.cli.command import Answer
+from incontrast.report.history import history_page, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import update_page
-from incontrast.text import counted
+from incontrast.report.verdict import cost_share
+from incontrast.text import counted, duration, probe_changes
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.status import sentences
 
@@ -30,6 +32,24 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
     page = write_report(space, record, evaluation, to)
     lines = summary(record, evaluation, space.current, refused=number == space.state().candidate)
     return Answer({"version": number, "report": page}, [*lines, f"Report: {page}"])
+
+
+def history(*, workspace: Path, to: Path | None) -> Answer:
+    """Write the page over all versions, and show its table in lines."""
+    space = Workspace.open(workspace)
+    lines = lines_of(space.journal.events(), space.current)
+    if not lines:
+        raise WorkspaceError(f"{space.folder} has no version yet: run fit first")
+    place = space.reports / "history.html" if to is None else to
+    with space.writing_reports() if to is None else nullcontext():
+        save(history_page(lines, str(space.folder)), place)
+    told = [
+        f"version {line.version}, {line.standing}: {line.strategy} on "
+        f"{counted(line.items, 'new item')} in {duration(line.seconds)}"
+        for line in lines
+    ]
+    value = {"versions": [line.as_json() for line in lines], "report": place}
+    return Answer(value, [*told, f"Report: {place}"])
 
 
 def write_report(
@@ -96,11 +116,11 @@ def summary(
     epochs, seconds = counted(outcome["epochs"], "epoch"), outcome["seconds"]
     line = f"Version {record['version']}: {outcome['strategy']} on {items}, "
     line += f"{epochs} in {seconds:.1f} s"
-    if (whole := record["from_scratch_seconds"]) is not None and seconds > 0:
-        line += f" (the last training from scratch took {whole:.1f} s)"
+    if (share := cost_share(record)) is not None:
+        line += f", about {share:.1%} of a retraining"
     lines = [line]
-
     before, after = outcome["loss"]["before"], outcome["loss"]["after"]
+    lines += [_change(*change) for change in probe_changes(outcome["probe"])]
     parts = ("old", "new") if before["old"] is not None else ("new",)
     for part in parts:
         name = f"loss of {part} items" if len(parts) > 1 else "loss"
@@ -110,7 +130,7 @@ def summary(
         lines.append(_change("change ratio", *medians))
     if moved := evaluation.get("movement"):
         lines.append(
-            f"  embeddings moved    cosine {moved['cosine'][1]:.3f}, "
+            f"  {'embeddings moved':<35}cosine {moved['cosine'][1]:.3f}, "
             f"{moved['overlap']:.0%} of the 10 nearest neighbours stayed"
         )
     lines += [f"  failed check: {check}" for check in evaluation.get("failed_checks", [])]
@@ -124,4 +144,4 @@ def summary(
 
 def _change(name: str, *values: float | None) -> str:
     before, after = ("not finite" if value is None else f"{value:.3f}" for value in values)
-    return f"  {name:<20}{before} → {after}"
+    return f"  {name:<35}{before} → {after}"

@@ -2,7 +2,18 @@
 
 from incontrast.data.graphs import tu
 from incontrast.data.labelled import Labelled, digits, image_folder, mnist
+from incontrast.data.probe_set import ProbeSet
 from incontrast.data.sources import Source, read_source
 from incontrast.data.tables import arrays
 
-__all__ = ["Labelled", "Source", "arrays", "digits", "image_folder", "mnist", "read_source", "tu"]
+__all__ = [
+    "Labelled",
+    "ProbeSet",
+    "Source",
+    "arrays",
+    "digits",
+    "image_folder",
+    "mnist",
+    "read_source",
+    "tu",
+]

@@ -78,6 +78,18 @@ class Source:
         return len(self.items)
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the items: by their labels, or by subfolders that hold every image."""
+        if self.labels is not None:
+            return tuple(sorted({str(label) for label in self.labels.tolist()}))
+        if self.kind != "images" or not self.path.is_dir():
+            return ()
+        root = len(str(self.path)) + 1
+        parts = [file[root:].partition(os.sep) for file in self.items]
+        loose = any(not inside for _, _, inside in parts)
+        return () if loose else tuple(sorted({printable(name) for name, _, _ in parts}))
+
+    @property
     def title(self) -> str:
         """The path, to be written down."""
         return printable(str(self.path))
@@ -230,7 +242,8 @@ def _folder(path: Path, check: bool, strict: bool) -> Source:
         for file in sorted(place.glob("*_A.txt")):
             name = file.name.removesuffix("_A.txt")
             if (place / f"{name}_graph_indicator.txt").is_file():
-                return Source(path, "graphs", tu(place, name).items)
+                data = tu(place, name)
+                return Source(path, "graphs", data.items, labels=data.labels)
     try:
         files = find_images(path)
     except ValueError as error:

@@ -21,7 +21,7 @@ from incontrast.evaluate.population import Quartiles, embed_views
 from incontrast.loss import Objective
 from incontrast.randomness import generator
 from incontrast.strategies.strategy import Strategy
-from incontrast.text import counted
+from incontrast.text import counted, duration
 from incontrast.training.engine import Engine
 from incontrast.training.loop import TrainingDiverged, train
 from incontrast.training.progress import Budget
@@ -84,7 +84,7 @@ class Drift:
         if self.new < FEW:
             text += f" With {counted(self.new, 'new item')} only large differences show."
         if self.seconds is not None:
-            text += f" An update should take about {_said(self.seconds)}."
+            text += f" An update should take about {duration(self.seconds)}."
         return text
 
 
@@ -198,9 +198,3 @@ def forecast(task: Task, strategy: Strategy) -> float | None:
     except (TrainingDiverged, ValueError):
         return None
     return run.seconds * passes / run.forward_passes if run.forward_passes else None
-
-
-def _said(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 2 else f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

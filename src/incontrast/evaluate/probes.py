@@ -1,11 +1,17 @@
-"""What labels say about embeddings: SVM by the paper's protocol, SVM on a held-out split, kNN."""
+"""What labels say about embeddings: SVMs, kNN accuracy, retrieval, and probe sets of one's own."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from incontrast.data.labelled import Labelled
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
@@ -109,17 +115,156 @@ def knn_accuracy(
         neighbours: How many of the other items vote.
         queries: (n,) which items are asked about, as booleans; all of them if None.
     """
+    x, y = _checked(embeddings, labels, least=2)
+    right = _right_votes(y, *_nearest(x, neighbours))
+    return float(right.mean() if queries is None else right[np.asarray(queries)].mean())
+
+
+def retrieval_precision(
+    embeddings: Any, labels: Any, *, neighbours: int = 10, queries: Any = None
+) -> float:
+    """The mean share of an item's nearest other items, by cosine, that have its label.
+
+    Of an item whose class has fewer others than ``neighbours``, only as many are looked at, so that
+    1 can be reached. Items without another of their class do not count.
+
+    Args:
+        embeddings: (n, d).
+        labels: (n,).
+        neighbours: How many of the other items are looked at.
+        queries: (n,) which items are asked about, as booleans; all of them if None.
+    """
+    x, y = _checked(embeddings, labels, least=2)
+    precision = _precision(y, _nearest(x, neighbours)[1])
+    return float(np.nanmean(precision if queries is None else precision[np.asarray(queries)]))
+
+
+def _nearest(x: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(n, count) cosine distances and places of the nearest others of each item."""
     from sklearn.neighbors import NearestNeighbors
 
-    x, y = _checked(embeddings, labels, least=2)
-    index = NearestNeighbors(n_neighbors=min(neighbours, len(x) - 1), metric="cosine").fit(x)
-    distances, nearest = index.kneighbors()  # of each item among all others
+    index = NearestNeighbors(n_neighbors=min(count, len(x) - 1), metric="cosine").fit(x)
+    distances, nearest = index.kneighbors()
+    return distances, nearest
+
+
+def _right_votes(
+    y: NDArray[Any], distances: NDArray[Any], nearest: NDArray[Any]
+) -> NDArray[np.bool_]:
     classes, codes = np.unique(y, return_inverse=True)
-    votes = np.zeros((len(x), len(classes)))
+    votes = np.zeros((len(y), len(classes)))
     # A vote counts 1 plus a little for closeness, which only ever decides a tie.
-    np.add.at(votes, (np.arange(len(x))[:, None], codes[nearest]), 1.0 + 1e-3 * (2 - distances))
-    right = votes.argmax(axis=1) == codes
-    return float(right.mean() if queries is None else right[np.asarray(queries)].mean())
+    np.add.at(votes, (np.arange(len(y))[:, None], codes[nearest]), 1.0 + 1e-3 * (2 - distances))
+    right: NDArray[np.bool_] = votes.argmax(axis=1) == codes
+    return right
+
+
+def _precision(y: NDArray[Any], nearest: NDArray[Any]) -> NDArray[np.float64]:
+    """(n,) the share of each item's nearest that have its label; nan where no other item has it."""
+    _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    same = np.cumsum(codes[nearest] == codes[:, None], axis=1)
+    looked = np.minimum(counts[codes] - 1, nearest.shape[1])
+    found = same[np.arange(len(y)), looked - 1]
+    return np.where(looked > 0, found / np.maximum(looked, 1), np.nan)
+
+
+class Scores(NamedTuple):
+    """What a probe says of some classes: both are 1 at best."""
+
+    knn_accuracy: float
+    precision: float  # of the 10 nearest neighbours
+    items: int
+
+
+class ProbeScores(NamedTuple):
+    """What a probe says of all its classes, of the old ones and of the new ones."""
+
+    all: Scores
+    old: Scores | None = None
+    new: Scores | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Labelled items that tell whether an encoder is good at what it is used for.
+
+    Nothing is trained on them. A few hundred are enough, if they are items that the encoder will
+    not be trained on.
+
+    Args:
+        items: What the domain collects, or ``Labelled`` items.
+        labels: (n,) numbers or names; None if ``items`` has them.
+        new: The labels of classes that come with an update; scores of old and of new classes are
+            then told apart. None if it is not known.
+        old: The labels of classes that came before; None for all others.
+
+    >>> probe = Probe([[0.0], [0.1], [1.0], [1.1]], ["low", "low", "high", "high"], new=["high"])
+    >>> probe.scores(np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]])).new.precision
+    1.0
+    """
+
+    items: Any
+    labels: Any = None
+    new: Iterable[Any] | None = None
+    old: Iterable[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.items, Labelled) and self.labels is None:
+            found, names = self.items.labels, self.items.classes
+            labels = None if found is None else np.asarray(names)[found] if names else found
+            object.__setattr__(self, "labels", labels)
+            object.__setattr__(self, "items", self.items.items)
+        if self.labels is None:
+            raise ValueError(
+                "a probe needs a label for each item: give labels, a folder with a subfolder for "
+                "each class, or a table with a column of labels"
+            )
+        labels = np.asarray(self.labels)
+        if labels.ndim != 1 or len(labels) != len(self.items):
+            raise ValueError(
+                f"a probe needs one label for each item, got {len(self.items)} items and labels of "
+                f"shape {labels.shape}"
+            )
+        object.__setattr__(self, "labels", labels)
+        counts = Counter(labels.tolist())
+        if len(counts) < 2:
+            raise ValueError(f"a probe needs two classes at least, got {len(counts)}")
+        single = next((name for name, count in counts.items() if count < 2), None)
+        if single is not None:
+            raise ValueError(
+                f"a probe needs two items of each class at least, got one of {single!r}: "
+                "add another, or leave the class out"
+            )
+        for part in ("new", "old"):
+            named = getattr(self, part)
+            if named is not None:
+                object.__setattr__(self, part, tuple(named))
+            for name in getattr(self, part) or ():
+                if name not in counts:
+                    near = get_close_matches(str(name), map(str, counts), 1)
+                    hint = f"did you mean {near[0]!r}?" if near else f"it has {sorted(counts)}"
+                    raise ValueError(f"the probe has no class {name!r}: {hint}")
+
+    def scores(self, embeddings: Any) -> ProbeScores:
+        """What (n, d) embeddings of the items say."""
+        x, y = _checked(embeddings, self.labels, least=2)
+        distances, nearest = _nearest(x, 10)
+        right, precision = _right_votes(y, distances, nearest), _precision(y, nearest)
+
+        def of(chosen: NDArray[np.bool_]) -> Scores | None:
+            if not chosen.any():
+                return None
+            found = float(right[chosen].mean()), float(precision[chosen].mean())
+            return Scores(*found, items=int(chosen.sum()))
+
+        everything = np.ones(len(y), bool)
+        overall = of(everything)
+        assert overall is not None
+        if self.new is None:
+            return ProbeScores(overall)
+        new = np.isin(y, list(self.new))
+        old = ~new if self.old is None else np.isin(y, list(self.old))
+        return ProbeScores(overall, of(old), of(new))
 
 
 def _checked(embeddings: Any, labels: Any, *, least: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""The page that follows an update: what it cost, what it gained, what it moved."""
+"""The page that follows an update: the verdict, what it gained, what it moved, what it cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from incontrast.report import page
 from incontrast.report.figures import SERIES, can_draw, neighbour_figure, svg
-from incontrast.text import counted
+from incontrast.report.verdict import Verdict, cost_share, verdict
+from incontrast.text import counted, duration, probe_changes
 
 
 def update_page(
@@ -33,23 +34,23 @@ def update_page(
         folder: The workspace.
     """
     outcome, number = record["outcome"], record["version"]
-    standing = "was promoted" if promoted else "was not promoted"
+    probed = outcome["probe"] is not None
+    told = verdict(record, evaluation, promoted=promoted)
+    moved = tuple(_moved(evaluation, pictures)) if "movement" in evaluation else ()
     sections = [
-        page.Section("At a glance", (_facts(record, evaluation),)),
-        page.Section("Promotion", (_checks(evaluation, promoted),)),
-        page.Section("Losses", (_losses(outcome),)),
-        page.Section("Training", tuple(_training(outcome))),
+        page.Section("Verdict", (_checks(evaluation, promoted, probed), _next_steps(told))),
+        page.Section("What changed", (_changes(outcome),)),
+        *([page.Section("How far embeddings moved", moved)] if moved else []),
+        page.Section("What it cost", (_facts(record), *_training(outcome))),
+        page.Section("Journal", (_journal(journal),)),
     ]
-    if "movement" in evaluation:
-        moved = tuple(_moved(evaluation, pictures))
-        sections.append(page.Section("How far embeddings moved", moved))
-    sections.append(page.Section("Journal", (_journal(journal),)))
+    standing = " It is the current one." if current else ""
     return page.Page(
         title=f"Version {number}",
         lead=(
-            f"{outcome['strategy']} on {record['data']['items']:,} new items of "
-            f"`{record['data']['name']}`. Version {number} "
-            f"{'is the current one' if current else standing}."
+            f"**{told.sentence}**{standing} {outcome['strategy']} on "
+            f"{counted(record['data']['items'], 'new item')} of `{record['data']['name']}`: "
+            f"{told.changes or 'nothing to compare'}."
         ),
         sections=tuple(sections),
         foot=(
@@ -59,35 +60,40 @@ def update_page(
     )
 
 
+def _next_steps(told: Verdict) -> page.Text:
+    return page.Text("\n\n".join(f"**Next:** {step}" for step in told.next_steps))
+
+
 def _figure(value: float | None, form: str = ".3f") -> str:
     return "not finite" if value is None or not math.isfinite(value) else format(value, form)
 
 
-def _facts(record: Mapping[str, Any], evaluation: Mapping[str, Any]) -> page.Facts:
+def _facts(record: Mapping[str, Any]) -> page.Facts:
     outcome, memory = record["outcome"], record["memory"]
-    seconds, from_scratch = outcome["seconds"], record["from_scratch_seconds"]
-    remark = "training from scratch" if outcome["from_scratch"] else "no training to compare with"
-    if from_scratch is not None and seconds:
-        remark = f"the last one from scratch took {from_scratch:.1f} s"
+    share = cost_share(record)
+    remark = "training from scratch" if outcome["from_scratch"] else ""
+    if share is not None:
+        remark = f"about {share:.1%} of a retraining"
     skipped = len(record["data"]["skipped"])
-    share = f"{outcome['growth_ratio']:.1%} of all" + (f", {skipped} skipped" if skipped else "")
+    part = f"{outcome['growth_ratio']:.1%} of all" + (f", {skipped} skipped" if skipped else "")
     facts = [
-        ("Training", f"{seconds:.1f} s", remark),
-        ("New items", f"{record['data']['items']:,}", share),
+        ("Training", duration(outcome["seconds"]), remark),
+        ("New items", f"{record['data']['items']:,}", part),
         ("Memory", f"{memory['kept']:,}", f"items stored / {memory['seen']:,} seen"),
     ]
-    if "movement" in evaluation:
-        stayed = _figure(evaluation["movement"]["overlap"], ".0%")
-        facts.append(("Neighbours kept", stayed, "of the 10 nearest, on average"))
     return page.Facts(tuple(facts))
 
 
-def _checks(evaluation: Mapping[str, Any], promoted: bool) -> page.Checks:
+def _checks(evaluation: Mapping[str, Any], promoted: bool, probed: bool) -> page.Checks:
     failed = evaluation.get("failed_checks", [])
     claim = "Embeddings have not collapsed."
     if "movement" in evaluation:
         claim = (
-            f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, and "
+            f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, the probe set's "
+            "kNN accuracy fell by no more than that or than chance does, and embeddings have not "
+            "collapsed."
+            if probed
+            else f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, and "
             "embeddings have not collapsed."
         )
     if not failed:
@@ -107,16 +113,17 @@ def _health(evaluation: Mapping[str, Any]) -> str:
     return f"Effective rank {ranks}, uniformity {_figure(measured[-1]['uniformity'], '.2f')}."
 
 
-def _losses(outcome: Mapping[str, Any]) -> page.Table:
+def _changes(outcome: Mapping[str, Any]) -> page.Table:
     before, after = outcome["loss"]["before"], outcome["loss"]["after"]
     first_fit = outcome["change_ratio"] is None  # without old items
     parts = ("new", "all") if first_fit else ("old", "new", "all")
-    rows = [_change(f"loss of {part} items", before[part], after[part]) for part in parts]
+    rows = [_change(*change, lower=False) for change in probe_changes(outcome["probe"])]
+    rows += [_change(f"loss of {part} items", before[part], after[part]) for part in parts]
     if outcome["change_ratio"] is not None:
         earlier, later = outcome["change_ratio"]["before"], outcome["change_ratio"]["after"]
         names = {"lower": "lower quartile", "median": "median", "upper": "upper quartile"}
         rows += [
-            _change(f"change ratio, {name}", earlier[part], later[part], judged=False)
+            _change(f"change ratio, {name}", earlier[part], later[part], lower=None)
             for part, name in names.items()
         ]
     return page.Table(
@@ -125,23 +132,31 @@ def _losses(outcome: Mapping[str, Any]) -> page.Table:
             page.Column("figure"),
             page.Column("before", number=True),
             page.Column("after", number=True),
+            page.Column("change", number=True),
         ),
         rows=tuple(rows),
-        caption="Losses are evaluation losses: fixed views, all items as negatives; lower is "
-        "better. A change ratio of 1 means that new items are negatives like the old ones.",
+        caption="kNN accuracy and retrieval precision are those of the probe set, by the 10 "
+        "nearest neighbours; higher is better. Losses are evaluation losses: fixed views, all "
+        "items as negatives; lower is better. A change ratio of 1 means that new items are "
+        "negatives like the old ones.",
     )
 
 
 def _change(
-    name: str, before: float | None, after: float | None, *, judged: bool = True
+    name: str, before: float | None, after: float | None, *, lower: bool | None = True
 ) -> tuple[page.Cell, ...]:
+    """A row of the table; ``lower`` says which way is better, None for neither."""
     mark: page.Mark = ""
-    if judged and before is not None and after is not None and before != after:
-        mark = "good" if after < before else "bad"
+    change = page.Cell("–", mark="quiet")
+    if before is not None and after is not None:
+        if lower is not None and before != after:
+            mark = "good" if (after < before) == lower else "bad"
+        change = page.Cell(f"{after - before:+.3f}", sort=after - before, mark=mark)
     return (
         page.Cell(name),
         page.Cell(_figure(before), sort=before),
-        page.Cell(_figure(after), sort=after, mark=mark),
+        page.Cell(_figure(after), sort=after),
+        change,
     )
 
 

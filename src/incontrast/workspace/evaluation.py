@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -88,6 +90,7 @@ def evaluate(
         tolerance=tolerance,
         before=was_healthy,
         after=healthy,
+        probe=None if before is None else outcome["probe"],
     )
     figures["health"] = {
         "before": None if was_healthy is None else was_healthy._asdict(),
@@ -103,6 +106,7 @@ def failed_checks(
     tolerance: float,
     before: Health | None,
     after: Health,
+    probe: dict[str, Any] | None = None,
 ) -> list[str]:
     """Reasons not to promote a candidate; none if it is fine.
 
@@ -113,8 +117,20 @@ def failed_checks(
         tolerance: How much larger the loss of old items may be, as a share.
         before: The health of the current version; None after a first fit.
         after: The health of the candidate, on the same items.
+        probe: The scores of a probe before and after; None after a first fit, or without one.
     """
     reasons = []
+    fallen = [
+        f"{part} classes from {then:.3f} to {now:.3f}"
+        for part, then, now, items in _knn_accuracies(probe)
+        # Two standard errors are what chance does on so many items.
+        if then - now > max(tolerance * then, 2.0 * math.sqrt(then * (1.0 - then) / items))
+    ]
+    if fallen:
+        reasons.append(
+            f"kNN accuracy on the probe set fell by more than the {tolerance:.0%} that is "
+            f"tolerated: of {', of '.join(fallen)}"
+        )
     if loss_before is not None and loss_after is None:
         reasons.append("the loss of old items is no longer a finite number")
     elif (
@@ -137,6 +153,14 @@ def failed_checks(
             f"{before.effective_rank:.1f} to {after.effective_rank:.1f}"
         )
     return reasons
+
+
+def _knn_accuracies(probe: dict[str, Any] | None) -> Iterator[tuple[str, float, float, int]]:
+    for part in ("old", "new", "all") if probe is not None else ():
+        scores = [probe[when][part] for when in ("before", "after")] if probe else []
+        if None not in scores:
+            then, now = (score["knn_accuracy"] for score in scores)
+            yield part, then, now, scores[0]["items"]
 
 
 def health(embeddings: Tensor) -> Health:

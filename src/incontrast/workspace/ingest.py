@@ -33,9 +33,10 @@ class NewData:
         self.strict = strict
         self.skipped: list[str] = []
         self.name = "data in memory"
+        self.classes: tuple[str, ...] = ()
         items = resolve(items, domain)
         if isinstance(items, Source):
-            self.name = items.title
+            self.name, self.classes = items.title, items.classes
             self.fingerprint = items.fingerprint()
             self.skipped = [skip.reason for skip in items.skipped]
             self._items: Source | Collection = items

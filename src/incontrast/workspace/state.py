@@ -335,7 +335,10 @@ class StateMachine:
         operation = self.state.operation
         failed = evaluation["failed_checks"]
         self.versions.set_evaluation(operation["number"], evaluation)
-        event = self.log("evaluate", failed_checks=failed, seconds=seconds)
+        outcome = self.versions.record(operation["number"])["outcome"]
+        figures = {name: outcome[name] for name in ("loss", "change_ratio", "probe")}
+        figures["overlap"] = evaluation.get("movement", {}).get("overlap")
+        event = self.log("evaluate", failed_checks=failed, **figures, seconds=seconds)
         self.move("evaluated", event, operation={**operation, "failed_checks": failed})
 
     def promote(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from incontrast.text import counted
+from incontrast.text import counted, probe_changes
 from incontrast.workspace.errors import Damaged
 from incontrast.workspace.files import holder
 from incontrast.workspace.stamps import outputs, stamp_of
@@ -140,7 +140,7 @@ def sentence(event: dict[str, Any]) -> str:
         ),
         "evaluate": lambda: (
             f"version {version} evaluated: "
-            + ("; ".join(event["failed_checks"]) or "all checks passed")
+            + "; ".join([*(event["failed_checks"] or ["all checks passed"]), *_probed(event)])
         ),
         "promote": lambda: (
             f"version {version} promoted"
@@ -157,6 +157,11 @@ def sentence(event: dict[str, Any]) -> str:
     text = texts[step]() if step in texts else step
     seconds = f" ({event['seconds']:.1f} s)" if "seconds" in event else ""
     return f"{event['time']}  {text}{seconds}"
+
+
+def _probed(event: dict[str, Any]) -> list[str]:
+    changes = probe_changes(event["probe"])
+    return [f"{name} {before:.3f} → {after:.3f}" for name, before, after in changes]
 
 
 def _ids(first: int, count: int) -> str:

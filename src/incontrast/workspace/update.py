@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +18,8 @@ from numpy.typing import NDArray
 
 from incontrast import saving, settings
 from incontrast._version import __version__
+from incontrast.data import ProbeSet
+from incontrast.evaluate.probes import Probe
 from incontrast.learner import BudgetTooSmall, Learner
 from incontrast.memory import Store, StoredCollection, StoreError
 from incontrast.memory.store import FORGOTTEN, PRESENT, Columns
@@ -24,7 +29,7 @@ from incontrast.strategies import Strategy
 from incontrast.text import counted
 from incontrast.training.collectives import ProcessFailed
 from incontrast.training.loop import TrainingDiverged
-from incontrast.training.progress import Budget, Progress, ProgressCallback
+from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
 from incontrast.workspace.ingest import KnownHashes, NewData
@@ -32,6 +37,8 @@ from incontrast.workspace.state import NAMES, StateMachine
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
+
+log = logging.getLogger(__name__)
 
 Operation = dict[str, Any]
 
@@ -71,7 +78,8 @@ class Update:
         kind: ``"fit"`` or ``"update"``.
         strategy: How to train; the workspace's strategy if None.
         budget: What training may cost.
-        progress: Called after every step of training.
+        probe: What to judge the encoder by; that of the version before if None.
+        callbacks: Called after every step and every epoch of training.
     """
 
     def __init__(
@@ -80,14 +88,16 @@ class Update:
         kind: str,
         strategy: Strategy | None,
         budget: Budget | None,
-        progress: ProgressCallback | None,
+        probe: Probe | ProbeSet | str | Path | None,
+        callbacks: Sequence[ProgressCallback],
     ) -> None:
         self.workspace = workspace
         self.versions = workspace.versions
         self.kind = kind
         self.strategy = strategy
         self.budget = budget or Budget()
-        self.progress = progress
+        self.probe = ProbeSet(probe) if isinstance(probe, str | Path) else probe
+        self.callbacks = callbacks
         self.group = workspace.process_group
         self.start = time.perf_counter()
         self._before: Learner | None = None
@@ -116,6 +126,8 @@ class Update:
         if self.kind == "update" and current is None:
             raise WorkspaceError(f"{self.workspace.folder} has no encoder yet: run fit first")
         learner = self._load(current, machine.store)
+        if isinstance(self.probe, ProbeSet):
+            Probe(self.probe.read())  # refused before anything is done
         data = None if items is None else NewData(items, learner.domain, strict=strict)
         if finished is not None and finished["kind"] == self.kind and _same(data, finished):
             # This very command was interrupted when all but some cleaning up was done.
@@ -225,6 +237,7 @@ class Update:
             "first": first,
             "strategy": self._encoded(),
             "budget": vars(self.budget),
+            "probe": self._named_probe(current),
             "data": before,
             "incoming": data.name,
         }
@@ -255,7 +268,8 @@ class Update:
         store.fold()
         seconds = time.perf_counter() - begin
         incoming = {"name": data.name, "fingerprint": data.fingerprint, "items": count}
-        machine.ingested({**incoming, "known": found, "skipped": data.skipped}, seconds)
+        about = {"known": found, "skipped": data.skipped, "classes": data.classes}
+        machine.ingested({**incoming, **about}, seconds)
         remark = f"; {counted(found)} had been ingested before" if found else ""
         machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
         return None
@@ -276,12 +290,13 @@ class Update:
         number, base, first = operation["number"], operation["base"], operation["first"]
         memory = learner.memory
         skipped: list[tuple[int, int]] = []
-        from_scratch_seconds: float | None = None
+        from_scratch: dict[str, Any] | None = None
         if base is not None:
             parent = self.versions.record(base)
-            from_scratch_seconds = parent["from_scratch_seconds"]
+            from_scratch = parent["from_scratch"]
             if parent["outcome"]["from_scratch"]:
-                from_scratch_seconds = parent["outcome"]["seconds"]
+                cost = {key: parent["outcome"][key] for key in ("forward_passes", "stopped")}
+                from_scratch = {**cost, "items": parent["memory"]["seen"]}
             extent = self.workspace.extent(base)
             skipped = [*extent.skipped]
             if extent.arrivals < first:  # others arrived after versions that were rolled back
@@ -295,6 +310,8 @@ class Update:
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "data": operation["data"],
             "first": first,
+            "classes": sorted({*self._classes(base), *_classes(operation)}),
+            "probe": operation["probe"],
             "memory": {
                 "arrivals": memory.arrivals,
                 "threshold": None if math.isinf(memory.threshold) else memory.threshold,
@@ -302,7 +319,7 @@ class Update:
                 "kept": len(memory),
                 "seen": memory.seen,
             },
-            "from_scratch_seconds": from_scratch_seconds,  # of the last such training before
+            "from_scratch": from_scratch,  # what the last such training before took
             "outcome": _json(outcome),
         }
         self.versions.write(number, lambda folder: saving.write(learner, folder), record)
@@ -377,8 +394,9 @@ class Update:
         with self.group.joint("train", operation, store):
             options: dict[str, Any] = {
                 "budget": self._budget(operation),
-                "callbacks": _watched(self.progress, callback_errors),
+                "callbacks": [_watched(each, callback_errors) for each in self.callbacks],
                 "checkpoint": self.workspace.training_file,
+                "probe": self._probe(operation),
             }
             if before is None:
                 outcome = learner.fit(new, **options)
@@ -386,6 +404,37 @@ class Update:
                 outcome = learner.update(new, strategy=self._strategy(operation), **options)
         self._before, self._after = before, learner
         return outcome
+
+    def _named_probe(self, base: int | None) -> dict[str, str] | None:
+        """The probe set of this run, or that of the version before, to be written down."""
+        if isinstance(self.probe, ProbeSet):
+            return {"path": str(Path(self.probe.path).absolute()), "label": self.probe.label}
+        named: dict[str, str] | None = None if base is None else self.versions.record(base)["probe"]
+        return named
+
+    def _probe(self, operation: Operation) -> Probe | None:
+        """The probe, with the classes that the new data have brought."""
+        named, probe = operation["probe"], self.probe
+        if not isinstance(probe, Probe):
+            if isinstance(probe, ProbeSet):
+                probe = Probe(probe.read())
+            elif named is None:
+                return None
+            else:
+                try:
+                    probe = Probe(ProbeSet(**named).read())
+                except ValueError as error:  # moved since: no reason to refuse new data
+                    log.warning("the probe set of the version before is left out: %s", error)
+                    return None
+        if operation["base"] is None or probe.new is not None:
+            return probe
+        old, there = self._classes(operation["base"]), set(probe.labels.tolist())
+        new = _classes(operation) - old
+        return replace(probe, new=new & there, old=old & there) if old else probe
+
+    def _classes(self, base: int | None) -> set[str]:
+        """The classes that a version has learned from."""
+        return set() if base is None else set(self.versions.record(base)["classes"])
 
     def _budget(self, operation: Operation) -> Budget:
         """What this run was given, or else the one that began; less the time it took so far."""
@@ -434,18 +483,29 @@ class Update:
             )
 
 
-def _watched(callback: ProgressCallback | None, errors: list[Exception]) -> list[ProgressCallback]:
-    """The callback, if there is one, with what it raises put on a list."""
+def _watched(callback: ProgressCallback, errors: list[Exception]) -> ProgressCallback:
+    """The callback, with what it raises put on a list."""
 
-    def run(progress: Progress) -> Any:
-        assert callback is not None
+    def noted(call: Callable[[Any], bool | None], argument: Any) -> bool | None:
         try:
-            return callback(progress)
+            return call(argument)
         except Exception as error:
             errors.append(error)
             raise
 
-    return [] if callback is None else [run]
+    class Watched(Callback):
+        def __call__(self, progress: Progress) -> bool | None:
+            return noted(callback, progress)
+
+        def on_end(self, run: Run) -> None:
+            if isinstance(callback, Callback):
+                noted(callback.on_end, run)
+
+    return Watched()
+
+
+def _classes(operation: Operation) -> set[str]:
+    return {name for part in operation["data"]["parts"] for name in part["classes"]}
 
 
 def _new_items(operation: Operation, store: Store) -> tuple[NDArray[np.int64], Columns]:

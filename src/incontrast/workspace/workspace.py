@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,9 @@ from incontrast.workspace.stamps import outputs, problems
 from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify, StateMachine
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
+    from incontrast.data import ProbeSet
     from incontrast.domains.base import Domain
+    from incontrast.evaluate.probes import Probe
     from incontrast.learner import Learner, Own
     from incontrast.memory.memory import Memory
     from incontrast.strategies import Strategy
@@ -255,12 +257,13 @@ class Workspace(Layout):
         strict: bool = False,
         force: bool = False,
         discard: bool = False,
-        progress: ProgressCallback | None = None,
+        probe: Probe | ProbeSet | str | Path | None = None,
+        callbacks: Sequence[ProgressCallback] = (),
         notify: Notify | None = None,
     ) -> Step:
         """Train a first encoder; arguments as in ``update``."""
         flags = {"strict": strict, "force": force, "discard": discard, "again": False}
-        return self._run("fit", items, None, budget, progress, notify, flags)
+        return self._run("fit", items, None, budget, probe, callbacks, notify, flags)
 
     def update(
         self,
@@ -272,7 +275,8 @@ class Workspace(Layout):
         force: bool = False,
         discard: bool = False,
         again: bool = False,
-        progress: ProgressCallback | None = None,
+        probe: Probe | ProbeSet | str | Path | None = None,
+        callbacks: Sequence[ProgressCallback] = (),
         notify: Notify | None = None,
     ) -> Step:
         """Ingest new items, train, evaluate, and promote what came of it.
@@ -285,12 +289,15 @@ class Workspace(Layout):
             force: Promote the candidate whichever checks it fails.
             discard: Drop what was begun or refused before.
             again: Ingest items that this version or one that led to it has learned from.
-            progress: Called after every step of training. Whatever it raises ends the update, which
-                can be resumed.
+            probe: Labelled items that the encoder is judged by, before and after. A path (or a
+                ``ProbeSet``, which also names the column of labels) is remembered, and judges the
+                next versions too. Old and new classes are told apart if the data have classes.
+            callbacks: Called after every step and every epoch of training; see ``Callback``.
+                Whatever one raises ends the update, which can be resumed.
             notify: Called with a sentence at every step of the update.
         """
         flags = {"strict": strict, "force": force, "discard": discard, "again": again}
-        return self._run("update", items, strategy, budget, progress, notify, flags)
+        return self._run("update", items, strategy, budget, probe, callbacks, notify, flags)
 
     def _run(
         self,
@@ -298,13 +305,14 @@ class Workspace(Layout):
         items: Any,
         strategy: Strategy | None,
         budget: Budget | None,
-        progress: ProgressCallback | None,
+        probe: Probe | ProbeSet | str | Path | None,
+        callbacks: Sequence[ProgressCallback],
         notify: Notify | None,
         flags: dict[str, bool],
     ) -> Step:
         from incontrast.workspace.update import Update
 
-        run = Update(self, kind, strategy, budget, progress)
+        run = Update(self, kind, strategy, budget, probe, callbacks)
         if not self.process_group.leads:
             return run.follow()
         with self.process_group.leading(), self.writing(kind, notify) as machine:

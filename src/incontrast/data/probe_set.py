@@ -1,0 +1,73 @@
+"""Labelled items behind a path, to judge encoders by: class subfolders, or a table of labels."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from incontrast.data.labelled import Labelled, image_folder
+from incontrast.data.sources import read_source
+from incontrast.data.tables import TABLES, arrays
+from incontrast.domains.images.files import is_image
+
+
+@dataclass(frozen=True)
+class ProbeSet:
+    """Where labelled items are.
+
+    Args:
+        path: A folder of images with a subfolder for each class, a folder of TU graphs, a table of
+            vectors with a column of labels, or a ``.csv`` of image files and their labels, the
+            files as they are named from the folder of the ``.csv``.
+        label: The column of labels.
+    """
+
+    path: str | Path
+    label: str = "label"
+
+    def read(self) -> Labelled:
+        """The items and their labels.
+
+        Raises:
+            ValueError: There is nothing at the path, or it has no labels.
+        """
+        path = Path(self.path).absolute()
+        if path.is_dir():
+            source = read_source(path, check=False)
+            if source.kind == "graphs":
+                return Labelled(source.items, source.labels)
+            found = image_folder(path)
+            if found.labels is None:
+                raise ValueError(f"{path} has no subfolders: a probe set has one for each class")
+            return found
+        if path.suffix.lower() not in TABLES:
+            raise ValueError(
+                f"{path} is no probe set: give a folder with a subfolder for each class, or a "
+                f"table ({', '.join(TABLES)}) with a column of labels"
+            )
+        return self._listed(path) or arrays(path, label=self.label)
+
+    def _listed(self, path: Path) -> Labelled | None:
+        """Image files and labels out of a table of both; None for a table of numbers."""
+        if path.suffix.lower() not in (".csv", ".tsv") or not path.is_file():
+            return None
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+            first = next(rows, None) or {}
+            column = next((name for name, text in first.items() if is_image(str(text))), None)
+            if column is None:
+                return None
+            if self.label not in first:
+                raise ValueError(f"{path} has no column {self.label!r}: it has {list(first)}")
+            lines = [first, *rows]
+        files = [path.parent / str(line[column]) for line in lines]
+        missing = next((file for file in files if not file.is_file()), None)
+        if missing is not None:
+            raise ValueError(f"{path} names {missing}, which is not there")
+        classes, labels = np.unique([line[self.label] for line in lines], return_inverse=True)
+        return Labelled(
+            [str(file) for file in files], labels.astype(np.int64), tuple(map(str, classes))
+        )

@@ -1,0 +1,195 @@
+"""A page over all versions of a workspace: quality, drift, cost, neighbours kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from incontrast.report import page
+from incontrast.report.figures import SERIES, can_draw, svg
+from incontrast.text import PROBE_FIGURES, counted, duration
+
+SECONDS = "seconds"
+
+
+class Line(NamedTuple):
+    """What the journal says about one version; figures are nan where it says nothing."""
+
+    version: int
+    created: str
+    data: str
+    items: int
+    strategy: str
+    seconds: float
+    figures: dict[str, float]  # by columns of the table
+    standing: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The same with None for nan, which JSON has not."""
+        figures = {name: None if math.isnan(v) else v for name, v in self.figures.items()}
+        return {**self._asdict(), "figures": figures}
+
+
+def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[Line]:
+    """A line for each version that was trained and evaluated, also for those deleted since.
+
+    Args:
+        events: The journal.
+        current: The version that serves.
+    """
+    data: dict[int, list[Mapping[str, Any]]] = {}
+    trained: dict[int, Mapping[str, Any]] = {}
+    found: dict[int, Line] = {}
+    for event in events:
+        version, step = event.get("version"), event["step"]
+        if version is None:
+            continue
+        if step == "ingest":
+            data.setdefault(version, []).append(event["data"])
+        elif step == "train":
+            trained[version] = event
+        elif step == "evaluate" and version in trained:
+            training, parts = trained[version], data.get(version, [])
+            found[version] = Line(
+                version,
+                event["time"],
+                ", ".join(part["name"] for part in parts),
+                sum(part["items"] for part in parts),
+                training["strategy"],
+                training["training_seconds"],
+                _figures(event),
+                "not promoted",
+            )
+        elif version in found:
+            standings = {"promote": "promoted", "discard": "dropped", "drop": "deleted since"}
+            standing = standings.get(step, found[version].standing)
+            found[version] = found[version]._replace(standing=standing)
+    if current in found:
+        found[current] = found[current]._replace(standing="current")
+    return list(found.values())
+
+
+PARTS = ("old", "new", "all")
+PROBED = [f"{name}, {part}" for name in PROBE_FIGURES.values() for part in PARTS]
+LOSSES = ["loss, old", "loss, new"]
+MOVED = ["drift", "neighbours kept"]
+
+
+def _figures(event: Mapping[str, Any]) -> dict[str, float]:
+    """By name, as the version ended; drift is how the new data looked to the version before."""
+    loss, ratio, probe = (event[name] for name in ("loss", "change_ratio", "probe"))
+    scores = [((probe or {"after": {}})["after"].get(part) or {}) for part in PARTS]
+    values = [
+        *(score.get(figure) for figure in PROBE_FIGURES for score in scores),
+        *(loss["after"][part] for part in ("old", "new")),
+        None if ratio is None else ratio["before"]["median"],
+        event["overlap"],
+    ]
+    named = zip([*PROBED, *LOSSES, *MOVED], values, strict=True)
+    return {name: math.nan if value is None else value for name, value in named}
+
+
+def history_page(lines: Sequence[Line], folder: str) -> page.Page:
+    """The page of all versions; the newest last in the figures, first in the table."""
+
+    def known(names: Iterable[str]) -> list[str]:
+        return [n for n in names if any(not math.isnan(line.figures[n]) for line in lines)]
+
+    panels = [
+        ("Quality by the probe set", known(PROBED), "Higher is better; 1 is perfect."),
+        (
+            "Loss",
+            known(LOSSES),
+            "The evaluation loss of each version on what was old and what was new to it; lower is "
+            "better. New data are another yardstick each time.",
+        ),
+        (
+            "Drift and neighbours kept",
+            known(MOVED),
+            "Drift is the change ratio of the new data before the update; 1 is none. Neighbours "
+            "kept is the share of the 10 nearest that an update left in place.",
+        ),
+        ("Cost", [SECONDS], "Seconds of training of each version."),
+    ]
+    drawn = len(lines) > 1 and can_draw()
+    blocks = [_figure(lines, *panel) for panel in panels if panel[1] and drawn]
+    newest = lines[-1]
+    return page.Page(
+        title="History",
+        lead=(
+            f"{counted(len(lines), 'version')} so far. The newest, version {newest.version}, is "
+            f"from {newest.created[:16].replace('T', ' ')} and {_standing(newest)}; training took "
+            f"{duration(newest.seconds)}."
+        ),
+        sections=(
+            page.Section("Versions", (_table(lines, known([*PROBED, *LOSSES, *MOVED])),)),
+            *([page.Section("Over time", tuple(blocks))] if blocks else []),
+        ),
+        foot=f"{folder}. Written by `incontrast history`.",
+    )
+
+
+def _standing(line: Line) -> str:
+    return {"current": "is the current one", "promoted": "was promoted"}.get(
+        line.standing, f"was {line.standing}"
+    )
+
+
+def _table(lines: Sequence[Line], names: Sequence[str]) -> page.Table:
+    def row(line: Line) -> tuple[page.Cell, ...]:
+        mark: page.Mark = "good" if line.standing == "current" else ""
+        figures = (line.figures[name] for name in names)
+        return (
+            page.Cell(str(line.version), sort=line.version, note=line.created[:10]),
+            page.Cell(line.standing, mark=mark),
+            page.Cell(line.strategy),
+            page.Cell(f"{line.items:,}", sort=line.items),
+            page.Cell(duration(line.seconds), sort=line.seconds),
+            *(
+                page.Cell("–", mark="quiet")
+                if math.isnan(value)
+                else page.Cell(f"{value:.3f}", sort=value)
+                for value in figures
+            ),
+        )
+
+    return page.Table(
+        title="All versions",
+        columns=(
+            page.Column("version", number=True),
+            page.Column("standing"),
+            page.Column("strategy"),
+            page.Column("new items", number=True),
+            page.Column("training", number=True),
+            *(
+                page.Column(part or name, number=True, group=name if part else "")
+                for name, _, part in (name.partition(", ") for name in names)
+            ),
+        ),
+        rows=tuple(row(line) for line in reversed(lines)),
+        caption="Loss: evaluation loss, lower is better. Drift: the change ratio of the new data "
+        "before the update. Neighbours kept: of the 10 nearest, by the update.",
+    )
+
+
+def _figure(lines: Sequence[Line], title: str, names: Sequence[str], caption: str) -> page.Figure:
+    versions = [line.version for line in lines]
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        for name, colour in zip(names, SERIES, strict=False):
+            if name == SECONDS:
+                axes.bar(versions, [line.seconds for line in lines], color=colour, width=0.6)
+            else:
+                values = [line.figures[name] for line in lines]
+                axes.plot(versions, values, color=colour, marker="o", label=name)
+        axes.set_xlabel("version")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(visible=True)
+        if names != [SECONDS]:
+            figure.legend(loc="outside upper left", ncols=2, fontsize="small")
+
+    name = "".join(filter(str.isalpha, title.lower()))
+    drawn = svg(draw, name=name, title=title, width=6.0, height=2.8)
+    return page.Figure(title=title, svg=drawn, caption=caption)

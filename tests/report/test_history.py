@@ -1,0 +1,51 @@
+"""The page over all versions comes from the journal alone, also for versions deleted since."""
+
+from __future__ import annotations
+
+from incontrast.report.history import history_page, lines_of
+from incontrast.report.page import render
+
+
+def events(version: int, loss: float, *more: dict, probe: dict | None = None) -> list[dict]:
+    part = {"old": None if version == 1 else 1.0, "new": loss, "all": loss}
+    steps = [
+        {"step": "ingest", "data": {"name": f"week {version}", "items": 10 * version}},
+        {"step": "train", "strategy": "ICL", "training_seconds": 2.0 * version},
+        {
+            "step": "evaluate",
+            "loss": {"before": part, "after": part},
+            "change_ratio": None if version == 1 else {"before": {"median": 0.7}},
+            "overlap": None if version == 1 else 0.6,
+            "probe": probe,
+        },
+        *more,
+    ]
+    return [{"time": "2026-11-18T03:00:00", "version": version, **step} for step in steps]
+
+
+def test_versions_in_order_with_their_standing() -> None:
+    scores = {"knn_accuracy": 0.875, "precision": 0.75, "items": 9}
+    probe = {"before": {}, "after": {"all": scores, "old": None, "new": scores}}
+    journal = [
+        {"time": "2026-11-18T02:00:00", "step": "init"},
+        *events(1, 3.0, {"step": "promote"}, {"step": "drop"}),
+        *events(2, 2.0, {"step": "promote"}),
+        *events(3, 1.0, {"step": "discard"}),
+        *events(4, 1.5, probe=probe),
+    ]
+    lines = lines_of(journal, current=2)
+    assert [line.standing for line in lines] == [
+        *("deleted since", "current", "dropped", "not promoted")
+    ]
+    assert lines[0].as_json()["figures"]["drift"] is None
+    assert lines[3].figures["kNN accuracy, new"] == 0.875
+    html = render(history_page(lines, "/model"))
+    for words in ("4 versions so far", "was not promoted", "0.875", "Drift and neighbours kept"):
+        assert words in html
+    assert "retrieval precision, old" not in html  # nothing is known of it
+
+
+def test_a_first_version_has_no_figures_to_draw() -> None:
+    html = render(history_page(lines_of(events(1, 3.0), current=1), "/model"))
+    assert "1 version so far" in html
+    assert "Over time" not in html
