@@ -48,6 +48,7 @@ ALPHAS = (0.01, 0.05, 0.1, 0.3, 0.5, 0.7)
 SHARES = (0.01, 0.03, 0.06, 0.12, 0.25, 0.5)
 MEASURED = 1000  # items of each kind on which losses are measured
 NEIGHBOURS = 10
+HEADS = {"none": None, "linear": "linear", "mlp": "mlp"}
 LEAST_GAP = 0.02  # in loss, accuracy or precision: a share of less is a share of noise
 
 
@@ -176,15 +177,17 @@ def neighbours(
 class Bench:
     """The runs of one data set, growth ratio and seed; rows that are there are not run again."""
 
-    def __init__(self, name: str, alpha: float, seed: int, file: Path, cache_folder: Path) -> None:
-        self.name, self.alpha, self.seed, self.file = name, alpha, seed, file
+    def __init__(
+        self, name: str, alpha: float, seed: int, head: str, file: Path, cache_folder: Path
+    ) -> None:
+        self.name, self.alpha, self.seed, self.head, self.file = name, alpha, seed, head, file
         self.cache_folder = cache_folder
         self.problem = SETS[name].problem(alpha, seed)
         self.done = {key(row): row for row in rows(file)}
 
     def run(self, strategies: dict[str, ic.Strategy], shares: list[float]) -> None:
         """No update, retraining, and these strategies at these shares of its forward passes."""
-        learner = fitted(self.name, self.alpha, self.seed, self.problem, self.cache_folder)
+        learner = self.fitted()
         self.row("no update", 0.0, learner, ic.NoUpdate())
         ceiling = self.row("retraining", 1.0, learner, SETS[self.name].retraining)
         for name, strategy in strategies.items():
@@ -195,7 +198,7 @@ class Bench:
     def run_grid(self) -> None:
         """Retraining with every schedule of GRID."""
         chosen = SETS[self.name].retraining
-        learner = ic.Learner(self.problem.domain, fit_strategy=chosen, seed=self.seed)
+        learner = self.learner()
         learner.fit(self.problem.old.items, budget=ic.Budget(forward_passes=1))  # for its memory
         for size, lr in GRID:
             strategy = retraining(size, lr, chosen.max_epochs)
@@ -213,6 +216,7 @@ class Bench:
             "set": self.name,
             "alpha": self.alpha,
             "seed": self.seed,
+            "head": self.head,
             "strategy": strategy_name,
             "share": share,
         }
@@ -236,21 +240,34 @@ class Bench:
         print(f"{time.strftime('%H:%M:%S')}  {' '.join(map(str, key(row)))}: {told}", flush=True)
         return row
 
+    def learner(self) -> ic.Learner:
+        return ic.Learner(
+            self.problem.domain,
+            fit_strategy=SETS[self.name].retraining,
+            head=HEADS[self.head],
+            seed=self.seed,
+        )
 
-def fitted(name: str, alpha: float, seed: int, problem: Problem, folder: Path) -> ic.Learner:
-    """The learner fitted on the old items, shared by all strategies and kept in a folder."""
-    strategy = SETS[name].retraining
-    settings = f"{name} {alpha} {seed} {strategy.batch_size} {strategy.lr} {strategy.max_epochs}"
-    place = folder / re.sub("[^a-zA-Z0-9.]+", "_", settings)
-    if not place.exists():
-        learner = ic.Learner(problem.domain, fit_strategy=strategy, seed=seed)
-        learner.fit(problem.old.items)
-        learner.save(place)
-    return ic.Learner.load(place)
+    def fitted(self) -> ic.Learner:
+        """The learner fitted on the old items, shared by all strategies and kept in a folder."""
+        chosen = SETS[self.name].retraining
+        settings = (self.name, self.alpha, self.seed, self.head)
+        settings += (chosen.batch_size, chosen.lr, chosen.max_epochs)
+        place = self.cache_folder / re.sub("[^a-zA-Z0-9.]+", "_", " ".join(map(str, settings)))
+        if not place.exists():
+            learner = self.learner()
+            learner.fit(self.problem.old.items)
+            learner.save(place)
+        return ic.Learner.load(place)
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[part] for part in ("set", "alpha", "seed", "strategy", "share"))
+    # Rows from before there were heads have none.
+    return (
+        *(row[part] for part in ("set", "alpha", "seed")),
+        row.get("head", "none"),
+        *(row[part] for part in ("strategy", "share")),
+    )
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
@@ -300,10 +317,12 @@ COLUMNS = (
 )
 
 
-def show(file: Path, where: str) -> None:
+def show(file: Path, where: str, head: str) -> None:
     """Median, lowest and highest over seeds, as a table in Markdown."""
     groups: dict[tuple[Any, ...], dict[int, dict[str, float]]] = {}
     for row in rows(file):
+        if row.get("head", "none") != head:
+            continue
         place = (row["set"], row["alpha"], row["share"], row["strategy"])
         groups.setdefault(place, {})[row["seed"]] = row[where]
     print("| data | α | share | strategy | seeds |", " | ".join(c.title for c in COLUMNS), "|")
@@ -339,6 +358,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--alpha", nargs="+", type=float, default=list(ALPHAS))
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--head", nargs="+", choices=HEADS, default=["none"])
     parser.add_argument("--share", nargs="+", type=float, default=list(SHARES))
     parser.add_argument("--strategy", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
     parser.add_argument(
@@ -348,11 +368,12 @@ def main() -> None:
     parser.add_argument("--where", choices=["unseen", "stored"], default="unseen")
     arguments = parser.parse_args()
     if arguments.what == "show":
-        show(arguments.rows, arguments.where)
+        show(arguments.rows, arguments.where, arguments.head[0])
         return
     torch.set_num_threads(1)
-    for seed, name, alpha in product(arguments.seed, arguments.set, arguments.alpha):
-        bench = Bench(name, alpha, seed, arguments.rows, arguments.cache)
+    wishes = product(arguments.seed, arguments.set, arguments.alpha, arguments.head)
+    for seed, name, alpha, head in wishes:
+        bench = Bench(name, alpha, seed, head, arguments.rows, arguments.cache)
         if arguments.what == "grid":
             bench.run_grid()
         else:

@@ -11,6 +11,7 @@ from .learner import Learner
 from .loss import Objective, batch_losses, increment_losses, similarities
 from .memory import KeepAll, Policy, Queue, Reservoir
 from .outcome import Outcome
+from .pooling import Pooled
 from .schedules import (
     DDPG,
     Cosine,
@@ -35,7 +36,7 @@ from .strategies import (
 from .strategies.check import StrategyError, check_strategy
 from .training.collectives import LostProcess, ProcessFailed
 from .training.loop import TrainingDiverged
-from .training.optimizers import Adam, OptimizerFactory, Prodigy
+from .training.optimizers import Adam, Optimizer, OptimizerFactory, Prodigy
 from .training.progress import Budget, Callback, Progress, ProgressCallback
 from .training.task import (
     BatchIndices,
@@ -46,6 +47,7 @@ from .training.task import (
     joint_epoch,
     new_epoch,
 )
+from .weights import load_weights
 from .workspace import Workspace, WorkspaceError
 
 __all__ = [
@@ -76,9 +78,11 @@ __all__ = [
     "Meta",
     "NoUpdate",
     "Objective",
+    "Optimizer",
     "OptimizerFactory",
     "Outcome",
     "Policy",
+    "Pooled",
     "Probe",
     "ProcessFailed",
     "Prodigy",
@@ -108,6 +112,7 @@ __all__ = [
     "evaluate",
     "increment_losses",
     "joint_epoch",
+    "load_weights",
     "loss",
     "new_epoch",
     "similarities",

@@ -5,30 +5,32 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from incontrast.data.labelled import Labelled
 from incontrast.data.sources import Source, collect
+from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
-from incontrast.domains.check import check_views
+from incontrast.domains.check import check_views, width_of
 from incontrast.embedding import embed
 from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
 from incontrast.evaluate.population import Population, measure
 from incontrast.evaluate.probes import Probe, ProbeScores
+from incontrast.heads import EncoderWithHead, Head, backbone_of, check_head, make_head
 from incontrast.loss import Objective
-from incontrast.memory import KeepAll, Memory, Policy, StoredCollection
+from incontrast.memory import KeepAll, Memory, Policy, Reservoir, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator, seeded
 from incontrast.schedules import ScheduleState, as_schedule
-from incontrast.strategies import ICL, Retrain, Strategy
+from incontrast.strategies import ICL, Distill, NoUpdate, Retrain, Strategy
 from incontrast.training.calibration import CALIBRATED, calibrate
 from incontrast.training.engine import Precision
 from incontrast.training.fabric import choose_engine, digest_of_all, facts
@@ -36,6 +38,7 @@ from incontrast.training.loop import check_budget, train
 from incontrast.training.progress import Budget, ProgressCallback, Run
 from incontrast.training.resume import TrainingFile, identity
 from incontrast.training.task import Increment, Task
+from incontrast.weights import load_weights
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -59,6 +62,7 @@ class Own(TypedDict, total=False):
     strategy: Strategy | None
     fit_strategy: Strategy | None
     memory: Policy | None
+    head: Head
     device: torch.device | str | None
     fabric: Fabric | None
 
@@ -75,6 +79,10 @@ class Learner:
         fit_strategy: How the first encoder is trained, and a retraining from scratch.
         objective: Temperature and number of negatives of the contrastive loss.
         memory: Which old items to keep for later updates.
+        head: What the loss sees of an embedding: None for the embedding itself, ``"linear"``,
+            ``"mlp"`` (SimCLR's), a module, or a function of the embeddings' width that makes one.
+            It is trained, averaged and saved with the backbone; ``embed`` gives the backbone's
+            output.
         seed: Training is bitwise reproducible on one machine with one number of threads. Other
             processors and thread counts round differently, other devices also draw differently;
             on CUDA, ask torch for deterministic algorithms.
@@ -106,6 +114,7 @@ class Learner:
         fit_strategy: Strategy | None = None,
         objective: Objective | None = None,
         memory: Policy | None = None,
+        head: Head = None,
         seed: int = 0,
         device: torch.device | str | None = None,
         precision: Precision = "float32",
@@ -118,6 +127,7 @@ class Learner:
         self.strategy = ICL() if strategy is None else _checked(strategy)
         self.fit_strategy = Retrain() if fit_strategy is None else _checked(fit_strategy)
         self.objective = objective or Objective()
+        self.head = check_head(head)
         self.seed = seed
         self.engine = choose_engine(device, precision, fabric)
         if micro_batch_size is not None:
@@ -136,12 +146,64 @@ class Learner:
         """How many evaluations follow training, for which a budget of seconds leaves time."""
         self._encoder: nn.Module | None = None
 
+    @classmethod
+    def from_encoder(
+        cls,
+        encoder: nn.Module | Callable[[], nn.Module] | str | None,
+        domain: Domain,
+        *,
+        seen: Any = None,
+        seen_count: int | None = None,
+        weights: str | Path | Mapping[str, Tensor] | None = None,
+        **settings: Any,
+    ) -> Learner:
+        """A learner at version 1, with an encoder that was trained elsewhere; nothing is trained.
+
+        Args:
+            encoder: As ``encoder`` of the domain, which then has it: a module, which is copied, a
+                function that makes one, or a name; None for the domain's own.
+            domain: The kind of data, with the normalisation and the size that the encoder expects.
+            seen: The items that it was trained on, or a uniform sample of them. Without any, drift
+                is not measured until there are some, nothing tells what an update does to old
+                items, and updates are by ``Distill``, which needs none.
+            seen_count: The number of items that a sample stands for.
+            weights: A safetensors file or a state dict to give the encoder; see ``load_weights``.
+            settings: Of ``Learner``. The memory of a sample is ``Reservoir()`` by default.
+
+        Raises:
+            DomainError: The encoder does not give (n, d) finite embeddings of these items.
+        """
+        if seen is None and seen_count is not None:
+            raise ValueError(f"seen_count={seen_count} is the number that seen stands for: give it")
+        if seen is None and settings.get("strategy") is None:
+            settings["strategy"] = Distill(max_epochs=ICL.max_epochs)
+            log.warning(
+                "without old items, updates are by Distill: what they do to old items is not "
+                "measured, nor is drift. Give seen=..., if only a sample"
+            )
+        if seen_count is not None and settings.get("memory") is None:
+            settings["memory"] = Reservoir()
+        learner = cls(_with_encoder(domain, encoder), **settings)
+        with seeded(learner.seed, "weights", 1):
+            module = learner.initial_domain.encoder()
+        if isinstance(encoder, nn.Module) and weights is None:
+            weights = encoder.state_dict()
+        if weights is not None:
+            load_weights(module, weights)
+        learner.adopt(module, seen, seen_count)
+        return learner
+
     @property
     def encoder(self) -> nn.Module:
-        """The encoder, in evaluation mode."""
+        """The encoder with its head, if it has one, in evaluation mode: what losses see."""
         if self._encoder is None:
             raise RuntimeError("there is no encoder yet: call fit() first")
         return self._encoder
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The encoder without its head, in evaluation mode: what ``embed`` gives."""
+        return backbone_of(self.encoder)
 
     @property
     def fitted(self) -> bool:
@@ -173,12 +235,42 @@ class Learner:
         start, budget = time.perf_counter(), check_budget(budget)
         if self.fitted:
             log.warning("fit() starts over: version %d and its memory are replaced", self.version)
+        domain, increment = self._first(items)
+        begin = _Start(None, domain, increment, Memory(self.memory.policy), {}, 1)
+        return self._train(begin, self.fit_strategy, budget, start, callbacks, checkpoint, probe)
+
+    def adopt(
+        self, encoder: nn.Module, seen: Any = None, seen_count: int | None = None
+    ) -> Outcome | None:
+        """Take an encoder as version 1, as it is; ``from_encoder`` is the usual way to it.
+
+        Args:
+            encoder: One that ``domain.encoder()`` could have made.
+            seen: The items that it was trained on, or a uniform sample of them, if there are any.
+            seen_count: The number of items that a sample stands for.
+
+        Returns:
+            Its loss on these items; None without any.
+        """
+        start = time.perf_counter()
+        encoder = self.engine.place(copy.deepcopy(encoder)).eval()
+        if seen is None:
+            self._encoder, self.memory, self.version = encoder, Memory(self.memory.policy), 1
+            self.domain = self.initial_domain
+            return None
+        domain, increment = self._first(seen)
+        encoder = self._with_head(encoder, domain, increment.new, 1).eval()
+        check_views(domain, increment.new, encoder, place=self.engine.place)
+        memory = Memory.for_sample(self.memory.policy, increment.new_count, seen_count)
+        begin = _Start(encoder, domain, increment, memory, {}, 1)
+        return self._train(begin, NoUpdate(), check_budget(None), start, (), None, None)
+
+    def _first(self, items: Any) -> tuple[Domain, Increment]:
+        """The first items, and the domain with what they tell."""
         with self.engine.error_barrier("read the items"):
             items = _collected(self.initial_domain, items)
             held = items.in_memory() if isinstance(items, StoredCollection) else items
-            domain = self.initial_domain.fit_statistics(held)
-        begin = _Start(None, domain, Increment(None, items, 0), Memory(self.memory.policy), {}, 1)
-        return self._train(begin, self.fit_strategy, budget, start, callbacks, checkpoint, probe)
+            return self.initial_domain.fit_statistics(held), Increment(None, items, 0)
 
     def update(
         self,
@@ -228,15 +320,17 @@ class Learner:
     ) -> Outcome:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
         current, domain, increment, memory, schedule_state, version = begin
+        if current is not None and not isinstance(current, EncoderWithHead):
+            current = self._with_head(current, domain, increment.new, 1).eval()
         if increment.stored + increment.new_count < 2:
             raise ValueError("training needs at least 2 items, got 1: items are compared")
         with self.engine.error_barrier("begin training"):
             if current is None or strategy.from_scratch:
                 with seeded(self.seed, "weights", version):
                     encoder = domain.encoder()
+                encoder = self._with_head(encoder, domain, increment.new, version)
             else:
                 encoder = copy.deepcopy(current)
-            encoder = self.engine.place(encoder)
             remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
         self.engine.check_equal(lambda: facts(self.seed, version, domain, increment, strategy))
         self.engine.broadcast_weights(encoder)
@@ -280,7 +374,9 @@ class Learner:
             schedule_state=schedule_state,
             file=file,
         )
-        after, seconds_after = self._measure(encoder, domain, increment, probe)
+        after, seconds_after = before, 0.0
+        if run.steps:
+            after, seconds_after = self._measure(encoder, domain, increment, probe)
         self.engine.broadcast_weights(encoder)
         reverted = False
         if current is not None and as_schedule(strategy.lr).guarded and not strategy.from_scratch:
@@ -326,21 +422,42 @@ class Learner:
         scores = None
         if probe is not None:
             items = _collected(domain, probe.items)
-            scores = probe.scores(embed(encoder, domain, items, engine=self.engine))
+            scores = probe.scores(embed(backbone_of(encoder), domain, items, engine=self.engine))
         encoder.train(training)
         return _Measured(population, scores), time.perf_counter() - begin
 
     def _settings(self) -> dict[str, Any]:
         return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
 
-    def embed(self, items: Any, *, progress: Callable[[int], None] | None = None) -> Tensor:
+    def _with_head(
+        self, encoder: nn.Module, domain: Domain, items: Collection, version: int
+    ) -> nn.Module:
+        """On the device, with a new head if the learner has one."""
+        encoder = self.engine.place(encoder)
+        if self.head is None:
+            return encoder
+        width = width_of(encoder, domain, items, self.engine.place)
+        with seeded(self.seed, "head", version):
+            head = make_head(self.head, width)
+        encoder = EncoderWithHead(encoder, self.engine.place(head), width)
+        width_of(encoder, domain, items, self.engine.place)  # says what is wrong with a head
+        return encoder
+
+    def embed(
+        self,
+        items: Any,
+        *,
+        head: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> Tensor:
         """(n, d) embeddings of these items, on the CPU.
 
         Args:
             items: Of the same kind as the first data.
+            head: Give the head's output instead, which the loss sees.
             progress: Called with the number of items done, after each batch.
         """
-        encoder = self.encoder
+        encoder = self.encoder if head else self.backbone
         with self.engine.error_barrier("read the items"):
             collection = _collected(self.domain, items)
         return embed(encoder, self.domain, collection, engine=self.engine, progress=progress)
@@ -422,6 +539,13 @@ class _Measured(NamedTuple):
 
     population: Population
     probe: ProbeScores | None
+
+
+def _with_encoder(domain: Domain, encoder: Any) -> Domain:
+    if encoder is None or not isinstance(domain, ArgumentDomain):
+        return domain
+    adopting: Domain = replace(cast(Any, domain), encoder=encoder)
+    return adopting
 
 
 def _checked(strategy: Any) -> Strategy:

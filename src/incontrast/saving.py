@@ -25,6 +25,7 @@ from torch import Tensor
 from incontrast._version import __version__
 from incontrast.domains.base import Domain
 from incontrast.files import flush_folder, write_bytes
+from incontrast.heads import EncoderWithHead, make_head
 from incontrast.memory import Memory
 from incontrast.randomness import seeded
 from incontrast.settings import completed, decode, encode
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 L = TypeVar("L", bound="Learner")
 
-FORMAT = 3
+FORMAT = 4
 SETTINGS = "learner.json"
 # What ``save`` writes, also if it is interrupted; a folder may hold other things beside.
 _OWN = re.compile(
@@ -83,9 +84,8 @@ def load(folder: Path, kind: type[L], **own: Unpack[Own]) -> L:
     except (KeyError, TypeError, AttributeError) as error:
         raise _damaged(file, error) from error
 
-    def recall(learner: L, arrivals: int, threshold: float) -> Memory:
-        empty = learner.memory
-        return _memory(contents["memory"], learner.domain, empty, arrivals, threshold)
+    def recall(learner: L, empty: Memory) -> Memory:
+        return _memory(contents["memory"], learner.domain, empty)
 
     return _fill(settings, file, contents, kind, recall, **own)
 
@@ -99,11 +99,11 @@ def write(learner: Learner, folder: Path) -> None:
 
 
 def read(
-    folder: Path, kind: type[L], recall: Callable[[L, int, float], Memory], **own: Unpack[Own]
+    folder: Path, kind: type[L], recall: Callable[[L, Memory], Memory], **own: Unpack[Own]
 ) -> L:
     """Read what ``write`` wrote; its owner sees to it that it is whole.
 
-    ``recall`` gives the memory of a learner after so many arrivals, with this threshold.
+    ``recall`` gives the memory of a learner, from one that has all but the items.
     """
     file = folder / SETTINGS
     settings = _read_settings(file)
@@ -116,7 +116,7 @@ def _fill(
     file: Path,
     contents: dict[str, dict[str, Tensor]],
     kind: type[L],
-    recall: Callable[[L, int, float], Memory],
+    recall: Callable[[L, Memory], Memory],
     **own: Unpack[Own],
 ) -> L:
     """The learner of these settings, with weights and memory."""
@@ -124,6 +124,9 @@ def _fill(
         learner = rebuild(settings, file, kind, **own)
         with seeded(learner.seed, "load"):
             encoder = learner.domain.encoder()
+            if settings["width"] is not None:
+                head = make_head(learner.head, settings["width"])
+                encoder = EncoderWithHead(encoder, head, settings["width"])
         try:
             encoder.load_state_dict(contents["encoder"])
         except RuntimeError as error:
@@ -133,9 +136,13 @@ def _fill(
         learner.version = settings["version"]
         learner.schedule_state = contents["schedule"]
         threshold = settings["threshold"]
-        learner.memory = recall(
-            learner, settings["arrivals"], float("inf") if threshold is None else threshold
+        empty = replace(
+            learner.memory,
+            arrivals=settings["arrivals"],
+            elsewhere=settings["elsewhere"],
+            threshold=float("inf") if threshold is None else threshold,
         )
+        learner.memory = recall(learner, empty)
     except (KeyError, TypeError) as error:
         raise _damaged(file, error) from error
     return learner
@@ -144,10 +151,12 @@ def _fill(
 def describe(learner: Learner) -> dict[str, Any]:
     """What makes a learner but its weights and items, for JSON."""
     memory: Memory = learner.memory
+    encoder = learner._encoder
     return {
         "version": learner.version,
         "seed": learner.seed,
         "precision": learner.engine.precision,
+        "width": encoder.width if isinstance(encoder, EncoderWithHead) else None,
         **encode(
             {
                 "domain": learner.domain,
@@ -156,9 +165,11 @@ def describe(learner: Learner) -> dict[str, Any]:
                 "fit_strategy": learner.fit_strategy,
                 "objective": learner.objective,
                 "policy": memory.policy,
+                "head": learner.head,
             }
         ),
         "arrivals": memory.arrivals,
+        "elsewhere": memory.elsewhere,
         "threshold": None if memory.threshold == float("inf") else memory.threshold,
     }
 
@@ -172,6 +183,7 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
         "fit_strategy": settings["fit_strategy"],
         "memory": settings["policy"],
         "objective": settings["objective"],
+        "head": settings["head"],
     }
     given: dict[str, Any] = {role: part for role, part in own.items() if part is not None}
     if "domain" in given:
@@ -285,9 +297,7 @@ def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:
     }
 
 
-def _memory(
-    tensors: dict[str, Tensor], domain: Domain, empty: Memory, arrivals: int, threshold: float
-) -> Memory:
+def _memory(tensors: dict[str, Tensor], domain: Domain, empty: Memory) -> Memory:
     raw = tensors["items"].numpy().tobytes()
     ends = tensors["sizes"].cumsum(0).tolist()
     blobs = [raw[start:end] for start, end in pairwise([0, *ends])]
@@ -297,6 +307,4 @@ def _memory(
         ids=tensors["ids"],
         keys=tensors["keys"],
         forgotten=tensors["forgotten"],
-        arrivals=arrivals,
-        threshold=threshold,
     )

@@ -15,7 +15,7 @@ from incontrast.domains.vectors import Vectors
 from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Queue, Reservoir
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
-from incontrast.training.optimizers import Adam, Prodigy
+from incontrast.training.optimizers import Adam, Optimizer, Prodigy
 
 KNOWN: dict[str, type[Any]] = {
     known.__name__: known
@@ -23,7 +23,7 @@ KNOWN: dict[str, type[Any]] = {
         *(Vectors, Images, ImageViews, Graphs),
         *(KeepAll, Reservoir, Queue),
         *(Fixed, Cosine, Learned, DDPG),
-        *(Adam, Prodigy),
+        *(Adam, Optimizer, Prodigy),
         *(strategies.NoUpdate, strategies.FineTune, strategies.Retrain, strategies.WarmStart),
         *(strategies.Replay, strategies.Distill, strategies.ICL, strategies.Meta),
         strategies.Emphasis,
@@ -62,6 +62,8 @@ def decode(value: Any, file: Path, role: str = "") -> Any:
         return value
     if not role:
         return {name: decode(part, file, name) for name, part in value.items()}
+    if "type" not in value:
+        return {name: decode(part, file, role) for name, part in value.items()}
     if value["type"] == "yours":
         raise ValueError(
             f"this learner was saved with a {value['name']} of your own, which a file cannot hold: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -74,6 +74,18 @@ def check_views(
         )
     _embeddings(encoder, joined, 2 * count, "of views")
     _embeddings(encoder, domain.prepare(batch), count, "of prepared items")
+
+
+def width_of(
+    encoder: nn.Module,
+    domain: Domain,
+    collection: Collection,
+    place: Callable[[Any], Any] = lambda batch: batch,
+) -> int:
+    """d: dimensions of the embeddings that an encoder gives; arguments as in ``check_views``."""
+    batch = collection.take(torch.arange(min(len(collection), 2)))
+    prepared = domain.prepare(place(batch))
+    return _embeddings(encoder, prepared, len(batch), "of prepared items").shape[1]
 
 
 def _check_batch(batch: Any, name: str) -> None:
@@ -156,13 +168,24 @@ def _embeddings(encoder: nn.Module, batch: Any, count: int, what: str) -> Tensor
     if not isinstance(result, Tensor) or result.dim() != 2 or result.shape[0] != count:
         raise DomainError(
             f"the encoder must give ({count}, d) embeddings {what}, got {_kind(result)}"
+            f"{_remedy(result)}"
         )
     if not torch.isfinite(result).all():
         raise DomainError(f"the encoder gave NaN or infinite embeddings {what}")
     return result
 
 
+def _remedy(value: Any) -> str:
+    """What to do about an output that is not one vector per item."""
+    tensors = isinstance(value, Tensor) and value.dim() in (3, 4)
+    wanted = "pooling=..." if tensors else "output=..., pooling=..."
+    usual = tensors or isinstance(value, tuple | list | Mapping)
+    return f": name what an embedding is, Pooled(encoder, {wanted})" if usual else ""
+
+
 def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a {type(value).__name__} of {', '.join(map(str, value))}"
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     size = f" of {len(value)}" if isinstance(value, tuple | list) else ""

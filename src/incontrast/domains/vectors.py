@@ -17,8 +17,6 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Part, TensorCollection, check_distinct, constant, dataset_items
 
 STEPS = 8  # to a standard deviation, and to a factor of two of it
-LIMIT = 5.0  # standard deviations from which on a feature counts by its logarithm: one that hardly
-# ever varies has a tiny deviation, and the rare item in which it does would be off by thousands
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,9 @@ class Vectors(ArgumentDomain):
             rows and a ``torch.Generator``, or a ``torch.nn.Module``.
         mean: Mean of each feature; None until the first data tells.
         std: Standard deviation of each feature; None until the first data tells.
+        limit: Standard deviations from which on a feature counts by its logarithm; None for never.
+            One that hardly ever varies has a tiny deviation, and the rare item in which it does
+            would be off by thousands.
     """
 
     dim: int
@@ -52,11 +53,14 @@ class Vectors(ArgumentDomain):
     views: Any = field(default_factory=NoneType)
     mean: tuple[float, ...] | None = field(default=None, repr=False)
     std: tuple[float, ...] | None = field(default=None, repr=False)
+    limit: float | None = 5.0
 
     def __post_init__(self) -> None:
         check_whole(1, dim=self.dim, hidden=self.hidden, out=self.out)
         check_number("[0, 1)", "with 1 no feature would be left", drop=self.drop)
         check_number("[0, inf)", noise=self.noise)
+        if self.limit is not None:
+            check_number("(0, inf)", limit=self.limit)
         for name in ("mean", "std"):
             numbers = getattr(self, name)
             if numbers is not None and len(numbers) != self.dim:
@@ -117,8 +121,10 @@ class Vectors(ArgumentDomain):
             )
         mean, std = constant(self.mean, batch), constant(self.std, batch)
         scaled = (batch - mean) / std
-        beyond = (scaled.abs() - LIMIT).clamp(min=0.0)
-        return scaled.clamp(-LIMIT, LIMIT) + scaled.sign() * beyond.log1p()
+        if self.limit is None:
+            return scaled
+        beyond = (scaled.abs() - self.limit).clamp(min=0.0)
+        return scaled.clamp(-self.limit, self.limit) + scaled.sign() * beyond.log1p()
 
     def before_views(self, batch: Tensor) -> Tensor:
         return self.prepare(batch)

@@ -166,6 +166,8 @@ class Memory:
         arrivals: Ids that have been given to items: the next one's.
         forgotten: (m,) ids that were forgotten, or given to items of other versions.
         threshold: Keys from here on are not kept.
+        elsewhere: Items that were seen before the first arrival, of which the first ones stored
+            are a sample.
     """
 
     policy: Policy = KeepAll()
@@ -175,6 +177,7 @@ class Memory:
     arrivals: int = 0
     forgotten: Tensor = NOTHING
     threshold: float = math.inf
+    elsewhere: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -194,12 +197,39 @@ class Memory:
             arrivals=extent.arrivals,
             forgotten=torch.from_numpy(extent.forgotten(columns).nonzero()[0]),
             threshold=extent.threshold,
+            elsewhere=extent.elsewhere,
         )
+
+    @classmethod
+    def for_sample(cls, policy: Policy, sample: int, seen: int | None = None) -> Memory:
+        """An empty memory whose first so many arrivals stand for all items that were seen.
+
+        Later items are kept at the rate at which these were drawn, so that what is stored stays a
+        uniform sample.
+        """
+        if seen is None or seen == sample:
+            return cls(policy)
+        if seen < sample:
+            raise ValueError(
+                f"seen_count must count every old item, got {seen} for {sample} of them"
+            )
+        if isinstance(policy, KeepAll):
+            raise ValueError(
+                f"{sample} items that stand for {seen} are a sample, which KeepAll() cannot "
+                "continue: use Reservoir()"
+            )
+        return cls(policy, threshold=sample / seen, elsewhere=seen - sample)
 
     @property
     def seen(self) -> int:
-        """N: items that arrived and were not forgotten, kept or not."""
-        return self.arrivals - len(self.forgotten)
+        """N: items that arrived and were not forgotten, kept or not, and those of elsewhere."""
+        return self.arrivals - len(self.forgotten) + self.elsewhere
+
+    def draw_keys(self, ids: Tensor, generator: Generator) -> Tensor:
+        """(n,) keys for items that arrive with these ids."""
+        keys = self.policy.keys(ids, generator)
+        # The first ones are the sample: those of all that were seen whose keys are the smallest.
+        return keys * self.threshold if self.elsewhere and not self.arrivals else keys
 
     def admit(self, new: Collection, generator: Generator) -> Memory:
         """The memory after these items have arrived.
@@ -211,7 +241,7 @@ class Memory:
             fresh, drawn = new.ids, new.keys
         else:
             fresh = torch.arange(self.arrivals, self.arrivals + len(new))
-            drawn = self.policy.keys(fresh, generator)
+            drawn = self.draw_keys(fresh, generator)
         given = torch.arange(self.arrivals, int(fresh[-1]) + 1)
         keys, ids = torch.cat([self.keys, drawn]), torch.cat([self.ids, fresh])
         sizes = new.sizes() if self.items is None else torch.cat([self.items.sizes(), new.sizes()])

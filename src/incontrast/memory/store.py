@@ -82,6 +82,7 @@ class Extent(NamedTuple):
     arrivals: int  # ids below this one had been given to items
     threshold: float  # keys from here on are not kept
     skipped: tuple[tuple[int, int], ...] = ()  # ids, from and up to, of items of other versions
+    elsewhere: int = 0  # items that were seen before the first arrival
 
     def holds(self, keys: NDArray[np.float64]) -> NDArray[np.bool_]:
         """(arrivals,) whether an item is kept, from all keys there are."""

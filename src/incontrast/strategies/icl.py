@@ -159,12 +159,12 @@ class ICL(Strategy):
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
         """Every new item, each batch with old ones; with ``meta``, a query, then supports."""
-        if task.increment.seen == 0:
+        if task.increment.seen == 0 and task.before is None:
             raise ValueError("ICL updates an encoder, and there is none yet: fit with Retrain()")
         if task.increment.stored < 2:
             raise ValueError(
                 f"ICL needs at least 2 old items in memory, got {task.increment.stored}: "
-                "give the learner a larger memory, or use FineTune()"
+                "give the learner a larger memory, or use FineTune() or Distill()"
             )
         new, old = self.per_step(task.growth_ratio)
         supports = 0 if self.meta is None else self.meta.support_steps(task.growth_ratio)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from incontrast.heads import named_parameters
 from incontrast.randomness import seeded
 from incontrast.schedules import ScheduleState
 from incontrast.training.calibration import calibrate, train_mode
 from incontrast.training.checkpoint import Checkpoint
 from incontrast.training.engine import Engine
-from incontrast.training.optimizers import ExponentialMovingAverage, Stepper
+from incontrast.training.optimizers import ExponentialMovingAverage, Stepper, lr_factors_of
 from incontrast.training.progress import (
     Budget,
     Callback,
@@ -102,10 +103,18 @@ class Training:
         self.saved = None if file is None else file.read(task.engine)
         if file is not None:
             task.record(*(self.saved[key] if self.saved else {} for key in ("schedules", "once")))
-        self.parameters = [p for p in task.encoder.parameters() if p.requires_grad]
+        trained = {name: p for name, p in named_parameters(task.encoder) if p.requires_grad}
+        if not trained:
+            raise ValueError("no weight of the encoder requires a gradient: all of it is frozen")
+        self.parameters = list(trained.values())
         self.optimizer = strategy.optimizer(self.parameters)
-        share = getattr(strategy.optimizer, "max_relative_update", None)
-        self.stepper = Stepper(self.optimizer, share, task.engine.broadcast)
+        self.max_norm: float | None = getattr(strategy.optimizer, "max_norm", None)
+        self.stepper = Stepper(
+            self.optimizer,
+            getattr(strategy.optimizer, "max_relative_update", None),
+            lr_factors_of(strategy.optimizer, trained),
+            task.engine.broadcast,
+        )
         self.ema = ExponentialMovingAverage(
             self.parameters, strategy.ema_decay, strategy.ema_leaning
         )
@@ -164,6 +173,8 @@ class Training:
                 self.lr = engine.broadcast_float(self.lr)
             self.optimizer.zero_grad()
             engine.backward(loss, self.parameters)
+            if self.max_norm is not None:
+                nn.utils.clip_grad_norm_(self.parameters, self.max_norm)
             self.stepper.step(self.lr)  # step
             self.ema.update()
             self.steps += 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 import torch
 from torch import Tensor, nn
@@ -20,26 +21,68 @@ OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 LEAST = 1 / 32  # of a learning rate: a layer that begins next to nothing must be able to grow
 
 
-@dataclass(frozen=True)
-class Adam:
-    """Kingma & Ba 2015, with torch's settings.
+@dataclass(frozen=True, kw_only=True)
+class _Steps:
+    """How far the steps of an optimiser go.
 
     Args:
+        max_norm: Gradients are scaled down to this norm over all parameters; None clips nothing.
+        lr_factors: Factors of the learning rate for parts of the encoder, by the beginnings of
+            their parameters' names: ``{"layer1": 0.1, "head": 10.0}``. The longest one counts.
         max_relative_update: A layer's learning rate is capped where moving every weight by it
             changes the layer, as it is when a run begins, by this share in spectral norm; None
             sets no cap. Adam's first steps are like that: what is little for a narrow layer tears
             a wide one apart, whose weights are small and many (benchmarks/wide.py).
     """
 
+    max_norm: float | None = None
+    lr_factors: Mapping[str, float] = field(default_factory=dict, hash=False)
     max_relative_update: float | None = None
 
     def __post_init__(self) -> None:
+        if self.max_norm is not None:
+            check_number("(0, inf)", "None clips nothing", max_norm=self.max_norm)
+        for part, factor in self.lr_factors.items():
+            freeze = "freeze a part with requires_grad_(False)"
+            check_number("(0, inf)", freeze, **{f"the factor of {part!r}": factor})
         share, advice = self.max_relative_update, "it is a share of a layer; None sets no cap"
         if share is not None:
             check_number("(0, 1]", advice, max_relative_update=share)
 
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(_Steps):
+    """Kingma & Ba 2015, with torch's settings.
+
+    Args:
+        weight_decay: Decoupled, as in AdamW (Loshchilov & Hutter 2019).
+    """
+
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("[0, inf)", weight_decay=self.weight_decay)
+
     def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, fused=True)
+        if self.weight_decay == 0.0:
+            return torch.optim.Adam(parameters, fused=True)
+        return torch.optim.AdamW(parameters, weight_decay=self.weight_decay, fused=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(_Steps):
+    """Any other torch optimiser, with steps that are clipped, capped or scaled by part.
+
+    Args:
+        factory: Given parameters, a ``torch.optim.Optimizer``. Alone, without this class around it,
+            it can be a strategy's ``optimizer`` too.
+    """
+
+    factory: OptimizerFactory
+
+    def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return self.factory(parameters)
 
 
 @dataclass(frozen=True)
@@ -65,14 +108,16 @@ class Stepper:
 
     A layer at its cap goes back part of the way afterwards. Wherever a step is proportional to its
     learning rate, that is the same as a lower learning rate for this layer; a parameter group for
-    each layer would cost an accelerator a launch for each. ``max_relative_update`` is as in
-    ``Adam``; ``agreed`` gives all processes the caps of the first one.
+    each layer would cost an accelerator a launch for each. ``factors`` of the learning rate are
+    applied in the same way. ``max_relative_update`` is as in ``Adam``; ``agreed`` gives all
+    processes the caps of the first one.
     """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
         max_relative_update: float | None = None,
+        factors: Mapping[nn.Parameter, float] | None = None,
         agreed: Callable[[list[float]], list[float]] = lambda caps: caps,
     ) -> None:
         self.optimizer = optimizer
@@ -80,20 +125,23 @@ class Stepper:
         caps = [math.inf] * len(parameters)
         if max_relative_update is not None:
             caps = agreed([_cap(p.detach(), max_relative_update) for p in parameters])
-        pairs = zip(parameters, caps, strict=True)
-        self.capped = [(p, cap) for p, cap in pairs if cap < math.inf]
-        self._before = [torch.empty_like(p) for p, _ in self.capped]
+        own = [(factors or {}).get(p, 1.0) for p in parameters]
+        self.capped = [
+            (p, cap, factor)
+            for p, cap, factor in zip(parameters, caps, own, strict=True)
+            if cap < math.inf or factor != 1.0
+        ]
+        self._before = [torch.empty_like(p) for p, _, _ in self.capped]
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """One step with this learning rate, for every layer as far as its cap lets it."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        shares = [max(cap / lr, LEAST) if lr > cap else 1.0 for _, cap in self.capped]
         moved = [
             (p, before, share)
-            for (p, _), before, share in zip(self.capped, self._before, shares, strict=True)
-            if share < 1.0
+            for (p, cap, factor), before in zip(self.capped, self._before, strict=True)
+            if (share := min(factor, max(cap / lr, LEAST))) != 1.0
         ]
         if not moved:
             self.optimizer.step()
@@ -104,6 +152,35 @@ class Stepper:
         torch._foreach_sub_(weights, before)
         torch._foreach_mul_(weights, parts)
         torch._foreach_add_(weights, before)
+
+
+def lr_factors_of(
+    optimizer: OptimizerFactory, parameters: Mapping[str, nn.Parameter]
+) -> dict[nn.Parameter, float]:
+    """The factor of the learning rate of each parameter whose name begins with a part.
+
+    Raises:
+        ValueError: No parameter's name begins with a part; says which is nearest.
+    """
+    wanted: Mapping[str, float] = getattr(optimizer, "lr_factors", {})
+    parts = {name[:end] for name in parameters for end in _ends_of_parts(name)} if wanted else ()
+    for part in wanted:
+        if part not in parts:
+            near = get_close_matches(part, parts, n=1) or sorted(parts)[:1]
+            raise ValueError(
+                f"no parameter that is trained has a name that begins with {part!r}, as "
+                f"lr_factors has it: the nearest is {near[0]!r}"
+            )
+    found: dict[nn.Parameter, float] = {}
+    for part in sorted(wanted, key=len):  # the longest one counts
+        found |= {
+            p: wanted[part] for n, p in parameters.items() if n == part or n.startswith(f"{part}.")
+        }
+    return found
+
+
+def _ends_of_parts(name: str) -> list[int]:
+    return [place for place, sign in enumerate(name) if sign == "."] + [len(name)]
 
 
 def _cap(weights: Tensor, max_relative_update: float) -> float:

@@ -149,7 +149,7 @@ class Shards:
         ):
             names, skipped = chunk.names, [skip.reason for skip in chunk.skipped]
             if names:
-                rows = embed(learner.encoder, learner.domain, chunk.items, engine=alone).numpy()
+                rows = embed(learner.backbone, learner.domain, chunk.items, engine=alone).numpy()
         return Shard(rows, names, skipped)
 
     def _write(self, number: int, shard: Shard) -> None:

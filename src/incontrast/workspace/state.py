@@ -177,6 +177,7 @@ class Layout:
             memory["arrivals"],
             float("inf") if threshold is None else threshold,
             tuple((first, end) for first, end in memory["skipped"]),
+            memory["elsewhere"],
         )
 
     def counts(self, number: int, store: Store) -> dict[str, int]:
@@ -184,7 +185,7 @@ class Layout:
         extent = self.extent(number)
         columns = store.columns(extent.arrivals)
         stored = extent.stored(columns, self.settings["learner"]["policy"].get("bytes"))
-        seen = extent.arrivals - int(extent.forgotten(columns).sum())
+        seen = extent.arrivals - int(extent.forgotten(columns).sum()) + extent.elsewhere
         return {"kept": int(stored.sum()), "seen": seen}
 
 

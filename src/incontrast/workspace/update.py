@@ -316,6 +316,7 @@ class Update:
                 "arrivals": memory.arrivals,
                 "threshold": None if math.isinf(memory.threshold) else memory.threshold,
                 "skipped": skipped,
+                "elsewhere": memory.elsewhere,
                 "kept": len(memory),
                 "seen": memory.seen,
             },

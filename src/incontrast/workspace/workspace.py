@@ -184,7 +184,7 @@ class Workspace(Layout):
 
         self.versions.verify(version)
 
-        def recall(learner: Learner, arrivals: int, threshold: float) -> Memory:
+        def recall(learner: Learner, empty: Memory) -> Memory:
             policy = learner.memory.policy
             if store is None:
                 return Memory(policy)

@@ -1,0 +1,77 @@
+"""Projection heads: the loss sees a head's output, an embedding is its input, the backbone's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+Head = str | nn.Module | Callable[[int], nn.Module] | None
+"""None, ``"linear"``, ``"mlp"``, a module, or a function of embeddings' width that makes one."""
+
+OUT = 128  # dimensions that a head of ours gives, as in SimCLR
+
+
+class EncoderWithHead(nn.Module):
+    """A backbone, and a head on top of it: what training and evaluation losses see.
+
+    Args:
+        backbone: A batch of n items in, (n, width) embeddings out.
+        head: (n, width) in, (n, d) out.
+        width: Dimensions of an embedding.
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, width: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.width = width
+
+    def forward(self, batch: Any) -> Tensor:
+        projected: Tensor = self.head(self.backbone(batch))
+        return projected
+
+
+def backbone_of(encoder: nn.Module) -> nn.Module:
+    """What gives embeddings: the encoder without its head."""
+    return encoder.backbone if isinstance(encoder, EncoderWithHead) else encoder
+
+
+def named_parameters(encoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The backbone's parameters under its own names; a head's begin with ``head.``."""
+    yield from backbone_of(encoder).named_parameters()
+    if isinstance(encoder, EncoderWithHead):
+        yield from encoder.head.named_parameters("head")
+
+
+def check_head(head: Head) -> Head:
+    """Refuse what cannot be a head."""
+    if head is None or head in ("linear", "mlp") or (callable(head) and not isinstance(head, type)):
+        return head
+    hint = " (without its parentheses?)" if isinstance(head, type) else ""
+    raise ValueError(
+        'head must be None, "linear", "mlp", a torch.nn.Module, or a function of the width of '
+        f"embeddings that makes one, got {head!r}{hint}"
+    )
+
+
+def make_head(head: Head, width: int) -> nn.Module:
+    """A new head for embeddings of this width; a module is copied, with its weights."""
+    if head == "linear":
+        return nn.Linear(width, OUT)
+    if head == "mlp":  # g of SimCLR (Chen et al. 2020), with BatchNorm as in its released code
+        return nn.Sequential(
+            nn.Linear(width, width, bias=False),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Linear(width, OUT),
+        )
+    assert callable(head)
+    made = copy.deepcopy(head) if isinstance(head, nn.Module) else head(width)
+    if not isinstance(made, nn.Module):
+        raise TypeError(
+            f"the function given as head must return a torch.nn.Module, got {type(made).__name__}"
+        )
+    return made

@@ -1,0 +1,90 @@
+"""Weights from a safetensors file or a state dict, under the names that other libraries use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+
+CLASSIFIERS = ("fc.", "classifier.", "head.fc.")  # of torchvision's and timm's ResNets, and others
+SHOWN = 5  # names of a kind that an error lists
+
+
+def load_weights(module: M, weights: str | Path | Mapping[str, Tensor]) -> M:
+    """Give a module the weights of a file or a state dict; returns the module.
+
+    A prefix of the names (``module.``, ``backbone.``) and a classifier at the end, which an encoder
+    does not have, are left away: so a state dict of torchvision's or timm's ``resnet18`` fits ours.
+    Where the names have a prefix, parts with another one (a projection head) are left away too.
+
+    Args:
+        module: Its weights are replaced.
+        weights: A ``.safetensors`` file, or names and tensors.
+
+    Raises:
+        ValueError: They do not fit; says which names, and the nearest ones.
+    """
+    found = dict(weights) if isinstance(weights, Mapping) else _read(Path(weights))
+    own = module.state_dict()
+    fitting = _renamed(found, own)
+    problems = _problems(fitting, own)
+    if problems:
+        raise ValueError("the weights do not fit the encoder: " + "; ".join(problems))
+    module.load_state_dict(fitting, strict=False)
+    return module
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist: give a .safetensors file")
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ValueError(
+            f"{file} is not a safetensors file ({error}): convert a state dict with "
+            "safetensors.torch.save_file(torch.load(file, weights_only=True), 'new.safetensors')"
+        ) from error
+
+
+def _renamed(found: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Under the encoder's names, as far as leaving away prefix and classifier goes."""
+    ends = {name[: place + 1] for name in found for place, sign in enumerate(name) if sign == "."}
+    choices = [
+        {name.removeprefix(prefix): v for name, v in found.items() if name.startswith(prefix)}
+        for prefix in ("", *sorted(ends))
+    ]
+    best = max(choices, key=lambda named: len(named.keys() & own.keys()))
+    return {k: v for k, v in best.items() if k in own or not k.startswith(CLASSIFIERS)}
+
+
+def _problems(found: dict[str, Tensor], own: dict[str, Tensor]) -> list[str]:
+    # Counters that nothing reads are not in every file.
+    missing = [k for k in own if k not in found and not k.endswith("num_batches_tracked")]
+    unknown = [k for k in found if k not in own]
+    shapes = [
+        f"{k} is {tuple(found[k].shape)}, the encoder's is {tuple(own[k].shape)}"
+        for k in own
+        if k in found and found[k].shape != own[k].shape
+    ]
+    lists = {
+        "missing": [_nearest(name, unknown, "the file has") for name in missing],
+        "unknown": [_nearest(name, missing, "the encoder has") for name in unknown],
+        "of another shape": shapes,
+    }
+    return [
+        f"{len(names)} {kind}: {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}"
+        for kind, names in lists.items()
+        if names
+    ]
+
+
+def _nearest(name: str, others: list[str], whose: str) -> str:
+    near = get_close_matches(name, others, n=1)
+    return f"{name} ({whose} {near[0]})" if near else name

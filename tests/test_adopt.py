@@ -1,0 +1,212 @@
+"""Learners from encoders that were trained elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from incontrast import (
+    ICL,
+    FineTune,
+    Images,
+    KeepAll,
+    Learner,
+    NoUpdate,
+    Pooled,
+    Queue,
+    Reservoir,
+    Vectors,
+    load_weights,
+)
+from incontrast.domains.check import DomainError
+from incontrast.domains.images.encoders import ResNet18
+
+PLAIN = Vectors(8, mean=(0.0,) * 8, std=(1.0,) * 8, limit=None)
+SHORT = ICL(max_epochs=2)
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def test_an_adopted_encoder_gives_the_embeddings_it_gave(blobs) -> None:
+    module, rows = network().eval(), blobs(50)
+    learner = Learner.from_encoder(module, PLAIN, seen=rows)
+    assert learner.version == 1
+    assert (learner.memory.seen, len(learner.memory)) == (50, 50)
+    with torch.no_grad():
+        torch.testing.assert_close(learner.embed(rows), module(rows))
+
+
+def test_an_adopted_encoder_is_updated_and_the_users_module_is_not(blobs) -> None:
+    module = network()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    learner = Learner.from_encoder(module, PLAIN, seen=blobs(50), strategy=SHORT)
+    assert learner.drift(blobs(20) + 2.0).new == 20
+    outcome = learner.update(blobs(20) + 2.0)
+    assert learner.version == 2
+    assert outcome.loss.after.all < outcome.loss.before.all
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def test_a_sample_stands_for_what_was_seen(blobs) -> None:
+    learner = Learner.from_encoder(
+        network(), PLAIN, seen=blobs(50), seen_count=1000, strategy=SHORT, seed=1
+    )
+    assert learner.memory.policy == Reservoir()
+    assert (learner.memory.seen, len(learner.memory)) == (1000, 50)
+    outcome = learner.update(blobs(400) + 1.0, strategy=NoUpdate())
+    assert outcome.growth_ratio == pytest.approx(400 / 1400)
+    assert learner.memory.seen == 1400
+    # One in twenty of the new ones stays, as of the old ones: 20 of 400, give or take 5 spreads.
+    assert 50 <= len(learner.memory) <= 50 + 20 + 22
+    assert set(range(50)) <= set(learner.memory.ids.tolist())
+
+
+def test_a_limited_memory_of_a_sample_stays_a_sample(blobs) -> None:
+    learner = Learner.from_encoder(
+        network(), PLAIN, seen=blobs(50), seen_count=100, memory=Reservoir(items=60)
+    )
+    learner.update(blobs(100), strategy=NoUpdate())
+    assert len(learner.memory) == 60
+    old = int((learner.memory.ids < 50).sum())
+    assert 5 <= old <= 50  # half of what was seen is old: 30, give or take 6 spreads
+    queue = Learner.from_encoder(
+        network(), PLAIN, seen=blobs(50), seen_count=100, memory=Queue(items=60)
+    )
+    queue.update(blobs(20), strategy=NoUpdate())
+    assert queue.memory.ids.tolist() == list(range(10, 70))
+
+
+def test_a_saved_sample_stands_for_as_many(blobs, tmp_path) -> None:
+    learner = Learner.from_encoder(network(), PLAIN, seen=blobs(30), seen_count=90)
+    learner.save(tmp_path / "saved")
+    domain = replace(PLAIN, encoder=network)
+    again = Learner.load(tmp_path / "saved", domain=domain)
+    assert again.memory.seen == 90
+    assert again.memory.threshold == pytest.approx(1 / 3)
+    assert torch.equal(again.embed(blobs(5)), learner.embed(blobs(5)))
+
+
+def test_samples_that_make_no_sense_are_refused(blobs) -> None:
+    with pytest.raises(ValueError, match="seen_count must count every old item, got 10 for 50"):
+        Learner.from_encoder(network(), PLAIN, seen=blobs(50), seen_count=10)
+    with pytest.raises(ValueError, match=r"KeepAll\(\) cannot continue: use Reservoir"):
+        Learner.from_encoder(network(), PLAIN, seen=blobs(50), seen_count=100, memory=KeepAll())
+    with pytest.raises(ValueError, match="seen_count=100 is the number that seen stands for"):
+        Learner.from_encoder(network(), PLAIN, seen_count=100)
+
+
+def test_without_old_items_updates_need_none_and_the_cost_is_said(blobs, caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        learner = Learner.from_encoder(network(), PLAIN, head="mlp")
+    assert "what they do to old items is not measured" in caplog.text
+    assert learner.memory.seen == 0
+    with pytest.raises(ValueError, match="drift is measured against at least"):
+        learner.drift(blobs(20))
+    with pytest.raises(ValueError, match=r"at least 2 old items in memory, got 0.*Distill\(\)"):
+        learner.update(blobs(20), strategy=ICL())
+    outcome = learner.update(blobs(40), strategy=FineTune(max_epochs=1))
+    assert outcome.change_ratio is None
+    assert learner.encoder.width == 4  # the head came with the first items
+    assert learner.update(blobs(20), strategy=SHORT).growth_ratio == pytest.approx(1 / 3)
+
+
+def test_statistics_are_measured_on_what_was_seen(blobs) -> None:
+    rows = 3.0 * blobs(200) + 7.0
+    learner = Learner.from_encoder(network(), Vectors(8), seen=rows)
+    assert torch.tensor(learner.domain.mean) == pytest.approx(rows.mean(dim=0), abs=2.0)
+
+
+class Giving(nn.Module):
+    """Gives what it is told, made of its input's 8 features."""
+
+    def __init__(self, output) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        self.output = output
+
+    def forward(self, rows):
+        return self.output(self.linear(rows))
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (
+            lambda x: (x, x),
+            r"got a tuple of 2: name what an embedding is, Pooled\(encoder, output=",
+        ),
+        (lambda x: {"last": x}, r"got a dict of last: name .* Pooled\(encoder, output="),
+        (lambda x: x[:, None, :], r"shape \(\d, 1, 4\): name .*, Pooled\(encoder, pooling="),
+        (lambda x: x[:1], r"must give \(\d, d\) embeddings"),
+        (lambda x: x / 0.0, "gave NaN or infinite embeddings"),
+        (lambda x: x.item(), "the encoder cannot take a batch"),
+    ],
+)
+def test_encoders_that_give_no_vectors_are_refused(blobs, output, message) -> None:
+    with pytest.raises(DomainError, match=message):
+        Learner.from_encoder(Giving(output), PLAIN, seen=blobs(20))
+
+
+@pytest.mark.parametrize(
+    ("output", "settings"),
+    [
+        (lambda x: (x * 2, x), {"output": 1}),
+        (lambda x: {"other": x * 2, "last": x}, {"output": "last"}),
+        (lambda x: torch.stack([x - 1, x + 1], dim=1), {"pooling": "mean"}),
+        (lambda x: torch.stack([x, x - 1], dim=1), {"pooling": "max"}),
+        (lambda x: torch.stack([x, x - 1], dim=1), {"pooling": "first"}),
+        (lambda x: x[:, :, None, None].expand(-1, -1, 2, 2), {"pooling": "mean"}),
+        (lambda x: (x[:, None],), {"output": 0, "pooling": "mean"}),
+    ],
+)
+def test_pooling_that_is_named_makes_vectors(blobs, output, settings) -> None:
+    encoder, rows = Giving(output), blobs(20)
+    learner = Learner.from_encoder(Pooled(encoder, **settings), PLAIN, seen=rows)
+    with torch.no_grad():
+        torch.testing.assert_close(learner.embed(rows), encoder.linear(rows))
+
+
+def test_an_output_that_is_not_there_is_refused_with_those_that_are(blobs) -> None:
+    encoder = Pooled(Giving(lambda x: {"last": x}), output="first")
+    with pytest.raises(DomainError, match=r"has no output 'first': it has last"):
+        Learner.from_encoder(encoder, PLAIN, seen=blobs(20))
+    with pytest.raises(ValueError, match="pooling must be 'mean'"):
+        Pooled(network(), pooling="sum")
+
+
+def test_torchvisions_and_timms_weights_fit_resnet18(tmp_path) -> None:
+    source = ResNet18()
+    extras = {"fc.weight": torch.zeros(1000, 512), "fc.bias": torch.zeros(1000)}
+    for prefix in ("", "module.", "module.backbone."):
+        names = {prefix + name: value for name, value in {**source.state_dict(), **extras}.items()}
+        names["projector.0.weight"] = torch.zeros(3)
+        if not prefix:
+            del names["projector.0.weight"], names["bn1.num_batches_tracked"]
+        save_file(names, tmp_path / "weights.safetensors")
+        found = load_weights(ResNet18(), tmp_path / "weights.safetensors")
+        assert torch.equal(found.layer4[1].conv2.weight, source.layer4[1].conv2.weight)
+
+
+def test_weights_that_do_not_fit_are_named_with_the_nearest(tmp_path) -> None:
+    good = ResNet18().state_dict()
+    wrong = {name.replace("layer1.0", "layer1_0"): value for name, value in good.items()}
+    with pytest.raises(ValueError, match="10 missing") as error:
+        load_weights(ResNet18(), wrong)
+    assert "10 missing: layer1.0.conv1.weight (the file has layer1_0.conv1.w" in str(error.value)
+    assert "12 unknown: layer1_0.conv1.weight (the encoder has layer1.0.conv1" in str(error.value)
+    with pytest.raises(ValueError, match=r"\(64, 3, 7, 7\), the encoder's is \(64, 3, 3, 3\)"):
+        Learner.from_encoder("resnet18", Images(32), weights=good)
+    (tmp_path / "weights.pt").write_bytes(b"PK something else")
+    with pytest.raises(ValueError, match="is not a safetensors file"):
+        load_weights(ResNet18(), tmp_path / "weights.pt")
+    with pytest.raises(FileNotFoundError, match=r"give a \.safetensors file"):
+        load_weights(ResNet18(), tmp_path / "nothing.safetensors")
