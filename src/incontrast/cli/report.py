@@ -15,7 +15,7 @@ from incontrast.report.update import update_page
 from incontrast.report.verdict import cost_share
 from incontrast.text import counted, duration, probe_changes
 from incontrast.workspace import Workspace, WorkspaceError
-from incontrast.workspace.status import sentences
+from incontrast.workspace.status import sentence
 
 SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
 
@@ -74,7 +74,7 @@ def write_report(
             evaluation=evaluation,
             promoted=number != workspace.state().candidate,
             current=number == workspace.current,
-            journal=sentences(workspace.journal.tail(SHOWN)),
+            journal=[sentence(event) for event in workspace.journal.tail(SHOWN)],
             pictures=_pictures(workspace, sorted(shown)),
             folder=str(workspace.folder),
         )

@@ -123,11 +123,7 @@ def _check_place(file: Path, workspace: Workspace, source: Source) -> None:
 def _begin(
     workspace: Workspace, file: Path, shards: Shards, *, append: bool, overwrite: bool
 ) -> dict[str, Any] | None:
-    """Find out what is there, and what is to be done.
-
-    Returns:
-        The stamp of embeddings that are up to date; None if there is something to embed.
-    """
+    """The stamp of embeddings that are up to date; None if there is something to embed."""
     wanted, data = shards.about, shards.about["source"]
     if file.suffix:
         finish_export(file, shards.folder)
@@ -195,22 +191,16 @@ def _unfinished(folder: Path, overwrite: bool) -> dict[str, Any] | None:
 
 def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Refuse to mix embeddings of different encoders."""
-    if stamp["workspace"] != wanted["workspace"]:
-        raise WorkspaceError(
-            f"{file} holds embeddings of another workspace, which cannot be mixed: "
-            "choose another name, or overwrite it"
-        )
-    if stamp["version"] != wanted["version"]:
-        raise WorkspaceError(
-            f"{file} holds embeddings of version {stamp['version']}, these would be of version "
-            f"{wanted['version']}, and the two cannot be mixed: overwrite it, or choose another "
-            "name"
-        )
-    if stamp["encoder"] != wanted["encoder"]:
-        raise WorkspaceError(
-            f"{file} holds embeddings of another version {stamp['version']}, with other weights: "
-            "overwrite it, or choose another name"
-        )
+    differences = {
+        "workspace": "another workspace, which cannot be mixed",
+        "version": f"version {stamp['version']}, these would be of version {wanted['version']}, "
+        "and the two cannot be mixed",
+        "encoder": f"another version {stamp['version']}, with other weights",
+    }
+    for name, what in differences.items():
+        if stamp[name] != wanted[name]:
+            advice = "overwrite it, or choose another name"
+            raise WorkspaceError(f"{file} holds embeddings of {what}: {advice}")
 
 
 def _finish(file: Path, shards: Shards) -> Embedded:

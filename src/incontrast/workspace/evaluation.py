@@ -33,17 +33,11 @@ class Health(NamedTuple):
 
 
 class Movement(NamedTuple):
-    """What an update did to embeddings.
+    """What an update did to embeddings."""
 
-    Args:
-        cosine: Quartiles of the cosine between an item's two embeddings; 1 is unmoved.
-        overlap: Mean share of an item's 10 nearest neighbours that stayed.
-        examples: Some items with their nearest neighbours before and after, by ids.
-    """
-
-    cosine: tuple[float, float, float]
-    overlap: float
-    examples: list[dict[str, Any]]
+    cosine: tuple[float, float, float]  # quartiles, between an item's two embeddings; 1 is unmoved
+    overlap: float  # mean share of an item's 10 nearest neighbours that stayed
+    examples: list[dict[str, Any]]  # items with their neighbours before and after, by ids
 
 
 def evaluate(
@@ -110,14 +104,9 @@ def failed_checks(
 ) -> list[str]:
     """Reasons not to promote a candidate; none if it is fine.
 
-    Args:
-        loss_before: The evaluation loss of old items under the current version; None after a first
-            fit.
-        loss_after: The same under the candidate; None if it is not finite.
-        tolerance: How much larger the loss of old items may be, as a share.
-        before: The health of the current version; None after a first fit.
-        after: The health of the candidate, on the same items.
-        probe: The scores of a probe before and after; None after a first fit, or without one.
+    Losses are evaluation losses of old items: None before a first fit, or if not finite after it.
+    ``tolerance`` is the share by which they may rise; health is that of the same items. ``probe``
+    has the scores of a probe before and after; None after a first fit, or without one.
     """
     reasons = []
     fallen = [
@@ -133,11 +122,7 @@ def failed_checks(
         )
     if loss_before is not None and loss_after is None:
         reasons.append("the loss of old items is no longer a finite number")
-    elif (
-        loss_before is not None
-        and loss_after is not None
-        and loss_after > loss_before * (1.0 + tolerance)
-    ):
+    elif loss_before is not None and (loss_after or 0.0) > loss_before * (1.0 + tolerance):
         reasons.append(
             f"the loss of old items rose from {loss_before:.3f} to {loss_after:.3f}, by more "
             f"than the {tolerance:.0%} that is tolerated"
@@ -169,14 +154,7 @@ def health(embeddings: Tensor) -> Health:
 
 
 def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> Movement:
-    """Compare embeddings of the same items by two versions.
-
-    Args:
-        before: (n, d) by the version before.
-        after: (n, d) by the version after.
-        ids: (n,) the items.
-        new: How many of them, at the end, came with the update.
-    """
+    """Compare (n, d) embeddings of the same items by two versions; the last ``new`` are new."""
     cosine = (normalize(before) * normalize(after)).sum(dim=1)
     lower, median, upper = (cosine.quantile(part).item() for part in (0.25, 0.5, 0.75))
     count = min(NEAREST, len(ids) - 1)

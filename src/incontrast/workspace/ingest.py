@@ -20,12 +20,9 @@ ROWS = 1024  # items of a collection that are packed together
 
 
 class NewData:
-    """What was handed to ``fit`` or ``update``.
+    """What was handed to ``fit`` or ``update``: a ``Source``, or whatever the domain collects.
 
-    Args:
-        items: A ``Source``, or whatever the domain collects.
-        domain: The kind of data.
-        strict: Refuse files that cannot be read instead of leaving them out.
+    ``strict`` refuses files that cannot be read instead of leaving them out.
     """
 
     def __init__(self, items: Any, domain: Domain, *, strict: bool = False) -> None:
@@ -49,11 +46,7 @@ class NewData:
             self.fingerprint = digest.hexdigest()
 
     def packed(self) -> Iterator[list[bytes]]:
-        """The items as bytes, some at a time.
-
-        Raises:
-            WorkspaceError: Files were changed while they were read.
-        """
+        """The items as bytes, some at a time."""
         items = self._items
         if not isinstance(items, Source):
             for indices in torch.split(torch.arange(len(items)), ROWS):
@@ -77,13 +70,7 @@ class NewData:
 
 
 class KnownHashes:
-    """What a version has learned from, by the content hashes of items.
-
-    Args:
-        store: Where the items are.
-        extent: The memory of the version; None for no version.
-        ids: Of further items that count as known.
-    """
+    """What the memory of a version has seen, and items with further ids, by content hashes."""
 
     def __init__(self, store: Store, extent: Extent | None, ids: range = range(0)) -> None:
         self._sorted = np.sort(store.hashes(extent, ids))

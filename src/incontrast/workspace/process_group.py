@@ -17,11 +17,7 @@ Order = Literal["wait", "train", "evaluate", "done", "failed"]
 
 
 class ProcessGroup:
-    """What the first process orders, and the others receive.
-
-    Args:
-        engine: Of this process.
-    """
+    """What the first process orders, and the others receive."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

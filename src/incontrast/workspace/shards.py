@@ -40,13 +40,9 @@ class Shard(NamedTuple):
 
 
 class Shards:
-    """A folder of shards.
+    """A folder of shards, by the encoder of a learner, whose engine has the processes.
 
-    Args:
-        folder: Where they are.
-        about: What they are of (workspace, version, source); shards of anything else do not count.
-        learner: Whose encoder; its engine has the processes.
-        source: What is embedded.
+    ``about`` is what they are of (workspace, version, source): others do not count.
     """
 
     def __init__(
@@ -171,13 +167,10 @@ class Shards:
 
 
 def export(file: Path, shards: Shards, stamp: dict[str, Any], *, kept: int) -> None:
-    """Write shards to a file, after rows that are there, and delete them.
+    """Write shards to a file, after the rows that are ``kept`` of it, and delete them.
 
-    Args:
-        file: The file; the new one waits among the shards until it is whole.
-        shards: The new rows.
-        stamp: What the file will be of, with its ``rows`` and ``columns``.
-        kept: Rows of the file that stay, in front of the new ones.
+    The new file waits among the shards until it is whole. ``stamp`` says what it will be of, and
+    how many ``rows`` and ``columns`` it has.
     """
     folder = shards.folder
     write = _write_parquet if file.suffix == ".parquet" else _write_npy

@@ -49,14 +49,7 @@ NAMES = {"fit": "a fit", "update": "an update"}
 
 Notify = Callable[[str], None]
 Phase = Literal[
-    "idle",
-    "ingesting",
-    "ingested",
-    "trained",
-    "evaluated",
-    "switched",
-    "discarding",
-    "forgetting",
+    "idle", "ingesting", "ingested", "trained", "evaluated", "switched", "discarding", "forgetting"
 ]
 
 
@@ -115,16 +108,6 @@ class Layout:
         self.reports = folder / "reports"
         self.training_file = folder / "training.checkpoint"
 
-    @classmethod
-    def at(cls, folder: str | Path) -> Layout:
-        """The files of a workspace that is there."""
-        folder = Path(folder).absolute()
-        if not (folder / SETTINGS).is_file():
-            if (folder / "versions").is_dir() and not (folder / CREATING).exists():
-                raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
-            raise WorkspaceError(f"{folder} is not a workspace: incontrast init creates one")
-        return Layout(folder, read_json(folder / SETTINGS))
-
     @property
     def id(self) -> str:
         """Given to nothing else in the world."""
@@ -146,11 +129,7 @@ class Layout:
             os.close(handle)
 
     def state(self) -> State:
-        """What is under way, and which version serves.
-
-        Raises:
-            Damaged: The file cannot be read, or the version it names is not there.
-        """
+        """What is under way, and which version serves, if that is there."""
         try:
             state = State(**read_json(self.state_file))
         except TypeError as error:
@@ -192,10 +171,7 @@ class Layout:
 class StateMachine:
     """Moves a workspace from state to state, while its lock is held.
 
-    Args:
-        layout: The workspace.
-        store: Its items, open for writing.
-        notify: Called with a sentence about what was done.
+    ``store`` is open for writing; ``notify`` is called with a sentence about what was done.
     """
 
     def __init__(self, layout: Layout, store: Store, notify: Notify | None = None) -> None:
@@ -223,8 +199,7 @@ class StateMachine:
     def recover(self) -> dict[str, Any] | None:
         """Read the state, and do what a restart does first.
 
-        Returns:
-            The operation that had switched to another version, and is finished now.
+        Returns the operation that had switched to another version, and is finished now.
         """
         self.versions.sweep()
         sweep(self.layout.folder)
@@ -274,10 +249,8 @@ class StateMachine:
     def ingested(self, incoming: dict[str, Any], seconds: float) -> None:
         """All new items are in the store.
 
-        Args:
-            incoming: The ``name``, ``fingerprint``, number of ``items`` and of those that were
-                ``known`` already, and reasons for ``skipped`` files.
-            seconds: How long it took.
+        ``incoming`` has a ``name``, a ``fingerprint``, the number of ``items`` and of those that
+        were ``known`` already, and reasons for ``skipped`` files.
         """
         operation = self.state.operation
         before = operation["data"]
@@ -420,12 +393,7 @@ class StateMachine:
         return parent
 
     def forget(self, ids: list[int], items: int) -> None:
-        """Delete items for good.
-
-        Args:
-            ids: Theirs.
-            items: How many of them are stored.
-        """
+        """Delete items for good, so many of which are stored."""
         event = self.layout.journal.event("forgetting", ids=ids)
         operation = {"ids": ids, "items": items, "joined": self._refused()}
         self.move("forgetting", event, operation=operation)

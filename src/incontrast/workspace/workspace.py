@@ -16,8 +16,8 @@ from incontrast._version import __version__
 from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
 from incontrast.text import counted
-from incontrast.workspace.errors import Unfinished, WorkspaceError
-from incontrast.workspace.files import locked, sweep, write_json
+from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
+from incontrast.workspace.files import locked, read_json, sweep, write_json
 from incontrast.workspace.stamps import outputs, problems
 from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify, StateMachine
 
@@ -129,8 +129,12 @@ class Workspace(Layout):
                 is one of your own; device and fabric. With a fabric, every process opens the
                 workspace and makes the same calls; the first one writes.
         """
-        found = Layout.at(folder)
-        return cls(found.folder, found.settings, **own)
+        folder = Path(folder).absolute()
+        if not (folder / SETTINGS).is_file():
+            if (folder / "versions").is_dir() and not (folder / CREATING).exists():
+                raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
+            raise WorkspaceError(f"{folder} is not a workspace: incontrast init creates one")
+        return cls(folder, read_json(folder / SETTINGS), **own)
 
     @cached_property
     def process_group(self) -> ProcessGroup:
