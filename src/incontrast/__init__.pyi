@@ -5,6 +5,8 @@ from .domains.check import DomainError, check_domain
 from .domains.graphs import Graphs
 from .domains.images import Images
 from .domains.images.views import ImageViews
+from .domains.text import Text
+from .domains.text.views import TextViews
 from .domains.vectors import Vectors
 from .evaluate.probes import Probe
 from .learner import Learner
@@ -98,6 +100,8 @@ __all__ = [
     "StrategyError",
     "Task",
     "TensorCollection",
+    "Text",
+    "TextViews",
     "TrainingDiverged",
     "Vectors",
     "ViewBatch",

@@ -11,6 +11,8 @@ from incontrast.domains.base import Domain
 from incontrast.domains.graphs import Graphs
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
+from incontrast.domains.text import Text
+from incontrast.domains.text.views import TextViews
 from incontrast.domains.vectors import Vectors
 from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Queue, Reservoir
@@ -20,7 +22,7 @@ from incontrast.training.optimizers import Adam, Optimizer, Prodigy
 KNOWN: dict[str, type[Any]] = {
     known.__name__: known
     for known in (
-        *(Vectors, Images, ImageViews, Graphs),
+        *(Vectors, Images, ImageViews, Graphs, Text, TextViews),
         *(KeepAll, Reservoir, Queue),
         *(Fixed, Cosine, Learned, DDPG),
         *(Adam, Optimizer, Prodigy),

@@ -94,6 +94,11 @@ class ArgumentDomain(Domain):
         """A batch as views of a user's own take it."""
         return batch
 
+    def sides(self, batch: Any) -> tuple[Any, Any]:
+        """What the first and what the second of such views is made of."""
+        prepared = self.before_views(batch)
+        return prepared, prepared
+
     def after_views(self, view: Any) -> Any:
         """What such a view becomes for the encoder."""
         return view
@@ -119,16 +124,17 @@ class ArgumentDomain(Domain):
         return isinstance(self._given("views"), nn.Module)
 
     def _given_views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
-        given, batch = self._given("views"), self.before_views(batch)
+        given = self._given("views")
 
-        def view() -> Any:
+        def view(side: Any) -> Any:
             if not isinstance(given, nn.Module):
-                return self.after_views(given(batch, generator))
+                return self.after_views(given(side, generator))
             seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-            with seeded(seed, device=batch.device):
-                return self.after_views(given(batch))
+            with seeded(seed, device=side.device):
+                return self.after_views(given(side))
 
-        return view(), view()
+        first, second = self.sides(batch)
+        return view(first), view(second)
 
     def _given(self, name: str) -> Any:
         value = getattr(self, name)

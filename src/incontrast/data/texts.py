@@ -1,0 +1,178 @@
+"""Texts in files: .txt with one per line, a folder with one per .txt, .jsonl, .csv, .tsv, .parquet.
+
+What is no text (invalid UTF-8, an empty field) is left out, and said.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incontrast.data.tables import first_line, is_number, open_parquet
+from incontrast.domains.images.files import Skipped, printable
+from incontrast.domains.text.collection import TextCollection
+from incontrast.domains.text.reading import USUAL, packed
+
+LONGEST_FIELD = 2**30  # bytes of a text in a table
+LOOKED_AT = 2**20  # characters of a file that tell what it holds
+
+
+class TextFile(NamedTuple):
+    """What a file or a folder holds."""
+
+    items: TextCollection
+    skipped: tuple[Skipped, ...]
+    ids: Sequence[str] | None
+    labels: NDArray[Any] | None
+
+
+class Record(NamedTuple):
+    """A text that is not checked yet, and what stands beside it."""
+
+    where: str
+    text: Any
+    id: str | None = None
+    label: Any = None
+
+
+def text_lines(path: Path) -> TextFile:
+    """A text in each line; lines without any are passed over."""
+    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
+    return _collected(
+        path,
+        (
+            Record(f"{path}, line {number}", line)
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+        ),
+    )
+
+
+def text_folder(path: Path, files: Sequence[Path]) -> TextFile:
+    """A text in each file."""
+    return _collected(
+        path,
+        (
+            Record(
+                printable(str(file)),
+                file.read_bytes().removeprefix(b"\xef\xbb\xbf"),
+                printable(str(file.relative_to(path))),
+            )
+            for file in files
+        ),
+    )
+
+
+def text_records(
+    path: Path, columns: Sequence[str] | None, *, id: str | None, label: str | None
+) -> TextFile:
+    """A text or a pair of texts in each record, in one or two of its fields."""
+
+    def records() -> Iterator[Record]:
+        for where, row in _rows(path):
+            if not isinstance(row, dict):
+                yield Record(where, row)
+                continue
+            for name in (id, label):
+                if name is not None and name not in row:
+                    raise ValueError(f"{where} has no field {name!r}: it has {sorted(row)}")
+            chosen = columns or ([USUAL] if USUAL in row else None)
+            fields = {k: v for k, v in row.items() if chosen or k not in (id, label)}
+            beside = (None if id is None else str(row[id]), None if label is None else row[label])
+            text = fields if chosen is None else [row.get(name) for name in chosen]
+            yield Record(where, text, *beside)
+
+    if columns is not None and not 1 <= len(columns) <= 2:
+        raise ValueError(f"a text is in one column, a pair in two, got {len(columns)}: {columns}")
+    return _collected(path, records())
+
+
+def holds_texts(
+    path: Path, columns: Sequence[str] | None, *, id: str | None, label: str | None
+) -> bool:
+    """Whether a table or a .jsonl file is about texts: by its first row, in the fields chosen."""
+    if path.suffix.lower() == ".jsonl":
+        with path.open(encoding="utf-8", errors="replace") as file:
+            line = next((line for line in iter(lambda: file.readline(LOOKED_AT), "") if line), "")
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            return '"edges"' not in line and line.lstrip().startswith('{"')
+        values = row.values() if isinstance(row, dict) and "edges" not in row else row
+        return isinstance(row, str) or any(isinstance(value, str) for value in values or ())
+    if path.suffix.lower() == ".parquet":
+        with open_parquet(path) as file:
+            texts = {f.name for f in file.schema_arrow if str(f.type) in ("string", "large_string")}
+            names = file.schema_arrow.names
+    elif path.suffix.lower() in (".csv", ".tsv"):
+        names, delimiter = first_line(path)
+        _, first = next(_table(path, delimiter), ("", {}))
+        texts = {name for name, value in first.items() if value and not is_number(value)}
+        if any(map(is_number, names)):
+            return False
+    else:
+        return False
+    others = [name for name in names if name and name not in (id, label)]
+    chosen = columns or ([USUAL] if USUAL in names else others)
+    return len(chosen) <= (2 if columns else 1) and bool(chosen) and set(chosen) <= texts
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    if path.suffix.lower() == ".jsonl":
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            where = f"{path}, line {number}"
+            if line.strip():
+                try:
+                    yield where, json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"{where} is not JSON: {error}") from error
+    elif path.suffix.lower() == ".parquet":
+        with open_parquet(path) as file:
+            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
+            for number, row in enumerate(rows):
+                yield f"{path}, row {number}", row
+    else:
+        yield from _table(path, first_line(path)[1])
+
+
+def _table(path: Path, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        # Bytes that are not UTF-8 become what no text may have, so that only their row is lost.
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            rows = csv.reader((line.replace("\0", "") for line in file), delimiter=delimiter)
+            names = [name.strip() for name in next(rows)]
+            for row in rows:
+                if row:
+                    yield f"{path}, line {rows.line_num}", dict(zip(names, row, strict=False))
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _collected(path: Path, records: Iterator[Record]) -> TextFile:
+    contents, ids, labels, skipped = [], [], [], []
+    for record in records:
+        try:
+            contents.append(packed(record.text, record.where))
+        except ValueError as error:
+            skipped.append(Skipped(record.where, str(error)))
+            continue
+        ids.append(record.id)
+        labels.append(record.label)
+    if not contents:
+        reason = f"; the first: {skipped[0].reason}" if skipped else ""
+        raise ValueError(f"{path} holds no text{reason}")
+    return TextFile(
+        TextCollection(contents),
+        tuple(skipped),
+        [name for name in ids if name is not None] or None,
+        np.array(labels) if labels[0] is not None else None,
+    )

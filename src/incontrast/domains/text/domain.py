@@ -1,0 +1,159 @@
+"""The domain of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Generator, Tensor, nn
+
+from incontrast.domains.arguments import ArgumentDomain, check_whole
+from incontrast.domains.base import Domain, Part
+from incontrast.domains.text import tokeniser as tokenisers
+from incontrast.domains.text.collection import BETWEEN, TextCollection, Texts, TokenBatch
+from incontrast.domains.text.encoders import NGrams, Transformer
+from incontrast.domains.text.reading import checked_contents, read_texts
+from incontrast.domains.text.tokeniser import Tokeniser
+from incontrast.domains.text.views import TextViews
+
+Network = Literal["transformer", "ngrams"]
+
+HEAD = 32  # features of a head of the transformer
+BUCKETS = 2**14  # embeddings of the n-grams
+LEARNED_FROM = 2**26  # bytes of the first data that a tokeniser is trained on, evenly spaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(ArgumentDomain):
+    """Texts, or pairs of texts that belong together: a question and its answer, a title and a body.
+
+    Items are kept as they are given; what the tokeniser makes of them is all that is seen of them.
+    The two views of a pair are views of its two texts. Embedded, a pair is one text after the other.
+
+    Args:
+        encoder: ``"transformer"``, a small one that is trained from scratch on a CPU;
+            ``"ngrams"``, tokens and pairs of tokens by hash, for a minute's work; a module of your
+            own, or a function that makes one: a ``TokenBatch`` of n texts in, (n, d) out.
+        views: What a random view is: ``TextViews``, or whatever makes one view of a ``TokenBatch``:
+            a function of the batch and a ``torch.Generator``, or a ``torch.nn.Module``.
+        width: Dimensions of an embedding.
+        layers: Layers of the transformer.
+        length: Tokens of a text that are read; the rest of a longer one is stored, and not seen.
+        vocabulary: Tokens at most of a tokeniser that is trained on the first data.
+        lowercase: Whether that tokeniser makes letters small.
+        tokenizer: A ``tokenizer.json``, or a folder that has one; None trains one on the first
+            data. No update changes it.
+
+    >>> texts = Text().collect(["Where is my card?", "My card has not come.", "Hello!"] * 10)
+    >>> domain = Text().fit_statistics(texts)
+    >>> first, second = domain.views(texts.take(torch.arange(4)), Generator().manual_seed(0))
+    >>> domain.encoder()(domain.join([first, second])).shape
+    torch.Size([8, 128])
+    """
+
+    encoder: Any = field(default_factory=lambda: "transformer")
+    views: Any = field(default_factory=TextViews)
+    width: int = 128
+    layers: int = 2
+    length: int = 64
+    vocabulary: int = 8192
+    lowercase: bool = True
+    tokenizer: Any = None
+
+    networks: ClassVar[tuple[str, ...]] = get_args(Network)
+    recipes: ClassVar[tuple[type, ...]] = (TextViews,)
+    views_on_cpu: ClassVar[bool] = True  # their lengths depend on what is drawn
+
+    def __post_init__(self) -> None:
+        check_whole(1, layers=self.layers, length=self.length)
+        check_whole(512, vocabulary=self.vocabulary)
+        check_whole(HEAD, width=self.width)
+        if self.width % HEAD:
+            raise ValueError(f"width must be a multiple of {HEAD}, got {self.width}")
+        if self.tokenizer is not None:
+            object.__setattr__(self, "tokenizer", tokenisers.given(self.tokenizer))
+        super().__post_init__()
+
+    @property
+    def tokeniser(self) -> Tokeniser:
+        """The tokeniser in use."""
+        if self.tokenizer is None:
+            raise RuntimeError(
+                "there is no tokeniser yet: fit_statistics() the domain to data first"
+            )
+        return tokenisers.load(self.tokenizer)
+
+    def collect(self, items: Any) -> TextCollection:
+        """Take a list of strings, of UTF-8 bytes or of pairs of them, a torch Dataset of strings or
+        of tuples that begin with one, records with a field ``text`` (a Hugging Face data set, say),
+        or a ``TextCollection``."""
+        return read_texts(items)
+
+    def fit_statistics(self, collection: Any) -> Text:
+        contents = collection.contents
+        if len(contents) > 1 and all(content == contents[0] for content in contents):
+            raise ValueError(
+                f"all {len(contents)} texts are the same, so there is nothing to learn: "
+                "give texts that differ"
+            )
+        if self.tokenizer is not None:
+            return self
+        every = -(-collection.nbytes // LEARNED_FROM)
+        texts = (
+            part[:LEARNED_FROM].decode("utf-8", "ignore")
+            for content in contents[::every]
+            for part in content.split(BETWEEN, 1)
+        )
+        trained = tokenisers.train(texts, self.vocabulary, lowercase=self.lowercase)
+        return replace(self, tokenizer=trained)
+
+    def prepare(self, batch: Texts) -> TokenBatch:
+        """The tokens of each text; a pair is one text after the other."""
+        contents = [content.replace(BETWEEN, b"\n") for content in batch.contents]
+        tokens = self.tokeniser.batch(contents, self.length)
+        return self.tokeniser.framed(tokens).to(batch.device)
+
+    def sides(self, batch: Texts) -> tuple[TokenBatch, TokenBatch]:
+        pairs = [content.partition(BETWEEN) for content in batch.contents]
+        seconds = [second or first for first, _, second in pairs]
+        tokens = self.tokeniser.batch([*(first for first, _, _ in pairs), *seconds], self.length)
+        return tokens[: len(batch)], tokens[len(batch) :]
+
+    def after_views(self, view: TokenBatch) -> TokenBatch:
+        return self.tokeniser.framed(view)
+
+    def own_views(
+        self, batch: Texts, generator: Generator, part: Part | None = None
+    ) -> tuple[TokenBatch, TokenBatch]:
+        sides = TokenBatch.join(self.sides(batch))
+        both = self.after_views(self.views.given(sides, self.tokeniser, generator))
+        return both[: len(batch)], both[len(batch) :]
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[TokenBatch, TokenBatch]:
+        # Draws depend on the longest text of the whole batch.
+        return Domain.views_of_part(self, part, generator)
+
+    def join(self, batches: Sequence[Any]) -> Any:
+        if isinstance(batches[0], Texts):
+            contents = [content for batch in batches for content in batch.contents]
+            return Texts(contents, batches[0].device)
+        return TokenBatch.join(batches)
+
+    def own_encoder(self) -> nn.Module:
+        views = self.views.given
+        dropout = views.dropout if isinstance(views, TextViews) else 0.0
+        if self.encoder.given == "ngrams":
+            return NGrams(BUCKETS, self.width, dropout)
+        before, after = self.tokeniser.frame
+        length = self.length + len(before) + len(after)
+        return Transformer(
+            self.tokeniser.size, length, self.width, self.layers, self.width // HEAD, dropout
+        )
+
+    def pack(self, collection: TextCollection, indices: Tensor) -> list[bytes]:
+        return collection.take(indices).contents
+
+    def unpack(self, blobs: Sequence[bytes]) -> TextCollection:
+        return checked_contents(blobs, lambda number: f"packed text {number}, which is damaged,")

@@ -1,0 +1,178 @@
+"""Texts to tokens: byte-level BPE, trained on the first data, or a tokeniser that is given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from incontrast.domains.text.collection import TokenBatch
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+PAD, MASK = "<pad>", "<mask>"
+TOKEN_BYTES = 16  # of a token at most
+FEWEST = 5  # times that a piece must occur: rare words, of which some may be secret, stay bytes
+REMEMBERED = 2**16  # texts whose tokens are kept, so that an epoch need not tokenise again
+
+
+class TokeniserJSON(str):
+    """A tokeniser as the content of its ``tokenizer.json``, shown by its size and hash only."""
+
+    def __repr__(self) -> str:
+        digest = hashlib.blake2b(self.encode(), digest_size=6).hexdigest()
+        return f"<tokeniser {digest} of {load(self).size:,} tokens>"
+
+
+def given(tokenizer: str | Path) -> TokeniserJSON:
+    """A tokeniser from its ``tokenizer.json``, from a folder that has one, or from the content."""
+    text = str(tokenizer)
+    if not text.lstrip().startswith("{"):
+        path = Path(tokenizer)
+        file = path / "tokenizer.json" if path.is_dir() else path
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"there is no tokeniser in {path} ({error}): give a tokenizer.json, or the folder "
+                "of a model that has one"
+            ) from error
+    content = TokeniserJSON(text)
+    load(content)
+    return content
+
+
+def train(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> TokeniserJSON:
+    """Byte-level BPE of these texts: the same texts give the same tokeniser.
+
+    Args:
+        texts: The first data.
+        vocabulary: Tokens at most; few texts have fewer.
+        lowercase: Whether letters are made small; Unicode is brought to NFKC in any case.
+    """
+    library = _library()
+    normalizers, pre_tokenizers = library.normalizers, library.pre_tokenizers
+    tokenizer = library.Tokenizer(library.models.BPE())
+    lower = [normalizers.Lowercase()] if lowercase else []
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), *lower])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        min_frequency=FEWEST,
+        special_tokens=[PAD, MASK],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        max_token_length=TOKEN_BYTES,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return TokeniserJSON(tokenizer.to_str())
+
+
+class Tokeniser:
+    """A tokeniser in use.
+
+    Args:
+        tokenizer: Of the library ``tokenizers``.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self.size = 1 + max(tokenizer.get_vocab().values())
+        """Tokens of the vocabulary: one more than the largest id."""
+        self.mask = next(
+            (i for name in (MASK, "[MASK]") if (i := tokenizer.token_to_id(name)) is not None), None
+        )
+        """Stands for a word that is cut off; None if there is no such token."""
+        pieces = [tokenizer.id_to_token(number) or "" for number in range(self.size)]
+        self.pieces = pieces
+        joined = any(piece.startswith("##") for piece in pieces)  # WordPiece marks what continues
+        self.begins = torch.tensor(
+            [not p.startswith("##") if joined else p.startswith(("Ġ", "▁")) for p in pieces]
+        )
+        """(V,) whether a token begins a word."""
+        special = tokenizer.encode("a").special_tokens_mask
+        ids = tokenizer.encode("a").ids
+        first = special.index(0) if 0 in special else 0
+        last = len(special) - special[::-1].index(0) if 0 in special else len(ids)
+        self.frame = (ids[:first], ids[last:])
+        """Tokens that are put before and after every text, such as BERT's [CLS] and [SEP]."""
+        self._ids = lru_cache(REMEMBERED)(self._encode)
+
+    def _encode(self, content: bytes) -> NDArray[np.int64]:
+        text = content.decode("utf-8", "ignore")  # the end may be within a character
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        # What nothing is left of, such as a lone accent that a normaliser strips, is one token.
+        return np.array(ids or [self.mask or 0], dtype=np.int64)
+
+    def ids(self, content: bytes, length: int) -> NDArray[np.int64]:
+        """The first tokens of a text, at most so many; what comes after them is not looked at."""
+        return self._ids(content[: TOKEN_BYTES * length])[:length]
+
+    def batch(self, contents: Sequence[bytes], length: int) -> TokenBatch:
+        """These texts, at most so many tokens of each, without those that frame a text."""
+        rows = [self.ids(content, length) for content in contents]
+        lengths = torch.tensor([len(row) for row in rows])
+        width = int(lengths.max()) if rows else 1
+        ids = torch.zeros(len(rows), width, dtype=torch.int64)
+        if rows:
+            there = torch.arange(width) < lengths[:, None]
+            ids[there] = torch.from_numpy(np.concatenate(rows))
+        return TokenBatch(ids, lengths)
+
+    def framed(self, batch: TokenBatch) -> TokenBatch:
+        """With the tokens that are put before and after every text."""
+        before, after = self.frame
+        if not before and not after:
+            return batch
+        lengths = batch.lengths + len(before) + len(after)
+        ids = batch.ids.new_zeros(len(batch), batch.ids.shape[1] + len(before) + len(after))
+        ids[:, : len(before)] = torch.tensor(before)
+        ids[:, len(before) : len(before) + batch.ids.shape[1]] = batch.ids
+        if after:
+            places = (batch.lengths + len(before))[:, None] + torch.arange(len(after))
+            ids.scatter_(1, places, torch.tensor(after).expand(len(batch), -1))
+        return TokenBatch(ids, lengths, batch.seeds)
+
+    def words(self, batch: TokenBatch) -> Tensor:
+        """(n, L) the number of the word that each token is part of, from 0."""
+        begins = self.begins[batch.ids]
+        begins[:, 0] = False
+        return begins.cumsum(1)
+
+
+@lru_cache(maxsize=8)
+def load(content: str) -> Tokeniser:
+    """The tokeniser of a ``tokenizer.json``."""
+    library = _library()
+    try:
+        return Tokeniser(library.Tokenizer.from_str(str(content)))
+    except Exception as error:  # the library raises Exception itself
+        kind = json.loads(content).get("model", {}) if _is_json(content) else None
+        hint = "" if kind else ": it has no model"
+        raise ValueError(f"the tokeniser cannot be read ({error}){hint}") from error
+
+
+def _is_json(content: str) -> bool:
+    try:
+        return isinstance(json.loads(content), dict)
+    except ValueError:
+        return False
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ImportError('texts need tokenizers: pip install "incontrast[text]"') from error
+    return tokenizers
