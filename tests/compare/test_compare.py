@@ -272,4 +272,4 @@ def test_what_a_user_may_not_have_meant_is_told(tmp_path, monkeypatch, blobs) ->
     assert "Column 'Label'" in said
     shown = CliRunner().invoke(app, [*command, "--encoder", "small"])
     assert shown.exit_code == 3
-    assert "size, channels and encoder are for images" in " ".join(shown.output.split())
+    assert "size and channels are for images" in " ".join(shown.output.split())

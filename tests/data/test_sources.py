@@ -94,13 +94,13 @@ def test_links_that_go_round_in_circles(photos: Path) -> None:
 
 
 def test_a_folder_without_anything_to_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds neither images nor TU graphs \(empty\)"):
+    with pytest.raises(ValueError, match=r"nor \.txt files \(empty\)"):
         read_source(tmp_path)
-    (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(ValueError, match=r"it has notes\.txt\): give a folder of images"):
+    (tmp_path / "notes.md").write_text("hello")
+    with pytest.raises(ValueError, match=r"it has notes\.md\): give a folder of images"):
         read_source(tmp_path)
-    with pytest.raises(ValueError, match=r"notes\.txt has an unsupported format"):
-        read_source(tmp_path / "notes.txt")
+    with pytest.raises(ValueError, match=r"notes\.md has an unsupported format"):
+        read_source(tmp_path / "notes.md")
     with pytest.raises(ValueError, match="does not exist: give a folder"):
         read_source(tmp_path / "missing")
     (tmp_path / "a.png").write_bytes(b"no picture")

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 
 import incontrast as ic
 from incontrast.domains.base import Part
+from incontrast.domains.text.collection import TokenBatch
 from incontrast.training.fabric import share_of
 
 COUNT = 11
@@ -43,6 +44,13 @@ def graphs(**settings: Any) -> tuple[ic.Domain, Any, Any]:
     return domain.fit_statistics(old), old, new
 
 
+def texts() -> tuple[ic.Domain, Any, Any]:
+    lines = [f"{name} {'and so on ' * (number % 5)}" for number, name in enumerate("abcdefghijk")]
+    domain = ic.Text()
+    old, new = domain.collect(lines), domain.collect(lines[::-1])
+    return domain.fit_statistics(old), old, new
+
+
 @dataclass(frozen=True)
 class Plain(ic.Domain):
     """A domain that only has what it must have."""
@@ -64,14 +72,23 @@ def plain() -> tuple[ic.Domain, Any, Any]:
 
 
 def columns(view: Any) -> list[Tensor]:
+    if isinstance(view, TokenBatch):
+        return [view.ids, view.lengths, view.seeds]
     return [view] if isinstance(view, Tensor) else [view.x, view.edge_index, view.graph, view.ptr]
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 16])
 @pytest.mark.parametrize(
     "make",
-    [vectors, images, graphs, lambda: graphs(per="batch"), plain],
-    ids=["vectors", "images", "graphs", "graphs, one change per batch", "a domain of one's own"],
+    [vectors, images, graphs, lambda: graphs(per="batch"), texts, plain],
+    ids=[
+        "vectors",
+        "images",
+        "graphs",
+        "graphs, one change per batch",
+        "texts",
+        "a domain of one's own",
+    ],
 )
 def test_views_of_parts_are_views_of_the_whole(
     make: Callable[[], tuple[ic.Domain, Any, Any]], processes: int

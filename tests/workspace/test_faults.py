@@ -408,7 +408,7 @@ def test_bad_data_end_with_a_sentence(space: Workspace, tmp_path: Path, later: P
     shutil.copyfile(later, tmp_path / "photos" / "not really.png")
     np.save(tmp_path / "wide.npy", np.zeros((4, 9)))
     for data, message in (
-        ("empty", "holds neither images nor TU graphs"),
+        ("empty", "holds neither images, TU graphs nor"),
         ("photos", "holds images, but vectors are expected here"),
         ("wide.npy", "has 9 columns of numbers, but 8 are expected"),
         ("missing", "does not exist"),

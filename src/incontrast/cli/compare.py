@@ -51,9 +51,10 @@ def compare(
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
     first, later = (read_source(data, **columns) for data in (old, new))
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
-    if first.kind != "images" and any((size, channels, encoder)):
+    if first.kind != "images" and (size or channels or (encoder and first.kind != "texts")):
         raise ValueError(
-            f"{first.path} holds {first.kind}: size, channels and encoder are for images"
+            f"{first.path} holds {first.kind}: size and channels are for images, encoder for "
+            "images and texts"
         )
     domain = _domain(first, size, channels, encoder)
     later.check(domain)

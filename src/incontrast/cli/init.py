@@ -13,6 +13,7 @@ from incontrast.cli.options import EncoderName, PolicyName, StrategyName
 from incontrast.data import read_source
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
+from incontrast.domains.text import Text
 from incontrast.learner import Learner
 from incontrast.memory import KeepAll, Policy, Queue, Reservoir
 from incontrast.strategies import Retrain, Strategy
@@ -67,6 +68,8 @@ def init(
             f"encoder {domain.encoder.given}"
         )
         domain = replace(domain, views=ImageViews(flip=flip, scale=(crop, 1.0)))
+    elif isinstance(domain, Text):
+        about = f"encoder {domain.encoder.given}, embeddings of {domain.width} numbers"
     learner = Learner(
         domain,
         strategy=strategy_named(strategy, epochs),

@@ -11,7 +11,7 @@ StrategyName = Literal[
     "icl", "warm-start", "fine-tune", "replay", "distill", "retrain", "no-update"
 ]
 PolicyName = Literal["all", "reservoir", "queue"]
-EncoderName = Literal["small", "resnet18", "resnet18-standard"]
+EncoderName = Literal["small", "resnet18", "resnet18-standard", "transformer", "ngrams"]
 
 Folder = Annotated[
     Path,
@@ -21,7 +21,8 @@ Data = Annotated[
     Path | None,
     Argument(
         help="A folder of images; vectors as .npy, .npz, .csv or .parquet; graphs as a TU folder "
-        "or .jsonl. Left out, what was interrupted resumes.",
+        "or .jsonl; texts as .txt, .jsonl, .csv or .parquet. Left out, what was interrupted "
+        "resumes.",
         show_default=False,
     ),
 ]
@@ -33,7 +34,10 @@ Channels = Annotated[
 ]
 Encoder = Annotated[
     EncoderName | None,
-    Option(help="Images: the encoder.", show_default="small up to 32 pixels, else resnet18"),
+    Option(
+        help="Images: small, resnet18 or resnet18-standard. Texts: transformer or ngrams.",
+        show_default="small up to 32 pixels, else resnet18; transformer",
+    ),
 ]
 Strict = Annotated[
     bool, Option("--strict", help="Refuse files that cannot be read, instead of skipping them.")
@@ -45,7 +49,7 @@ def table(
         str | None,
         Option(
             callback=lambda names: names and [name.strip() for name in names.split(",")],
-            help="Tables: the columns to learn from, with commas.",
+            help="Tables and .jsonl: the columns to learn from, with commas.",
             show_default="all others",
         ),
     ] = None,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from incontrast.data.graphs import json_graphs, tu
 from incontrast.data.labelled import Labelled
 from incontrast.data.tables import TABLES, StoredRows, read_table
+from incontrast.data.texts import TextFile, holds_texts, text_folder, text_lines, text_records
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.graphs.domain import Graphs
 from incontrast.domains.images.collection import ImageCollection
@@ -29,11 +30,13 @@ from incontrast.domains.images.files import (
     readable_images,
     typical_image,
 )
+from incontrast.domains.text.domain import Network as TextNetwork
+from incontrast.domains.text.domain import Text
 from incontrast.domains.vectors import Vectors
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["images", "vectors", "graphs"]
+Kind = Literal["images", "vectors", "graphs", "texts"]
 
 CHUNK_BYTES = 8 * 2**20  # of pixels that are decoded at a time
 CHUNK = 4096  # items of other kinds that are taken at a time
@@ -59,8 +62,8 @@ class Source:
     Args:
         path: As it was given, absolute.
         kind: What the items are.
-        items: What ``Domain.collect`` takes: paths of images, rows of numbers, graphs.
-        skipped: Files that cannot be read as images, and why; they are not among the items.
+        items: What ``Domain.collect`` takes: paths of images, rows of numbers, graphs, texts.
+        skipped: Images or texts that cannot be read, and why; they are not among the items.
         ids: A name for each item, if a table has them; else images have paths, others numbers.
         labels: A label for each item, if a table has them.
         suspicious: Columns that are features though their names say that they are none.
@@ -99,19 +102,22 @@ class Source:
         *,
         size: int | None = None,
         channels: int | None = None,
-        encoder: Network | None = None,
+        encoder: Network | TextNetwork | None = None,
     ) -> Domain:
-        """The domain that fits these items; the arguments are for images only.
+        """The domain that fits these items; size and channels are for images.
 
         Args:
             size: Side in pixels; that of a typical image of the source by default, 224 at most.
             channels: 1 or 3; 1 by default if the images looked at are all grey.
-            encoder: ``"small"`` by default up to 32 pixels, else ``"resnet18"``.
+            encoder: Of images ``"small"`` by default up to 32 pixels, else ``"resnet18"``; of texts
+                ``"transformer"``.
         """
         if self.kind == "graphs":
             return Graphs()
         if self.kind == "vectors":
             return Vectors(self.items.shape[1])
+        if self.kind == "texts":
+            return Text(encoder=encoder or "transformer")
         if size is None or channels is None:
             looked = typical_image(self.items)
             size = size or looked.size
@@ -134,10 +140,12 @@ class Source:
     ) -> Iterator[Chunk]:
         """All items in order, a few megabytes at a time; images are decoded.
 
-        An image that cannot be read is left out, or refused if ``strict``. ``start`` passes over as
-        many items as some of the chunks held together.
+        An image or a text that cannot be read is left out, or refused if ``strict``. ``start``
+        passes over as many items as some of the chunks held together.
         """
         self.check(domain)
+        if strict and self.skipped:
+            raise ValueError(self.skipped[0].reason)
         rows = rows_at_once(domain)
         stop = len(self) if stop is None else min(stop, len(self))
         for begin in range(start, stop, rows):
@@ -174,7 +182,7 @@ class Source:
         if self.kind == "images":
             return sorted([*self.items, *(skip.file for skip in self.skipped)])
         if self.path.is_dir():
-            return sorted(str(file) for file in self.path.rglob("*.txt"))
+            return list(map(str, _text_files(self.path)))
         return [str(self.path)]
 
 
@@ -191,14 +199,17 @@ def read_source(
 
     A folder with images in it or below it, or one image; a ``.npy``, ``.npz``, ``.csv``, ``.tsv``
     or ``.parquet`` file of vectors; a folder of graphs in TU's text files, or a ``.jsonl`` file
-    with a graph in each line, ``{"edges": [[0, 1], …], "x": [[…], …]}``.
+    with a graph in each line, ``{"edges": [[0, 1], …], "x": [[…], …]}``; texts as a ``.txt`` file
+    with one in each line, a folder with one in each ``.txt`` file, or fields of a ``.jsonl``,
+    ``.csv``, ``.tsv`` or ``.parquet`` file.
 
     Args:
         path: Where the items are.
         check: Decode every image once, and leave out those that cannot be read. Without it they
             are found out when they are used; ``Source.chunks`` leaves them out then.
         strict: Refuse an image that cannot be read.
-        columns: The columns of a table that are features; all but label and id by default.
+        columns: The columns of a table that are features; all but label and id by default. Of
+            texts, the field that has them, or the two fields of a pair; ``text`` by default.
         id: The column of a table that has a name for each item.
         label: The column of a table that has a label for each item, which nothing learns from.
 
@@ -208,13 +219,17 @@ def read_source(
     path = Path(path).absolute()
     suffix = path.suffix.lower()
     chosen = next((name for name in (columns, id, label) if name is not None), None)
-    if chosen is not None and (path.is_dir() or suffix not in TABLES):
+    if chosen is not None and (path.is_dir() or suffix not in (*TABLES, ".jsonl")):
         raise ValueError(f"{path} is no table: there is no column {chosen!r} to choose")
     if path.is_dir():
         return _folder(path, check, strict)
     if not path.exists():
         reason = "is a link that leads nowhere" if path.is_symlink() else "does not exist"
         raise ValueError(f"{path} {reason}: give a folder of images, or a file of items")
+    if suffix == ".txt":
+        return _texts(path, text_lines(path), strict)
+    if suffix in (*TABLES, ".jsonl") and holds_texts(path, columns, id=id, label=label):
+        return _texts(path, text_records(path, columns, id=id, label=label), strict)
     if suffix in TABLES:
         table = read_table(path, columns=columns, id=id, label=label)
         if table.suspicious:
@@ -231,8 +246,8 @@ def read_source(
     if suffix in (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"):
         raise ValueError(f"{path} is an archive: unpack it, and give the folder or file inside")
     raise ValueError(
-        f"{path} has an unsupported format: give a folder of images, a folder of TU graphs, "
-        f"graphs as .jsonl, or vectors as {', '.join(TABLES)}"
+        f"{path} has an unsupported format: give a folder of images, TU graphs or .txt files, "
+        f"graphs as .jsonl, texts as .txt or .jsonl, or vectors or texts as {', '.join(TABLES)}"
     )
 
 
@@ -247,11 +262,13 @@ def _folder(path: Path, check: bool, strict: bool) -> Source:
     try:
         files = find_images(path)
     except ValueError as error:
+        if texts := _text_files(path):
+            return _texts(path, text_folder(path, texts), strict)
         others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
         found = f"it has {', '.join(others[:3])}{', …' * (len(others) > 3)}" if others else "empty"
         raise ValueError(
-            f"{path} holds neither images nor TU graphs ({found}): give a folder of images "
-            "(subfolders are searched), a folder of TU graphs, or a file of items"
+            f"{path} holds neither images, TU graphs nor .txt files ({found}): give a folder of "
+            "images or of texts (subfolders are searched), of TU graphs, or a file of items"
         ) from error
     return _images(path, files, check, strict)
 
@@ -268,6 +285,16 @@ def _images(path: Path, files: list[str], check: bool, strict: bool) -> Source:
             f"none of the {len(files)} images in {path} can be read; the first: {skipped[0].reason}"
         )
     return Source(path, "images", kept, skipped)
+
+
+def _texts(path: Path, found: TextFile, strict: bool) -> Source:
+    if strict and found.skipped:
+        raise ValueError(found.skipped[0].reason)
+    return Source(path, "texts", found.items, found.skipped, ids=found.ids, labels=found.labels)
+
+
+def _text_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*.txt") if file.is_file())
 
 
 def rows_at_once(domain: Domain) -> int:
@@ -297,7 +324,12 @@ def collect(items: Any, domain: Domain) -> Collection:
 
 def _kind_of(domain: Domain) -> Kind | None:
     """The kind of data that a domain of ours takes; None for one of a user's own."""
-    kinds: dict[type[Domain], Kind] = {Images: "images", Vectors: "vectors", Graphs: "graphs"}
+    kinds: dict[type[Domain], Kind] = {
+        Images: "images",
+        Vectors: "vectors",
+        Graphs: "graphs",
+        Text: "texts",
+    }
     return next((kind for ours, kind in kinds.items() if isinstance(domain, ours)), None)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,11 +136,11 @@ def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Ra
 
 
 def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
-    first, delimiter = _first_line(path)
+    first, delimiter = first_line(path)
     check_size(8 * _count_values(path, delimiter), path)
     counted = [text for text in first if text != ""] == [str(i) for i in range(len(first))]
     # A line 0, 1, 2, … is what pandas writes above columns without names.
-    named = not any(map(_is_number, first)) or (counted and len(first) > 1)
+    named = not any(map(is_number, first)) or (counted and len(first) > 1)
     named = named or not {*asked, *(columns or ())}.isdisjoint(first)
     names = first if named else []
     features = _features(path, names, columns, asked) if named or asked or columns else None
@@ -185,7 +186,9 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
     return table[:, features], [names[column] for column in features], beside
 
 
-def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
+@contextmanager
+def open_parquet(path: Path) -> Iterator[Any]:
+    """A pyarrow ``ParquetFile``; what goes wrong while it is read is a ``ValueError``."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -195,20 +198,25 @@ def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -
         ) from error
     try:
         with ParquetFile(path) as file:
-            about, names = file.metadata, file.schema_arrow.names
-            groups = [about.row_group(number) for number in range(about.num_row_groups)]
-            values = sum(
-                group.column(column).num_values
-                for group in groups
-                for column in range(group.num_columns)
-            )
-            check_size(8 * values, path)
-            chosen = [names[column] for column in _features(path, names, columns, asked)]
-            table = file.read(columns=list(dict.fromkeys([*chosen, *asked])))
-            features = [table.column(name).to_numpy() for name in chosen]
-            beside = {name: table.column(name).to_numpy() for name in asked}
+            yield file
     except (ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
+    with open_parquet(path) as file:
+        about, names = file.metadata, file.schema_arrow.names
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        values = sum(
+            group.column(column).num_values
+            for group in groups
+            for column in range(group.num_columns)
+        )
+        check_size(8 * values, path)
+        chosen = [names[column] for column in _features(path, names, columns, asked)]
+        table = file.read(columns=list(dict.fromkeys([*chosen, *asked])))
+        features = [table.column(name).to_numpy() for name in chosen]
+        beside = {name: table.column(name).to_numpy() for name in asked}
     if len(features) == 1 and len(features[0]) and isinstance(features[0][0], np.ndarray):
         if len({row.shape for row in features[0]}) > 1:
             raise ValueError(f"{path} must hold lists of one length in column {chosen[0]!r}")
@@ -232,13 +240,13 @@ def _features(
     return [place for place, name in enumerate(names) if name != "" and name not in asked]
 
 
-def _first_line(path: Path) -> tuple[list[str], str]:
+def first_line(path: Path) -> tuple[list[str], str]:
     """The cells of the first line, and what separates them."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            line = file.readline(LONGEST_LINE)
+        with path.open("rb") as file:
+            line = file.readline(LONGEST_LINE).decode("utf-8-sig")
         if len(line) == LONGEST_LINE:
-            raise ValueError(f"{path} has a first line of more than {LONGEST_LINE} characters")
+            raise ValueError(f"{path} has a first line of more than {LONGEST_LINE} bytes")
         if not line.strip():
             raise ValueError(f"{path} is empty, or its first line is")
         delimiter = max(",;\t", key=line.count)
@@ -273,7 +281,7 @@ def _check(rows: Any, path: Path) -> None:
             )
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:

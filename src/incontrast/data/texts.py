@@ -82,15 +82,13 @@ def text_records(
             for name in (id, label):
                 if name is not None and name not in row:
                     raise ValueError(f"{where} has no field {name!r}: it has {sorted(row)}")
-            chosen = columns or ([USUAL] if USUAL in row else None)
-            fields = {k: v for k, v in row.items() if chosen or k not in (id, label)}
-            beside = (None if id is None else str(row[id]), None if label is None else row[label])
-            text = fields if chosen is None else [row.get(name) for name in chosen]
-            yield Record(where, text, *beside)
+            fields = {name: value for name, value in row.items() if name not in (id, label)}
+            named = None if id is None else str(row[id])
+            yield Record(where, row if columns else fields, named, row[label] if label else None)
 
     if columns is not None and not 1 <= len(columns) <= 2:
         raise ValueError(f"a text is in one column, a pair in two, got {len(columns)}: {columns}")
-    return _collected(path, records())
+    return _collected(path, records(), columns)
 
 
 def holds_texts(
@@ -102,10 +100,11 @@ def holds_texts(
             line = next((line for line in iter(lambda: file.readline(LOOKED_AT), "") if line), "")
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError):
-            return '"edges"' not in line and line.lstrip().startswith('{"')
-        values = row.values() if isinstance(row, dict) and "edges" not in row else row
-        return isinstance(row, str) or any(isinstance(value, str) for value in values or ())
+        except (ValueError, RecursionError):  # what is cut off here may be a long text
+            return len(line) == LOOKED_AT and '"edges"' not in line
+        if isinstance(row, dict):
+            row = [] if "edges" in row else list(row.values())
+        return any(isinstance(value, str) for value in (row if isinstance(row, list) else [row]))
     if path.suffix.lower() == ".parquet":
         with open_parquet(path) as file:
             texts = {f.name for f in file.schema_arrow if str(f.type) in ("string", "large_string")}
@@ -127,11 +126,13 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix.lower() == ".jsonl":
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             where = f"{path}, line {number}"
-            if line.strip():
-                try:
+            try:
+                if line.strip():
                     yield where, json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise ValueError(f"{where} is not JSON: {error}") from error
+            except UnicodeDecodeError:
+                yield where, line  # which is refused as a text, with the reason
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{where} is not JSON: {error}") from error
     elif path.suffix.lower() == ".parquet":
         with open_parquet(path) as file:
             rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
@@ -146,7 +147,7 @@ def _table(path: Path, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         # Bytes that are not UTF-8 become what no text may have, so that only their row is lost.
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            rows = csv.reader((line.replace("\0", "") for line in file), delimiter=delimiter)
+            rows = csv.reader(file, delimiter=delimiter)
             names = [name.strip() for name in next(rows)]
             for row in rows:
                 if row:
@@ -157,11 +158,13 @@ def _table(path: Path, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
         csv.field_size_limit(limit)
 
 
-def _collected(path: Path, records: Iterator[Record]) -> TextFile:
+def _collected(
+    path: Path, records: Iterator[Record], columns: Sequence[str] | None = None
+) -> TextFile:
     contents, ids, labels, skipped = [], [], [], []
     for record in records:
         try:
-            contents.append(packed(record.text, record.where))
+            contents.append(packed(record.text, record.where, columns))
         except ValueError as error:
             skipped.append(Skipped(record.where, str(error)))
             continue

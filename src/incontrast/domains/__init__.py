@@ -1,1 +1,1 @@
-"""The kinds of data: vectors, images, graphs, and what they have in common."""
+"""The kinds of data: vectors, images, graphs, texts, and what they have in common."""

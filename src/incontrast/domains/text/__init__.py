@@ -1,5 +1,7 @@
-"""The domain of texts."""
+"""Texts: from strings, pairs and records to tokens, views and encoders."""
 
+from incontrast.domains.text.collection import TokenBatch
 from incontrast.domains.text.domain import Text
+from incontrast.domains.text.views import TextViews
 
-__all__ = ["Text"]
+__all__ = ["Text", "TextViews", "TokenBatch"]

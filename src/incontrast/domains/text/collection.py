@@ -53,13 +53,13 @@ class Texts:
     """Some texts as they are stored, and the device that their tokens are for."""
 
     contents: list[bytes]
-    device: torch.device = torch.device("cpu")
+    device: torch.device | str = "cpu"
 
     def __len__(self) -> int:
         return len(self.contents)
 
     def to(self, device: torch.device | str, /) -> Texts:
-        return Texts(self.contents, torch.device(device))
+        return Texts(self.contents, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class TokenBatch:
         [([0, 3], 4), ([1, 2], 29)]
         """
         bucket = (self.lengths.clamp(min=4).log() / math.log(WIDER)).ceil()
-        for number in bucket.unique().tolist():
+        for number in sorted(set(bucket.tolist())):
             places = (bucket == number).nonzero()[:, 0]
             yield places, self[places]
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
-import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.arguments import ArgumentDomain, check_whole
+from incontrast.bounds import check_whole
+from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Domain, Part
 from incontrast.domains.text import tokeniser as tokenisers
 from incontrast.domains.text.collection import BETWEEN, TextCollection, Texts, TokenBatch
@@ -29,8 +29,8 @@ LEARNED_FROM = 2**26  # bytes of the first data that a tokeniser is trained on, 
 class Text(ArgumentDomain):
     """Texts, or pairs of texts that belong together: a question and its answer, a title and a body.
 
-    Items are kept as they are given; what the tokeniser makes of them is all that is seen of them.
-    The two views of a pair are views of its two texts. Embedded, a pair is one text after the other.
+    Items are stored as they are given; the encoder sees the tokens that a tokeniser makes of them.
+    The two views of a pair are views of its two texts; embedded, it is one text after the other.
 
     Args:
         encoder: ``"transformer"``, a small one that is trained from scratch on a CPU;
@@ -151,6 +151,18 @@ class Text(ArgumentDomain):
         return Transformer(
             self.tokeniser.size, length, self.width, self.layers, self.width // HEAD, dropout
         )
+
+    def _given_encoder(self) -> nn.Module:
+        module = super()._given_encoder()
+        tables = [
+            part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)
+        ]
+        if tables and max(tables) < self.tokeniser.size:
+            raise ValueError(
+                f"the tokeniser has {self.tokeniser.size} tokens, but the encoder has embeddings "
+                f"of {max(tables)}: give the tokeniser that belongs to this encoder"
+            )
+        return module
 
     def pack(self, collection: TextCollection, indices: Tensor) -> list[bytes]:
         return collection.take(indices).contents

@@ -134,4 +134,3 @@ class NGrams(TextEncoder):
 
 def _dropped(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x * mask
-

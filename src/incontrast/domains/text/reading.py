@@ -17,12 +17,12 @@ def read_texts(items: Any) -> TextCollection:
     """The collection of these texts; see ``Text.collect`` for what they can be."""
     if isinstance(items, TextCollection):
         return items
-    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+    rows = dataset_items(items) if isinstance(items, Dataset) else items
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
         raise TypeError(
             "texts must be a list of strings or of pairs of them, a data set, or a path given to "
             f"the learner, got {type(items).__name__}: put a single text into a list"
         )
-    rows = dataset_items(items) if isinstance(items, Dataset) else items
     contents = [packed(row, f"text {number}") for number, row in enumerate(rows)]
     if not contents:
         raise ValueError("there are no texts: give at least one")

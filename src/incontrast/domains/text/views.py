@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from incontrast.domains.arguments import check_number
+from incontrast.bounds import check_number
 from incontrast.domains.text.collection import TokenBatch
 from incontrast.domains.text.tokeniser import Tokeniser
 
@@ -37,9 +37,10 @@ class TextViews:
         object.__setattr__(self, "crop", tuple(self.crop))
         if len(self.crop) != 2 or not self.crop[0] <= self.crop[1]:
             raise ValueError(f"crop must be a smallest and a largest share, got {self.crop}")
-        check_number(1e-6, 1, **{f"crop[{place}]": share for place, share in enumerate(self.crop)})
-        check_number(0, 0.99, delete=self.delete, cut=self.cut, dropout=self.dropout)
-        check_number(0, shuffle=self.shuffle)
+        for share in self.crop:
+            check_number("(0, 1]", crop=share)
+        check_number("[0, 1)", delete=self.delete, cut=self.cut, dropout=self.dropout)
+        check_number("[0, inf)", shuffle=self.shuffle)
 
     def __call__(self, batch: TokenBatch, tokeniser: Tokeniser, generator: Generator) -> TokenBatch:
         """One random view of every text; the batch stays as it is."""
