@@ -122,6 +122,22 @@ def test_many_items_span_rows_of_columns(tmp_path: Path, monkeypatch) -> None:
         store.columns(20)
 
 
+def test_items_that_are_gone_leave_little_behind(tmp_path: Path) -> None:
+    """Their hashes, by which they are known when they come again, and no more."""
+    store = Store.create(tmp_path / "memory.sqlite")
+    put(store, Reservoir(items=9), 0, 4000, 0)
+    store.remove(range(5, 4000))
+    (size,) = store._connection.execute(
+        "select sum(length(keys) + length(sizes) + length(states) + length(hashes)) from chunks"
+    ).fetchone()
+    assert size / 4000 < 8.5
+    keys = torch.rand(4000, dtype=torch.float64, generator=Generator().manual_seed(0))
+    assert np.array_equal(store.columns(4000).keys[:5], keys[:5])
+    contents = DOMAIN.pack(rows(3999, 1), torch.arange(1))
+    assert store.find([content_hash(contents[0])]).tolist() == [3999]
+    assert store.check() == []
+
+
 def test_many_small_arrivals_are_joined(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("incontrast.memory.store.ROWS", 8)
     store = Store.create(tmp_path / "memory.sqlite")
@@ -338,7 +354,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         Store.create(path)
     store._connection.execute("pragma user_version = 99")
     store.close()
-    with pytest.raises(StoreError, match="has format 99, this version of incontrast reads 2"):
+    with pytest.raises(StoreError, match="has format 99, this version of incontrast reads 3"):
         Store.open(path)
     other = sqlite3.connect(tmp_path / "other.sqlite")
     other.execute("create table t (a)")

@@ -164,6 +164,34 @@ def test_a_shortened_journal_is_damage(space: Workspace, lines: slice) -> None:
     assert "it has lost" in shown
 
 
+@pytest.fixture
+def shortened(space: Workspace, monkeypatch) -> Workspace:
+    """A workspace whose journal has grown beyond what is kept of it."""
+    monkeypatch.setattr("incontrast.workspace.state.EVENTS", 4)
+    monkeypatch.setattr("incontrast.workspace.state.SHORTENED", 3)
+    for item in range(3):
+        space.forget([item])
+    return space
+
+
+def test_a_long_journal_is_summed_up(shortened: Workspace) -> None:
+    summary, *recent = shortened.journal.events()
+    assert [event["number"] for event in recent] == [12, 13, 14, 15]
+    assert (summary["number"], sum(summary["steps"].values())) == (11, 11)
+    assert (summary["steps"]["init"], summary["steps"]["promote"]) == (1, 2)
+    assert "11 events since" in run(shortened, "log")[1]
+    assert shortened.check() == []
+
+
+def test_what_was_lost_of_a_journal_is_not_summed_up(shortened: Workspace) -> None:
+    lines = shortened.journal.path.read_bytes().splitlines(keepends=True)
+    shortened.journal.path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    shortened.forget([3])
+    shortened.forget([4])
+    assert len(shortened.journal.events()) == 4 + 4
+    assert "it has lost 1 line" in run(shortened, "status", "--check")[1]
+
+
 def test_a_lock_that_is_a_link_is_not_followed(space: Workspace, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("somebody's")
     space.lock_file.unlink(missing_ok=True)

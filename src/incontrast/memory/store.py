@@ -22,7 +22,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 2
+FORMAT = 3
 APPLICATION = 0x49434D31  # what SQLite calls application_id: "ICM1"
 PAGE = 16384  # bytes: five items of 3 KB to a page
 ROWS = 4096  # items to a row of columns
@@ -31,7 +31,8 @@ CACHE = 16  # megabytes
 MAPPED = 256  # megabytes of the file that are read without a call to the system
 WAIT = 10.0  # seconds that a writer waits for readers
 GONE, PRESENT, FORGOTTEN = 0, 1, 2
-KINDS = ("<f8", "<i8", "u1", "S16")  # of keys, sizes, states, hashes
+HASH = 8  # bytes of a content hash that are kept
+KINDS = ("<f8", "<i8", "u1", f"S{HASH}")  # of keys, sizes, states, hashes
 
 _TABLES = """
 create table items (id integer primary key, checksum integer not null, content blob not null);
@@ -59,16 +60,19 @@ def content_hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def content_hashes(contents: Iterable[bytes]) -> NDArray[np.bytes_]:
-    """(n,) content hashes; trailing zeros do not count."""
-    return np.frombuffer(b"".join(map(content_hash, contents)), "S16")
+def short_hashes(hashes: Iterable[bytes]) -> NDArray[np.bytes_]:
+    """(n,) what a store keeps of content hashes; trailing zeros do not count.
+
+    Among a million items, another one is taken for one of them with a probability of 5e-14.
+    """
+    return np.frombuffer(b"".join(each[:HASH] for each in hashes), f"S{HASH}")
 
 
 class Columns(NamedTuple):
     """What is known of every item that arrived, kept or not."""
 
-    keys: NDArray[np.float64]  # (n,)
-    sizes: NDArray[np.int64]  # (n,) bytes
+    keys: NDArray[np.float64]  # (n,), infinite where an item is not present
+    sizes: NDArray[np.int64]  # (n,) bytes, 0 where an item is not present
     states: NDArray[np.uint8]  # (n,) GONE, PRESENT or FORGOTTEN
 
 
@@ -112,7 +116,11 @@ class Extent(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A row of columns."""
+    """A row of columns.
+
+    The file has keys and sizes of items that are present alone. Of the others it has a state and a
+    hash, so that a memory of fixed capacity grows by 8 bytes with every item that passes through.
+    """
 
     first: int
     keys: NDArray[np.float64]
@@ -123,12 +131,28 @@ class Chunk(NamedTuple):
     @property
     def end(self) -> int:
         """The id after its last item's."""
-        return self.first + len(self.keys)
+        return self.first + len(self.states)
 
     def row(self) -> tuple[Any, ...]:
         """As the file holds it."""
-        columns = [column.tobytes() for column in self[1:]]
+        present = self.states == PRESENT
+        kept = (self.keys[present], self.sizes[present], self.states, self.hashes)
+        columns = [column.tobytes() for column in kept]
+        columns[2] = zlib.compress(columns[2])
         return (self.first, _checksum(self.first, columns), *columns)
+
+    @classmethod
+    def of_row(cls, first: int, columns: Sequence[bytes]) -> Chunk:
+        """What ``row`` gave, once its checksum has been compared."""
+        keys, sizes, states, hashes = _arrays(
+            [*columns[:2], zlib.decompress(columns[2]), columns[3]]
+        )
+        whole = cls(
+            first, np.full(len(states), np.inf), np.zeros(len(states), "<i8"), states, hashes
+        )
+        whole.keys[states == PRESENT] = keys
+        whole.sizes[states == PRESENT] = sizes
+        return whole
 
     def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where in this chunk the items with these ids are, of those that it holds."""
@@ -217,7 +241,9 @@ class Store:
             )
             sizes = np.array([len(content) for content in contents], "<i8")
             states = np.full(len(contents), PRESENT, np.uint8)
-            self._put(first, keys.astype("<f8"), sizes, states, content_hashes(contents))
+            self._put(
+                first, keys.astype("<f8"), sizes, states, short_hashes(map(content_hash, contents))
+            )
 
     def drop_from(self, first: int) -> None:
         """Delete every item from this id on, as if it had never arrived."""
@@ -340,7 +366,7 @@ class Store:
                 f"{self.path} is damaged: the record of items {first} and on is not what was "
                 "written; restore the file from a copy"
             )
-        return Chunk(first, *_arrays(columns))
+        return Chunk.of_row(first, columns)
 
     def arrivals(self) -> int:
         """How many ids have been given to items: the next one's id."""
@@ -390,12 +416,12 @@ class Store:
     def find(self, hashes: Iterable[bytes]) -> NDArray[np.int64]:
         """(n,) ids of the items with these content hashes that are not forgotten."""
         _, _, states, known = _joined(self._chunks())
-        wanted = np.frombuffer(b"".join(hashes), "S16")
-        found: NDArray[np.int64] = (np.isin(known, wanted) & (states != FORGOTTEN)).nonzero()[0]
+        wanted = np.isin(known, short_hashes(hashes)) & (states != FORGOTTEN)
+        found: NDArray[np.int64] = wanted.nonzero()[0]
         return found
 
     def hashes(self, extent: Extent | None, ids: range) -> NDArray[np.bytes_]:
-        """(n,) content hashes of the items that a memory has seen, and of those with these ids."""
+        """(n,) short hashes of the items that a memory has seen, and of those with these ids."""
         every: NDArray[np.bytes_] = _joined(self._chunks())[3]
         wanted = np.zeros(len(every), bool)
         wanted[ids.start : ids.stop] = True
@@ -426,8 +452,7 @@ class Store:
         for row in self._rows(query, chunk.first, chunk.end):
             place = row[0] - chunk.first
             there[place] = True
-            known = (chunk.sizes[place], chunk.hashes[place])
-            if not _whole(row) or (len(row[2]), content_hashes(row[2:])[0]) != known:
+            if not _whole(row) or short_hashes([content_hash(row[2])]) != chunk.hashes[place]:
                 yield f"{self.path} is damaged: item {row[0]} is not what was stored"
         for place in (there != (chunk.states == PRESENT)).nonzero()[0]:
             what = "lost" if not there[place] else "kept, after it was deleted,"

@@ -10,6 +10,7 @@ import shutil
 import socket
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ LOOKS = 5  # attempts to take a lock
 WEIGHTS = "encoder.safetensors"
 RECORD, MANIFEST, EVALUATION = "version.json", "manifest.json", "evaluation.json"
 UNFINISHED = ".unfinished-"
+SUMMARY = "summary"  # the step of an event that stands for all before it
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -98,7 +100,7 @@ class Record(NamedTuple):
 
 
 class Journal:
-    """A file of events: one JSON object per line, only ever added to."""
+    """A file of events: one JSON object per line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,19 +114,37 @@ class Journal:
 
     def add(self, event: dict[str, Any]) -> None:
         """Write a line and see to it that it reaches the disk."""
-        line = json.dumps(sealed(event), ensure_ascii=False) + "\n"
+        line = _line(event)
         with self.path.open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: nobody cuts off another's line
             end = _end_of_lines(file)
             file.truncate(end)  # a power cut may have torn a line, which was never acknowledged
             try:
-                file.write(line.encode())
+                file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
             except OSError:
                 with suppress(OSError):
                     os.truncate(self.path, end)  # nor does half a line stay on a full disk
                 raise
+
+    def shorten(self, keep: int) -> None:
+        """Sum up all but the last ``keep`` events in one, unless one of them is damaged or lost.
+
+        For a journal with a single writer, who numbers its events from 1.
+        """
+        records = self.records()
+        old = [record.event for record in records[:-keep] if record.event is not None]
+        steps: Counter[str] = Counter()
+        for event in old:
+            steps.update(event["steps"] if event["step"] == SUMMARY else [event["step"]])
+        if not old or steps.total() != old[-1]["number"]:
+            return
+        since = old[0].get("since", old[0]["time"])
+        summary = self.event(SUMMARY, number=old[-1]["number"], since=since, steps=dict(steps))
+        summary["time"] = old[-1]["time"]
+        recent = self.path.read_bytes().splitlines(keepends=True)[len(records) - keep :]
+        write_bytes(self.path, b"".join([_line(summary), *recent]))
 
     def records(self) -> list[Record]:
         """Every line, the damaged ones too."""
@@ -154,6 +174,10 @@ class Journal:
                 yield Record(number, unsealed(line, f"{self.path}, line {number}"), None)
             except Damaged as error:
                 yield Record(number, None, str(error))
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    return (json.dumps(sealed(event), ensure_ascii=False) + "\n").encode()
 
 
 def _end_of_lines(file: IO[bytes], before: int | None = None) -> int:

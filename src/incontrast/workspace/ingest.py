@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from incontrast.data.sources import Source, resolve
 from incontrast.domains.base import Collection, Domain
 from incontrast.memory import Extent, Store
-from incontrast.memory.store import content_hash, content_hashes
+from incontrast.memory.store import content_hash, short_hashes
 from incontrast.workspace.errors import WorkspaceError
 
 ROWS = 1024  # items of a collection that are packed together
@@ -77,7 +77,7 @@ class KnownHashes:
 
     def contains(self, contents: Sequence[bytes]) -> NDArray[np.bool_]:
         """(n,) whether each of these packed items is known."""
-        digests = content_hashes(contents)
+        digests = short_hashes(map(content_hash, contents))
         if not len(self._sorted):
             return np.zeros(len(digests), bool)
         places = np.searchsorted(self._sorted, digests).clip(max=len(self._sorted) - 1)

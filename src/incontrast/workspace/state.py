@@ -45,6 +45,8 @@ from incontrast.workspace.files import Journal, Versions, read_json, sweep, writ
 
 SETTINGS = "workspace.json"
 CREATING = ".creating"  # in a folder that is not a workspace yet
+EVENTS = 500  # of the journal that are kept as they are
+SHORTENED = 100  # events after which earlier ones are summed up
 NAMES = {"fit": "a fit", "update": "an update"}
 
 Notify = Callable[[str], None]
@@ -191,6 +193,8 @@ class StateMachine:
             self.layout.training_file.unlink(missing_ok=True)
         if event is not None:
             self.layout.journal.add(event)
+            if event["number"] % SHORTENED == 0:
+                self.layout.journal.shorten(EVENTS)
 
     def log(self, step: str, **about: Any) -> dict[str, Any]:
         """A line for the journal about the candidate that is under way."""
@@ -354,7 +358,10 @@ class StateMachine:
             if to is None:
                 raise
             # Of what was under way, the items go when the rest is deleted that nobody needs.
-            self.state = State(last=max(self.versions.numbers(), default=0))
+            events = self.layout.journal.events()
+            self.state = State(
+                last=max(self.versions.numbers(), default=0), event=events[-1] if events else None
+            )
         if to is None:
             to = self._parent(before)
         if to == self.state.candidate:

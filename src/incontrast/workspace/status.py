@@ -8,7 +8,7 @@ from typing import Any
 
 from incontrast.text import counted, probe_changes
 from incontrast.workspace.errors import Damaged
-from incontrast.workspace.files import holder
+from incontrast.workspace.files import SUMMARY, holder
 from incontrast.workspace.stamps import outputs, stamp_of
 from incontrast.workspace.state import NAMES, Layout, State
 
@@ -146,6 +146,10 @@ def sentence(event: dict[str, Any]) -> str:
         ),
         "drop": lambda: f"version {version} deleted ({event['reason']})",
         "rollback": lambda: f"version {version} is the current one again",
+        SUMMARY: lambda: (
+            f"{counted(event['number'], 'event')} since {event['since']}: "
+            + ", ".join(f"{count:,} × {name}" for name, count in event["steps"].items())
+        ),
         "forgetting": lambda: f"{counted(len(event['ids']))} to be forgotten",
         "forget": lambda: f"{counted(event['items'])} forgotten",
     }

@@ -17,7 +17,7 @@ from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
 from incontrast.text import counted
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.files import locked, read_json, sweep, write_json
+from incontrast.workspace.files import SUMMARY, locked, read_json, sweep, write_json
 from incontrast.workspace.stamps import outputs, problems
 from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify, StateMachine
 
@@ -231,11 +231,13 @@ class Workspace(Layout):
             last = event["number"] - 1 if event else 0
         records = self.journal.records()
         wrong = [record.problem for record in records if record.problem]
-        numbers = {record.event["number"] for record in records if record.event}
-        missing = len(set(range(1, last + 1)) - numbers) - len(wrong)
-        if missing > 0:
-            lines = counted(missing, "line")
-            wrong.append(f"{self.journal.path} is damaged: it has lost {lines}")
+        missing = set(range(1, last + 1))
+        for event in (record.event for record in records if record.event):
+            number = event["number"]
+            missing -= {*range(1, number + 1)} if event["step"] == SUMMARY else {number}
+        lost = len(missing) - len(wrong)
+        if lost > 0:
+            wrong.append(f"{self.journal.path} is damaged: it has lost {counted(lost, 'line')}")
         return wrong
 
     # Writing -------------------------------------------------------------------------------------
