@@ -101,6 +101,7 @@ def test_json_for_machines(space: Path, rows: list[Path], tmp_path: Path) -> Non
     assert run_json("report")["version"] == 2
     assert run_json("rollback") == {"current": 1, "dropped": None}
     assert run_json("forget", 1) == {"forgotten": 1, "embeddings": [str(tmp_path / "e.npy")]}
+    assert run_json("rollback", "--to", 1) == {"current": 1, "dropped": None}
     failed = run_json("rollback", code=Exit.STATE)
     assert failed == {"error": "there is no earlier version to go back to", "exit": 9}
 

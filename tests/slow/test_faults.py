@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 FAULTS = int(os.environ.get("FAULTS", "300"))
-COMMANDS = ("update", "join", "discard", "rollback", "forget", "forget_refused", "embed")
+COMMANDS = ("update", "join", "retry", "discard", "rollback", "forget", "forget_refused", "embed")
 
 pytestmark = pytest.mark.slow
 

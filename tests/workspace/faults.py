@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from incontrast import ICL, Learner, Reservoir, Retrain, Vectors, Workspace, WorkspaceError
+from incontrast import ICL, Learner, Replay, Reservoir, Retrain, Vectors, Workspace, WorkspaceError
 from incontrast.data import read_source
 from incontrast.memory import Store, StoreError, StoreUnwritable
 from incontrast.workspace import evaluation
@@ -83,6 +83,11 @@ def update(folder: Path) -> None:
     Workspace.open(folder).update(rows(20, 2), force=True)
 
 
+def retry(folder: Path) -> None:
+    """Train once more on what was refused, with another strategy."""
+    Workspace.open(folder).update(rows(10, 7), strategy=Replay(max_epochs=EPOCHS), force=True)
+
+
 def forget(folder: Path) -> None:
     Workspace.open(folder).forget([SECRET])
 
@@ -91,7 +96,8 @@ COMMANDS: dict[str, tuple[Callable[[Path], object] | None, Callable[[Path], obje
     "update": (None, update),
     "join": (refuse, update),
     "discard": (refuse, lambda folder: Workspace.open(folder).discard()),
-    "rollback": (None, lambda folder: Workspace.open(folder).rollback(to=1)),
+    "rollback": (None, lambda folder: Workspace.open(folder).rollback()),
+    "retry": (refuse, retry),
     "forget": (None, forget),
     "forget_refused": (refuse, forget),
     "embed": (None, embed),

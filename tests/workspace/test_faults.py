@@ -261,6 +261,14 @@ def test_a_workspace_without_its_settings(space: Workspace) -> None:
         Workspace.open(space.folder)
 
 
+def test_a_rollback_run_again_says_so(space: Workspace) -> None:
+    assert run(space, "rollback") == (0, "Version 1 is the current one.\n")
+    code, shown = run(space, "rollback")
+    assert code == 0
+    assert "Version 1 is the current one already: the last update was rolled back" in shown
+    assert "rollback --to N goes to another (kept: 1, 2)" in shown
+
+
 # Others ------------------------------------------------------------------------------------------
 
 

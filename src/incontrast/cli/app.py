@@ -171,7 +171,10 @@ def rollback(
     workspace: opt.Folder = Path(),
     to: Annotated[int | None, Option(help="The version.", show_default="the one before")] = None,
 ) -> None:
-    """Make an earlier version the current one, with the memory it had."""
+    """Make an earlier version the current one, with the memory it had.
+
+    Without --to, the last update is taken back, once: the same command again changes nothing.
+    """
 
 
 @command(app, "workspace", opt.table)

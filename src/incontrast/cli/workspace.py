@@ -67,8 +67,15 @@ def log(*, workspace: Path, last: int | None) -> Answer:
 def rollback(*, workspace: Path, to: int | None) -> Answer:
     """Make an earlier version the current one."""
     space = Workspace.open(workspace)
-    dropped = unfinished(space)
+    dropped, before = unfinished(space), None if to else space.current
     number = space.rollback(to)
+    if number == before:
+        kept = ", ".join(map(str, space.versions.numbers()))
+        line = (
+            f"Version {number} is the current one already: the last update was rolled back. "
+            f"incontrast rollback --to N goes to another (kept: {kept})."
+        )
+        return Answer({"current": number, "dropped": None}, [line])
     lines = [] if dropped is None else [f"Dropped: {dropped}."]
     lines.append(f"Version {number} is the current one.")
     return Answer({"current": number, "dropped": dropped}, lines)

@@ -69,6 +69,8 @@ class State:
             refused or evaluated, ``failed_checks``.
         memory: How many items the current version has stored, and how many it has seen.
         event: The last line of the journal.
+        reverted: The version that was taken back by a rollback that named no version, until other
+            data come in. Such a rollback run again, maybe since it was killed, changes nothing.
     """
 
     current: int | None = None
@@ -77,6 +79,7 @@ class State:
     operation: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=lambda: {"kept": 0, "seen": 0})
     event: dict[str, Any] | None = None
+    reverted: int | None = None
 
     @property
     def candidate(self) -> int | None:
@@ -233,7 +236,8 @@ class StateMachine:
 
     def ingesting(self, operation: dict[str, Any]) -> None:
         """New items begin to arrive; what was refused before is joined by them."""
-        self.move("ingesting", operation={**operation, "joined": self._refused()})
+        operation = {**operation, "joined": self._refused()}
+        self.move("ingesting", operation=operation, reverted=None)
 
     def _refused(self) -> dict[str, Any]:
         """The phase and operation to come back to: what was refused, or nothing."""
@@ -350,9 +354,7 @@ class StateMachine:
         """Make another version the current one; returns its number."""
         before: int | None = None
         try:
-            finished = self.recover()
-            if to is None and finished is not None and finished["kind"] == "rollback":
-                return int(finished["number"])  # it was interrupted: not one further
+            self.recover()
             before = self.state.current
         except Damaged:
             if to is None:
@@ -362,6 +364,9 @@ class StateMachine:
             self.state = State(
                 last=max(self.versions.numbers(), default=0), event=events[-1] if events else None
             )
+        if to is None and self.state.reverted is not None and before is not None:
+            return before
+        reverted = before if to is None else None
         if to is None:
             to = self._parent(before)
         if to == self.state.candidate:
@@ -379,6 +384,7 @@ class StateMachine:
             current=to,
             memory=self.layout.counts(to, self.store),
             operation=operation,
+            reverted=reverted,
         )
         self._finish()
         return to

@@ -351,7 +351,8 @@ class Workspace(Layout):
         that ``rollback`` can also go forward.
 
         Args:
-            to: The version; the one before the current by default.
+            to: The version. By default the one before the current, and once: called again, maybe
+                since it was killed, it changes nothing until other data have come in.
         """
         with self.writing("rollback") as machine:
             return machine.rollback(to)
