@@ -173,7 +173,7 @@ def rollback(
 ) -> None:
     """Make an earlier version the current one, with the memory it had.
 
-    Without --to, the last update is taken back, once: the same command again changes nothing.
+    Without --to, the last update is reverted, once: the same command again changes nothing.
     """
 
 

@@ -69,7 +69,7 @@ class State:
             refused or evaluated, ``failed_checks``.
         memory: How many items the current version has stored, and how many it has seen.
         event: The last line of the journal.
-        reverted: The version that was taken back by a rollback that named no version, until other
+        reverted: The version that was reverted by a rollback that named no version, until other
             data come in. Such a rollback run again, maybe since it was killed, changes nothing.
     """
 
