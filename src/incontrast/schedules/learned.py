@@ -143,7 +143,9 @@ class LearnedRate(LearningRate):
         if before is not None:
             self.replay.add(before, self._action, -10.0 * relative(mean, self._last), state)
         self._decisions += 1
-        self._learn()
+        every, size = self.schedule.learn_every, self.batch_size
+        if every and self._decisions % every == 0 and len(self.replay) >= size:
+            self.networks.learn(self.replay.sample(size, self._generator))
         self._verdict = None if self.guard is None else self.guard.judge(mean, self.lr)
         if self._verdict == "rollback":
             # For the next decision, a window that is rolled back has never happened.
@@ -151,7 +153,8 @@ class LearnedRate(LearningRate):
             self._action, self._fresh = -1.0, True
         else:
             self._last = mean
-            self._action = self._act(state)
+            noise = self.noise.sample() if self.schedule.explore else 0.0
+            self._action = min(max(self.networks.act(state) + noise, -1.0), 1.0)
         self.lr = min(max(self.lr * self._reach() ** self._action, LOWEST), self._bound())
         ceiling = HIGHEST if self.guard is None else self.guard.ceiling
         self._calm += 1
@@ -185,17 +188,6 @@ class LearnedRate(LearningRate):
         """(window, features), padded in front with the first entry."""
         entries = list(self._entries)
         return torch.stack([entries[0]] * (WINDOW - len(entries)) + entries)
-
-    def _act(self, state: Tensor) -> float:
-        action = self.networks.act(state)
-        if self.schedule.explore:
-            action += self.noise.sample()
-        return min(max(action, -1.0), 1.0)
-
-    def _learn(self) -> None:
-        every = self.schedule.learn_every
-        if every and self._decisions % every == 0 and len(self.replay) >= self.batch_size:
-            self.networks.learn(self.replay.sample(self.batch_size, self._generator))
 
     def state(self) -> ScheduleState:
         """The networks and the transitions they learn from."""

@@ -27,14 +27,10 @@ class Engine:
         precision: ``"bfloat16"`` runs encoders under autocast; weights stay in float32.
     """
 
-    rank: int = 0
-    """The number of this process, from 0."""
-    processes: int = 1
-    """How many processes work together."""
-    own: tuple[int, ...] = ()
-    """What tells this process's draws apart where they must not be the others': dropout."""
-    micro_batch_size: int | None = None
-    """Views that go through an encoder at a time; None for all of a batch. See ``Learner``."""
+    rank: int = 0  # the number of this process
+    processes: int = 1  # how many work together
+    own: tuple[int, ...] = ()  # tells this process's draws apart, for dropout
+    micro_batch_size: int | None = None  # views that go through an encoder at a time: see Learner
 
     def __init__(
         self, device: torch.device | str | None = None, precision: Precision = "float32"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
@@ -28,7 +28,6 @@ class GraphBatch:
     edge_index: Tensor
     graph: Tensor
     ptr: Tensor
-    _whole: GraphBatch | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
         return self.ptr.shape[0] - 1
@@ -39,21 +38,15 @@ class GraphBatch:
         return GraphBatch(*(column.to(device) for column in columns))
 
     def halves(self, nodes: int, edges: int) -> tuple[GraphBatch, GraphBatch]:
-        """The first half of the graphs, which has so many nodes and edges, and the second.
-
-        Both remember this batch, so that ``join`` has nothing to do.
-        """
+        """The first half of the graphs, which has so many nodes and edges, and the second."""
         graphs = len(self) // 2
         x = self.x.tensor_split((nodes,))
         edge_index = self.edge_index.tensor_split((edges,), dim=1)
         graph = self.graph.tensor_split((nodes,))
-        pair = (
+        return (
             GraphBatch(x[0], edge_index[0], graph[0], self.ptr[: graphs + 1]),
             GraphBatch(x[1], edge_index[1] - nodes, graph[1] - graphs, self.ptr[graphs:] - nodes),
         )
-        for half in pair:
-            object.__setattr__(half, "_whole", self)
-        return pair
 
     @property
     def device(self) -> torch.device:
@@ -74,11 +67,6 @@ class GraphBatch:
     @staticmethod
     def join(batches: Sequence[GraphBatch]) -> GraphBatch:
         """One batch with the graphs of all ``batches`` in order."""
-        whole = batches[0]._whole
-        if whole is not None and len(batches) == 2 and batches[1]._whole is whole:
-            first, second = (batch.x.data_ptr() for batch in batches)
-            if first == whole.x.data_ptr() and second != first:
-                return whole
         nodes = graphs = 0
         edge_indices, graph_numbers, ptrs = [], [], [batches[0].ptr[:1]]
         for batch in batches:

@@ -14,8 +14,7 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain, Part, check_distinct
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection
 from incontrast.domains.graphs.encoder import GCN
-from incontrast.domains.graphs.packing import pack_graphs, unpack_graphs
-from incontrast.domains.graphs.reading import read_graphs
+from incontrast.domains.graphs.reading import pack_graphs, read_graphs, unpack_graphs
 from incontrast.domains.graphs.views import two_views
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 LOOKED_AT = 64  # images that tell what a folder is like
 LARGEST = 224  # pixels that a side has at most unless it is asked for
 SMALLEST = 8
-
-_R = TypeVar("_R")
 
 
 class Skipped(NamedTuple):
@@ -138,7 +136,7 @@ def check_headers(paths: Sequence[str]) -> list[str | None]:
     return _in_threads(lambda number: _opened(paths[number], lambda image: None), len(paths))
 
 
-def _in_threads(function: Callable[[int], _R], count: int) -> list[_R]:
+def _in_threads(function: Callable[[int], str | None], count: int) -> list[str | None]:
     """The results in order. Pillow lets other threads run while it decodes."""
     # In portions: one future per file would cost more memory than the paths.
     portions = [range(count)[start : start + 256] for start in range(0, count, 256)]

@@ -118,22 +118,23 @@ def _fit_picture(image: Image.Image, size: int, channels: int, number: int) -> T
 def _as_tensor(array: np.ndarray[Any, Any] | Tensor) -> Tensor:
     """The array as a tensor on the CPU, without a copy where that is possible."""
     if isinstance(array, Tensor):
-        if array.dtype != torch.uint8 and not array.is_floating_point():
-            raise _wrong_type(array.dtype)
+        known = array.dtype == torch.uint8 or array.is_floating_point()
+    else:
+        known = array.dtype.str[1:] in _TORCH_KNOWS
+    if not known:
+        raise ValueError(
+            "images must be uint8 (0 to 255) or floating point (0 to 1), got "
+            f"{str(array.dtype).removeprefix('torch.')}: convert them, for example with "
+            ".astype('uint8')"
+        )
+    if isinstance(array, Tensor):
         return array.detach().cpu()
-    if array.dtype.str[1:] not in _TORCH_KNOWS:
-        raise _wrong_type(array.dtype)
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _fit_arrays(images: Tensor, size: int, channels: int) -> Tensor:
-    """Images as pixels of the size and channels asked for; what fits already is not copied.
-
-    Shapes:
-        images: (n, H, W), (n, H, W, C) or (n, C, H, W), uint8 or floating point in [0, 1]
-        result: (n, channels, size, size) uint8
-    """
+    """(n, channels, size, size) uint8 pixels of images; what fits already is not copied."""
     images = _channels_first(images)
     if images.dtype == torch.uint8 and images.shape[1:] == (channels, size, size):
         return images.contiguous()
@@ -209,10 +210,3 @@ def _resized(images: Tensor, size: int) -> Tensor:
     if side == size:
         return square
     return functional.interpolate(square, (size, size), mode="bilinear", antialias=True)
-
-
-def _wrong_type(dtype: object) -> ValueError:
-    return ValueError(
-        "images must be uint8 (0 to 255) or floating point (0 to 1), "
-        f"got {str(dtype).removeprefix('torch.')}: convert them, for example with .astype('uint8')"
-    )

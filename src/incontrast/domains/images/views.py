@@ -75,11 +75,8 @@ class ImageViews:
     ) -> Tensor:
         """Two random views of every image; the images stay as they are.
 
-        Args:
-            pixels: The images.
-            generator: Draws the changes, where the images are.
-            total: Images of the whole batch, where these are only a part of it.
-            start: Where they begin in the whole batch.
+        Where these images are only a part of a batch, ``total`` is the number of all and ``start``
+        where these begin.
 
         Shapes:
             pixels: (n, C, S, S) floating point in [0, 1], C 1 or 3
