@@ -1,7 +1,5 @@
 """Settings that are numbers, refused in one form of words where they are out of bounds."""
 
-from __future__ import annotations
-
 import math
 from numbers import Integral, Real
 from typing import Any

@@ -1,7 +1,5 @@
 """Items to embeddings, without gradients, in batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

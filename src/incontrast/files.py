@@ -1,7 +1,5 @@
 """Files that are whole or not there: written beside, flushed to the disk, then moved into place."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

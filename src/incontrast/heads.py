@@ -1,7 +1,5 @@
 """Projection heads: the loss sees a head's output, an embedding is its input, the backbone's."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -21,8 +21,6 @@ Shapes:
     result: (n,), in the dtype of ``positive``
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

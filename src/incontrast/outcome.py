@@ -1,7 +1,5 @@
 """What a fit or an update did."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 

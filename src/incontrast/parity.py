@@ -1,7 +1,5 @@
 """When an encoder is at parity with retraining: one rule for runs, recommendations and reports."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 TOLERANCE = 0.02

@@ -1,7 +1,5 @@
 """One vector per item from encoders that give more: tuples, dictionaries, sequences, maps."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Random generators, one for each purpose, all derived from one seed."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

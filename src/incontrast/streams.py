@@ -1,7 +1,5 @@
 """Splitting data into what came first and what came later, to try updates on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Words for people."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights from a safetensors file or a state dict, under the names that other libraries use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arguments that the domains of the library share: an encoder and views of one's own."""
 
-from __future__ import annotations
-
 import copy
 from abc import abstractmethod
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A strategy has minimised some loss of every item, over its whole training proces
 retraining's loss L^{I,X′} of that item less this one. docs/explanation/theory.md says what follows.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

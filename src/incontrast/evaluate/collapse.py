@@ -1,7 +1,5 @@
 """Label-free signs of collapse: effective rank, alignment, uniformity."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize

@@ -7,8 +7,6 @@ changed, the new items could have been any of the two groups taken together. So 
 computed again for random groups of the same sizes, from the same embeddings.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

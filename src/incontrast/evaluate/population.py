@@ -5,8 +5,6 @@ and the log mean over negatives from X and from ΔX. They are computed here once
 a sample.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple

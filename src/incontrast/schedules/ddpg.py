@@ -6,8 +6,6 @@ the fall of the loss. The actor μ is a 2-layer LSTM of 20 units over the state,
 paper's LRL (Eq. 13–15); ``schedules/learned.py`` builds the agent that users get on it.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import deque
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Tells when a learning rate did harm."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from incontrast.schedules.schedule import Verdict

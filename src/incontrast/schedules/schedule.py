@@ -3,8 +3,6 @@
 ``Fixed`` and ``Cosine`` look at nothing but how far the run is.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

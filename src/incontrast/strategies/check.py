@@ -1,7 +1,5 @@
 """Contract checks for people who bring their own strategy."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from itertools import islice

@@ -1,7 +1,5 @@
 """Training on the new items with the old encoder as a teacher."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The paper's meta-optimisation: support steps on old items, a query on new ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

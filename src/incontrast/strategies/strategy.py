@@ -1,7 +1,5 @@
 """What every strategy is, and those that differ only in which items they take."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

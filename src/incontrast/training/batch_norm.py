@@ -5,8 +5,6 @@ second derivative. Here ``torch.nn.functional.batch_norm`` itself is answered di
 block, so that encoders stay as they are, whoever wrote them, also under ``functional_call``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

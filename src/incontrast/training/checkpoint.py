@@ -1,7 +1,5 @@
 """A point of training to roll back to."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -5,8 +5,6 @@ computes derivatives of the *sum* of these copies. A sum over processes is its o
 that derivatives of it, of any order, are sums over processes again.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """One run of training from a strategy's point of view: old and new items, batches, embeddings."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

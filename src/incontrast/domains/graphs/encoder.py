@@ -1,7 +1,5 @@
 """The paper's graph encoder: a graph convolutional network with sum pooling."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What users or a memory on disk have as graphs, checked and brought into columns."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Two random views of every graph in a batch, all at once."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Images in columns: pixels in memory, files decoded when they are taken, or both."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Self
 

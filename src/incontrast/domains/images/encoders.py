@@ -1,7 +1,5 @@
 """Encoders for images: ResNet-18, and a small one for small images on a CPU."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Image files: found, checked, decoded; some of them may be damaged."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Whatever users have that is images, brought into an ImageCollection."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random views of images: crop, flip, colours and blur, for a whole batch at once."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache
