@@ -15,7 +15,7 @@ from incontrast.report.update import update_page
 from incontrast.report.verdict import cost_share
 from incontrast.text import counted, duration, probe_changes
 from incontrast.workspace import Workspace, WorkspaceError
-from incontrast.workspace.status import sentence
+from incontrast.workspace.status import sentences
 
 SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
 
@@ -69,12 +69,13 @@ def write_report(
     place = workspace.report_file(number) if to is None else to
     # In the workspace, no picture is shown that is forgotten meanwhile.
     with workspace.writing_reports() if to is None else nullcontext():
+        state = workspace.state()
         page = update_page(
             record=record,
             evaluation=evaluation,
-            promoted=number != workspace.state().candidate,
-            current=number == workspace.current,
-            journal=[sentence(event) for event in workspace.journal.tail(SHOWN)],
+            promoted=number != state.candidate,
+            current=number == state.current,
+            journal=sentences(workspace.journal.tail(SHOWN)),
             pictures=_pictures(workspace, sorted(shown)),
             folder=str(workspace.folder),
         )

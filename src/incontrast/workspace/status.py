@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,11 @@ def _advice(state: State) -> str | None:
         f"the next {kind} with data takes its {items} along; {force}"
         f"incontrast {kind} --discard drops it"
     )
+
+
+def sentences(events: Iterable[dict[str, Any]]) -> list[str]:
+    """Lines of the journal, for people."""
+    return [sentence(event) for event in events]
 
 
 def sentence(event: dict[str, Any]) -> str:

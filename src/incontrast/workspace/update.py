@@ -45,29 +45,17 @@ Operation = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """What a fit or an update came to.
-
-    Args:
-        version: The number of the version, promoted or not.
-        promoted: Whether it is the current one now.
-        failed_checks: Why it was not promoted, or what was wrong when it was forced.
-        items: New items.
-        known: Items of the data that had been ingested before, and were not ingested again.
-        skipped: Files that could not be read, with the reason.
-        outcome: Figures of training, as JSON.
-        evaluation: Figures of the evaluation, as JSON.
-        repeated: Whether this version had learned from these data already, so nothing was done.
-    """
+    """What a fit or an update came to; figures are as JSON has them."""
 
     version: int
     promoted: bool
-    failed_checks: tuple[str, ...]
+    failed_checks: tuple[str, ...]  # why it was not promoted, or what was wrong when it was forced
     items: int
-    known: int
-    skipped: tuple[str, ...]
+    known: int  # items of the data that had been ingested before, and were not ingested again
+    skipped: tuple[str, ...]  # files that could not be read, with the reason
     outcome: dict[str, Any] = field(repr=False)
     evaluation: dict[str, Any] = field(repr=False)
-    repeated: bool = False
+    repeated: bool = False  # whether it had learned from these data already: nothing was done
 
 
 class Update:
