@@ -287,13 +287,10 @@ class Learner:
         Args:
             items: ΔX, of the same kind as the first data.
             strategy: How to do it, for this once; the learner's own by default.
-            budget: What it may cost; its seconds are for the whole call. An update that a budget
-                ends is still a good one.
-            callbacks: Called after every step and every epoch; see ``Callback``.
-            checkpoint: A file that the state of training is written to every minute. The same call
-                after an interruption resumes from it, and ends with the weights that it would
-                have had. It stays where it is; the next run replaces what it holds.
-            probe: Labelled items whose scores before and after are in the outcome.
+            budget: As in ``fit``. An update that a budget ends is still a good one.
+            callbacks: As in ``fit``.
+            checkpoint: As in ``fit``.
+            probe: As in ``fit``.
         """
         start, budget = time.perf_counter(), check_budget(budget)
         if not self.fitted:
@@ -444,11 +441,7 @@ class Learner:
         return encoder
 
     def embed(
-        self,
-        items: Any,
-        *,
-        head: bool = False,
-        progress: Callable[[int], None] | None = None,
+        self, items: Any, *, head: bool = False, progress: Callable[[int], None] | None = None
     ) -> Tensor:
         """(n, d) embeddings of these items, on the CPU.
 
@@ -473,9 +466,8 @@ class Learner:
             sample: Items of each at most, drawn at random; all of them if None.
         """
         encoder, first = self.encoder, _collected(self.domain, old)
-        if new is None:
-            increment = Increment(None, first, 0)
-        else:
+        increment = Increment(None, first, 0)
+        if new is not None:
             increment = Increment(first, _collected(self.domain, new), len(first))
         found = measure(encoder, self.domain, increment, sample=sample, **self._settings())
         loss = found.evaluation_loss()
@@ -490,13 +482,11 @@ class Learner:
             forecast: Also try for a second how long an update would take on this machine.
         """
         encoder, increment = self.encoder, self._increment(new)
-        settings = self._settings()
-        found = measure_drift(
-            encoder, self.domain, increment, significance=significance, **settings
-        )
+        domain, settings = self.domain, self._settings()
+        found = measure_drift(encoder, domain, increment, significance=significance, **settings)
         if not forecast:
             return found
-        task = Task(copy.deepcopy(encoder), self.domain, increment, before=encoder, **settings)
+        task = Task(copy.deepcopy(encoder), domain, increment, before=encoder, **settings)
         return replace(found, seconds=expected_seconds(task, self.strategy))
 
     def forget(self, ids: Iterable[int]) -> None:
@@ -579,9 +569,7 @@ def _outcome(
         change_ratio=(
             Change(first.change_ratio(), last.change_ratio()) if increment.stored > 1 else None
         ),
-        probe=None
-        if before.probe is None or after.probe is None
-        else Change(before.probe, after.probe),
+        probe=Change(before.probe, after.probe) if before.probe and after.probe else None,
         seconds=run.seconds,
         evaluation_seconds=evaluation_seconds,
         epochs=len(run.history),

@@ -37,6 +37,8 @@ L = TypeVar("L", bound="Learner")
 
 FORMAT = 4
 SETTINGS = "learner.json"
+PARTS = ("domain", "initial_domain", "strategy", "fit_strategy", "objective", "head")
+COLUMNS = ("ids", "keys", "forgotten")  # of a memory
 # What ``save`` writes, also if it is interrupted; a folder may hold other things beside.
 _OWN = re.compile(
     r"learner\.json|(encoder|schedule|memory)(-[0-9a-f]{32})?\.safetensors"
@@ -60,8 +62,8 @@ def save(learner: Learner, folder: Path) -> None:
     with _locked(folder):
         files = {role: _write_tensors(content, folder, role) for role, content in contents.items()}
         settings = {"format": FORMAT, "incontrast": __version__, **describe(learner)}
-        settings |= {"files": files}
-        settings |= {"checksum": _checksum(settings)}
+        settings["files"] = files
+        settings["checksum"] = _checksum(settings)
         write_bytes(folder / SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
         for file in folder.iterdir():
             if _OWN.fullmatch(file.name) and file.name not in (SETTINGS, *files.values()):
@@ -157,17 +159,7 @@ def describe(learner: Learner) -> dict[str, Any]:
         "seed": learner.seed,
         "precision": learner.engine.precision,
         "width": encoder.width if isinstance(encoder, EncoderWithHead) else None,
-        **encode(
-            {
-                "domain": learner.domain,
-                "initial_domain": learner.initial_domain,
-                "strategy": learner.strategy,
-                "fit_strategy": learner.fit_strategy,
-                "objective": learner.objective,
-                "policy": memory.policy,
-                "head": learner.head,
-            }
-        ),
+        **encode({part: getattr(learner, part) for part in PARTS} | {"policy": memory.policy}),
         "arrivals": memory.arrivals,
         "elsewhere": memory.elsewhere,
         "threshold": None if memory.threshold == float("inf") else memory.threshold,
@@ -176,15 +168,7 @@ def describe(learner: Learner) -> dict[str, Any]:
 
 def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[Own]) -> L:
     """The learner that ``describe`` described, without weights and items."""
-    saved = {
-        "domain": settings["domain"],
-        "initial_domain": settings["initial_domain"],
-        "strategy": settings["strategy"],
-        "fit_strategy": settings["fit_strategy"],
-        "memory": settings["policy"],
-        "objective": settings["objective"],
-        "head": settings["head"],
-    }
+    saved = {part: settings[part] for part in PARTS} | {"memory": settings["policy"]}
     given: dict[str, Any] = {role: part for role, part in own.items() if part is not None}
     if "domain" in given:
         given["initial_domain"] = given["domain"]
@@ -289,9 +273,7 @@ def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:
     indices = torch.arange(len(memory))
     blobs = [] if memory.items is None else domain.pack(memory.items, indices)
     return {
-        "ids": memory.ids,
-        "keys": memory.keys,
-        "forgotten": memory.forgotten,
+        **{name: getattr(memory, name) for name in COLUMNS},
         "sizes": torch.tensor([len(blob) for blob in blobs], dtype=torch.int64),
         "items": torch.from_numpy(np.frombuffer(b"".join(blobs), dtype=np.uint8).copy()),
     }
@@ -301,10 +283,5 @@ def _memory(tensors: dict[str, Tensor], domain: Domain, empty: Memory) -> Memory
     raw = tensors["items"].numpy().tobytes()
     ends = tensors["sizes"].cumsum(0).tolist()
     blobs = [raw[start:end] for start, end in pairwise([0, *ends])]
-    return replace(
-        empty,
-        items=domain.unpack(blobs) if blobs else None,
-        ids=tensors["ids"],
-        keys=tensors["keys"],
-        forgotten=tensors["forgotten"],
-    )
+    columns: dict[str, Any] = {name: tensors[name] for name in COLUMNS}
+    return replace(empty, items=domain.unpack(blobs) if blobs else None, **columns)
