@@ -76,6 +76,7 @@ def page(**changes) -> str:
         "current": True,
         "journal": ["2026-11-16  workspace made", "2026-11-16  version 2 promoted"],
         "pictures": {3: "data:image/png;base64,AAAA", 5: "data:image/png;base64,BBBB"},
+        "texts": {},
         "folder": "/model",
     }
     return render(update_page(**(about | changes)))
@@ -171,3 +172,12 @@ def test_figures_that_are_not_finite() -> None:
     assert "is 0.900 (not finite to not finite); on average not finite of" in html
     assert html.count("not finite") == 11
     assert "Training loss and learning rate over epochs" in html
+
+
+def test_neighbours_of_texts_are_texts() -> None:
+    texts = {item: f"<b>text {item}</b>" for item in (3, 5)}
+    html = page(pictures={}, texts=texts)
+    assert "Nearest neighbours before and after" in html
+    assert "&lt;b&gt;text 3&lt;/b&gt;" in html
+    assert "<b>text" not in html
+    assert "(forgotten)" in html

@@ -17,6 +17,7 @@ from incontrast.text import counted, duration, probe_changes
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.status import sentences
 
+LONGEST = 100  # characters of a text
 SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
 
 
@@ -67,40 +68,63 @@ def write_report(
     }
 
     place = workspace.report_file(number) if to is None else to
-    # In the workspace, no picture is shown that is forgotten meanwhile.
+    # In the workspace, no item is shown that is forgotten meanwhile.
     with workspace.writing_reports() if to is None else nullcontext():
         state = workspace.state()
+        contents = _stored(workspace, sorted(shown))
         page = update_page(
             record=record,
             evaluation=evaluation,
             promoted=number != state.candidate,
             current=number == state.current,
             journal=sentences(workspace.journal.tail(SHOWN)),
-            pictures=_pictures(workspace, sorted(shown)),
+            pictures=_pictures(workspace, contents),
+            texts=_texts(workspace, contents),
             folder=str(workspace.folder),
         )
         save(page, place)
     return place
 
 
-def _pictures(workspace: Workspace, ids: list[int]) -> dict[int, str]:
-    """Those of these items that are images and still there, as data URIs."""
-    if not ids or workspace.settings["learner"]["domain"]["type"] != "Images":
+def _stored(workspace: Workspace, ids: list[int]) -> dict[int, bytes]:
+    """Those of these items that are still there and can be shown, as they are stored."""
+    if not ids or workspace.settings["learner"]["domain"]["type"] not in ("Images", "Text"):
         return {}
-    # Images are decoded by their domain, which needs torch; no other page does.
-    import torch
-    from PIL import Image
-
     from incontrast.memory import Store
     from incontrast.memory.store import PRESENT
 
     with closing(Store.open(workspace.store_file, readonly=True)) as store:
         states = store.columns(ids[-1] + 1).states
         there = [item for item in ids if states[item] == PRESENT]
-        blobs = store.read(there) if there else []
-    pixels = workspace.domain.unpack(blobs).take(torch.arange(len(there)))
+        return dict(zip(there, store.read(there) if there else [], strict=True))
+
+
+def _texts(workspace: Workspace, contents: dict[int, bytes]) -> dict[int, str]:
+    """The beginnings of items that are texts, in one line each."""
+    if workspace.settings["learner"]["domain"]["type"] != "Text":
+        return {}
+    return {item: _beginning(content) for item, content in contents.items()}
+
+
+def _beginning(content: bytes) -> str:
+    # Enough bytes for so many characters; a pair has a byte between its texts that is no UTF-8.
+    text = content[: 8 * LONGEST].replace(b"\xff", b" \xe2\x80\x94 ").decode("utf-8", "ignore")
+    # What is not printable could change how the rest of the page reads (right to left, say).
+    text = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _pictures(workspace: Workspace, contents: dict[int, bytes]) -> dict[int, str]:
+    """Items that are images, as data URIs."""
+    if not contents or workspace.settings["learner"]["domain"]["type"] != "Images":
+        return {}
+    # Images are decoded by their domain, which needs torch; no other page does.
+    import torch
+    from PIL import Image
+
+    pixels = workspace.domain.unpack([*contents.values()]).take(torch.arange(len(contents)))
     uris = {}
-    for item, image in zip(there, pixels, strict=True):
+    for item, image in zip(contents, pixels, strict=True):
         array = image.permute(1, 2, 0).numpy()
         content = io.BytesIO()
         Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(content, "PNG")

@@ -217,6 +217,14 @@ class Domain(ABC):
         """One batch that holds the items of all ``batches`` in order."""
         return torch.cat(list(batches))
 
+    def differences(self, old: Any, new: Any) -> dict[str, Any]:
+        """What tells new items from old ones besides their embeddings, for people and for JSON.
+
+        ``old`` and ``new`` are batches, a sample of each. ``summary`` is a sentence, what else
+        there is are its figures; nothing by default.
+        """
+        return {}
+
     def materialise(self, collection: Any, indices: Tensor) -> Collection:
         """These items themselves, in memory: a workspace keeps no paths to files elsewhere."""
         chosen: Collection = collection.select(indices)

@@ -7,8 +7,8 @@ changed, the new items could have been any of the two groups taken together. So 
 computed again for random groups of the same sizes, from the same embeddings.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -50,6 +50,7 @@ class Drift:
     new: int  # new items that were looked at
     growth_ratio: float  # α, the share that the new items would have of everything seen
     seconds: float | None = None  # that an update should take here, at most; None if not tried
+    differences: dict[str, Any] = field(default_factory=dict)  # see ``Domain.differences``
 
     @property
     def drifted(self) -> bool:
@@ -83,6 +84,8 @@ class Drift:
             text += f" With {counted(self.new, 'new item')} only large differences show."
         if self.seconds is not None:
             text += f" An update should take about {duration(self.seconds)}."
+        if "summary" in self.differences:
+            text += f" {self.differences['summary']}"
         return text
 
 
@@ -111,7 +114,7 @@ def measure_drift(
     first, second = embed_views(encoder, domain, old, known, views, engine=engine)
     _, later = embed_views(encoder, domain, new, fresh, views, engine=engine)
     anchors = min(ANCHORS, len(known) // 3)
-    return drift(
+    found = drift(
         (first[:anchors], second[:anchors]),
         second[anchors:],
         later,
@@ -120,6 +123,7 @@ def measure_drift(
         draws=draws,
         significance=significance,
     )
+    return replace(found, differences=domain.differences(old.take(known), new.take(fresh)))
 
 
 def drift(

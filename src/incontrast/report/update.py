@@ -20,6 +20,7 @@ def update_page(
     current: bool,
     journal: Sequence[str],
     pictures: Mapping[int, str],
+    texts: Mapping[int, str],
     folder: str,
 ) -> page.Page:
     """The page of a version. Figures that are not finite are None, as JSON has them.
@@ -31,12 +32,13 @@ def update_page(
         current: Whether it is.
         journal: What was done with the workspace, a sentence each.
         pictures: Items as data URIs of images, by id; empty for data that are no pictures.
+        texts: Items as short texts, by id; empty for data that are no texts.
         folder: The workspace.
     """
     outcome, number = record["outcome"], record["version"]
     probed = outcome["probe"] is not None
     told = verdict(record, evaluation, promoted=promoted)
-    moved = tuple(_moved(evaluation, pictures)) if "movement" in evaluation else ()
+    moved = tuple(_moved(evaluation, pictures, texts)) if "movement" in evaluation else ()
     sections = [
         page.Section("Verdict", (_checks(evaluation, promoted, probed), _next_steps(told))),
         page.Section("What changed", (_changes(outcome),)),
@@ -189,7 +191,9 @@ def _training(outcome: Mapping[str, Any]) -> Iterator[page.Block]:
     )
 
 
-def _moved(evaluation: Mapping[str, Any], pictures: Mapping[int, str]) -> Iterator[page.Block]:
+def _moved(
+    evaluation: Mapping[str, Any], pictures: Mapping[int, str], texts: Mapping[int, str]
+) -> Iterator[page.Block]:
     moved = evaluation["movement"]
     lower, median, upper = map(_figure, moved["cosine"])
     yield page.Text(
@@ -205,6 +209,33 @@ def _moved(evaluation: Mapping[str, Any], pictures: Mapping[int, str]) -> Iterat
             caption="Each row: an item, its nearest neighbours before the update and after it. "
             "Framed ones are new among them.",
         )
+    if texts:
+        yield _neighbours(moved["examples"], texts)
+
+
+def _neighbours(examples: Sequence[Mapping[str, Any]], texts: Mapping[int, str]) -> page.Table:
+    def cell(example: Mapping[str, Any], when: str) -> page.Cell:
+        lines = [
+            ("+ " if when == "after" and item not in example["before"] else "")
+            + texts.get(item, "(forgotten)")
+            for item in example[when]
+        ]
+        return page.Cell(lines[0] if lines else "–", note=" · ".join(lines[1:]))
+
+    return page.Table(
+        title="Nearest neighbours before and after",
+        columns=(page.Column("text"), page.Column("before"), page.Column("after")),
+        rows=tuple(
+            (
+                page.Cell(texts.get(example["item"], "(forgotten)")),
+                cell(example, "before"),
+                cell(example, "after"),
+            )
+            for example in examples
+        ),
+        caption="Each row: a text, its nearest neighbours before the update and after it, the "
+        "nearest first. A + is new among them.",
+    )
 
 
 def _journal(journal: Sequence[str]) -> page.Table:

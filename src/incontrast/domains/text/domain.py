@@ -13,6 +13,7 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Domain, Part
 from incontrast.domains.text import tokeniser as tokenisers
 from incontrast.domains.text.collection import BETWEEN, TextCollection, Texts, TokenBatch
+from incontrast.domains.text.differences import differences
 from incontrast.domains.text.encoders import NGrams, Transformer
 from incontrast.domains.text.reading import checked_contents, read_texts
 from incontrast.domains.text.tokeniser import Tokeniser
@@ -134,6 +135,9 @@ class Text(ArgumentDomain):
     def views_of_part(self, part: Part, generator: Generator) -> tuple[TokenBatch, TokenBatch]:
         # Draws depend on the longest text of the whole batch.
         return Domain.views_of_part(self, part, generator)
+
+    def differences(self, old: Texts, new: Texts) -> dict[str, Any]:
+        return differences(old.contents, new.contents, self.tokeniser)
 
     def join(self, batches: Sequence[Any]) -> Any:
         if isinstance(batches[0], Texts):
