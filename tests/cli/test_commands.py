@@ -55,7 +55,6 @@ def test_from_nothing_to_the_third_week(space: Path, rows: list[Path], tmp_path:
     shown = run("update", rows[1])
     for words in (
         "Version 2: ICL on 30 new items, 2 epochs",
-        "the last training from scratch took",
         "loss of old items",
         "change ratio",
         "of the 10 nearest neighbours stayed",

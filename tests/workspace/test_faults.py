@@ -167,8 +167,8 @@ def test_a_shortened_journal_is_damage(space: Workspace, lines: slice) -> None:
 @pytest.fixture
 def shortened(space: Workspace, monkeypatch) -> Workspace:
     """A workspace whose journal has grown beyond what is kept of it."""
-    monkeypatch.setattr("incontrast.workspace.state.EVENTS", 4)
-    monkeypatch.setattr("incontrast.workspace.state.SHORTENED", 3)
+    monkeypatch.setattr("incontrast.workspace.files.EVENTS", 4)
+    monkeypatch.setattr("incontrast.workspace.files.SHORTENED", 3)
     for item in range(3):
         space.forget([item])
     return space

@@ -1,4 +1,4 @@
-"""What a workspace writes: JSON, journals and versions, each with checksums; and its locks."""
+"""The files of a workspace: JSON, journals and versions, each with checksums; and its locks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from incontrast._version import __version__
 from incontrast.files import flush_files, flush_folder, write_bytes
+from incontrast.memory import Extent, Store
 from incontrast.workspace.errors import Busy, Damaged, WorkspaceError
+from incontrast.workspace.state import State
 
 FORMAT = 2  # of every JSON file and line of a workspace
+SETTINGS = "workspace.json"
+CREATING = ".creating"  # in a folder that is not a workspace yet
+EVENTS = 500  # of the journal that are kept as they are
+SHORTENED = 100  # events after which earlier ones are summed up
 LOOKS = 5  # attempts to take a lock
 WEIGHTS = "encoder.safetensors"
 RECORD, MANIFEST, EVALUATION = "version.json", "manifest.json", "evaluation.json"
@@ -77,13 +84,6 @@ def unsealed(text: str, where: str) -> dict[str, Any]:
         )
     del body["format"]
     return body
-
-
-def sweep(folder: Path) -> None:
-    """Delete what an interrupted writing has left in a workspace."""
-    for pattern in (".*.json.*", ".*.checkpoint.*"):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
 
 
 def _checksum(body: dict[str, Any]) -> str:
@@ -277,15 +277,103 @@ class Versions:
         flush_folder(self.root)
         shutil.rmtree(doomed)
 
-    def sweep(self) -> None:
-        """Delete what an interrupted writing or deleting has left."""
-        for entry in self.root.glob(f"{UNFINISHED}*"):
-            shutil.rmtree(entry)
-
 
 def _hash(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+class Layout:
+    """Where the files of a workspace are, and what can be read without torch."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.versions = Versions(folder / "versions")
+        self.journal = Journal(folder / "journal.jsonl")
+        self.outputs = Journal(folder / "outputs.jsonl")
+        self.state_file = folder / "state.json"
+        self.store_file = folder / "memory.sqlite"
+        self.lock_file = folder / "lock"
+        self.reports = folder / "reports"
+        self.training_file = folder / "training.checkpoint"
+
+    @property
+    def id(self) -> str:
+        """Given to nothing else in the world."""
+        return str(self.settings["id"])
+
+    def report_file(self, version: int) -> Path:
+        """Where the report of a version is, once it is written."""
+        return self.reports / f"version-{version}.html"
+
+    @contextmanager
+    def writing_reports(self) -> Iterator[None]:
+        """While nobody else writes reports, or forgets what they show."""
+        self.reports.mkdir(exist_ok=True)
+        handle = os.open(self.reports, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed, by whatever ends the process
+            yield
+        finally:
+            os.close(handle)
+
+    def state(self) -> State:
+        """What is under way, and which version serves, if that is there."""
+        try:
+            state = State(**read_json(self.state_file))
+        except TypeError as error:
+            raise Damaged(f"{self.state_file} is damaged ({error})") from error
+        except Damaged as error:
+            raise Damaged(f"{error}, or choose a version with incontrast rollback --to N") from None
+        if state.current is not None and not self.versions.exists(state.current):
+            raise Damaged(
+                f"{self.state_file} names version {state.current}, which is not in "
+                f"{self.versions.root}: incontrast rollback --to N chooses one that is there"
+            )
+        return state
+
+    def write_state(self, state: State, event: dict[str, Any] | None) -> None:
+        """With a single write; then add the step's line to the journal, if it has one."""
+        write_json(self.state_file, asdict(state))
+        if state.phase != "ingested":
+            self.training_file.unlink(missing_ok=True)
+        if event is not None:
+            self.journal.add(event)
+            if event["number"] % SHORTENED == 0:
+                self.journal.shorten(EVENTS)
+
+    def sweep(self) -> None:
+        """Delete what an interrupted writing or deleting has left."""
+        for entry in self.versions.root.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(entry)
+        for pattern in (".*.json.*", ".*.checkpoint.*"):
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    @property
+    def current(self) -> int | None:
+        """The number of the version that serves; None before the first fit."""
+        return self.state().current
+
+    def extent(self, number: int) -> Extent:
+        """What of the store the memory of a version holds."""
+        memory = self.versions.record(number)["memory"]
+        threshold = memory["threshold"]
+        return Extent(
+            memory["arrivals"],
+            float("inf") if threshold is None else threshold,
+            tuple((first, end) for first, end in memory["skipped"]),
+            memory["elsewhere"],
+        )
+
+    def counts(self, number: int, store: Store) -> dict[str, int]:
+        """How many items the memory of a version has stored, and has seen."""
+        extent = self.extent(number)
+        columns = store.columns(extent.arrivals)
+        stored = extent.stored(columns, self.settings["learner"]["policy"].get("bytes"))
+        seen = extent.arrivals - int(extent.forgotten(columns).sum()) + extent.elsewhere
+        return {"kept": int(stored.sum()), "seen": seen}
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from incontrast.workspace.files import read_json
-from incontrast.workspace.state import Layout
+from incontrast.workspace.files import Layout, read_json
 
 MANIFEST = "manifest.json"
 

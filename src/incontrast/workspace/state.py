@@ -31,22 +31,16 @@ discards it. New data join it: ``ingesting`` again, and a new candidate is train
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from incontrast.memory import Extent, Store
+from incontrast.memory import Store
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.files import Journal, Versions, read_json, sweep, write_json
 
-SETTINGS = "workspace.json"
-CREATING = ".creating"  # in a folder that is not a workspace yet
-EVENTS = 500  # of the journal that are kept as they are
-SHORTENED = 100  # events after which earlier ones are summed up
+if TYPE_CHECKING:
+    from incontrast.workspace.files import Layout
+
 NAMES = {"fit": "a fit", "update": "an update"}
 
 Notify = Callable[[str], None]
@@ -98,81 +92,6 @@ class State:
         return self.phase in ("ingested", "trained", "evaluated")
 
 
-class Layout:
-    """Where the files of a workspace are, and what can be read without torch."""
-
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder = folder
-        self.settings = settings
-        self.versions = Versions(folder / "versions")
-        self.journal = Journal(folder / "journal.jsonl")
-        self.outputs = Journal(folder / "outputs.jsonl")
-        self.state_file = folder / "state.json"
-        self.store_file = folder / "memory.sqlite"
-        self.lock_file = folder / "lock"
-        self.reports = folder / "reports"
-        self.training_file = folder / "training.checkpoint"
-
-    @property
-    def id(self) -> str:
-        """Given to nothing else in the world."""
-        return str(self.settings["id"])
-
-    def report_file(self, version: int) -> Path:
-        """Where the report of a version is, once it is written."""
-        return self.reports / f"version-{version}.html"
-
-    @contextmanager
-    def writing_reports(self) -> Iterator[None]:
-        """While nobody else writes reports, or forgets what they show."""
-        self.reports.mkdir(exist_ok=True)
-        handle = os.open(self.reports, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed, by whatever ends the process
-            yield
-        finally:
-            os.close(handle)
-
-    def state(self) -> State:
-        """What is under way, and which version serves, if that is there."""
-        try:
-            state = State(**read_json(self.state_file))
-        except TypeError as error:
-            raise Damaged(f"{self.state_file} is damaged ({error})") from error
-        except Damaged as error:
-            raise Damaged(f"{error}, or choose a version with incontrast rollback --to N") from None
-        if state.current is not None and not self.versions.exists(state.current):
-            raise Damaged(
-                f"{self.state_file} names version {state.current}, which is not in "
-                f"{self.versions.root}: incontrast rollback --to N chooses one that is there"
-            )
-        return state
-
-    @property
-    def current(self) -> int | None:
-        """The number of the version that serves; None before the first fit."""
-        return self.state().current
-
-    def extent(self, number: int) -> Extent:
-        """What of the store the memory of a version holds."""
-        memory = self.versions.record(number)["memory"]
-        threshold = memory["threshold"]
-        return Extent(
-            memory["arrivals"],
-            float("inf") if threshold is None else threshold,
-            tuple((first, end) for first, end in memory["skipped"]),
-            memory["elsewhere"],
-        )
-
-    def counts(self, number: int, store: Store) -> dict[str, int]:
-        """How many items the memory of a version has stored, and has seen."""
-        extent = self.extent(number)
-        columns = store.columns(extent.arrivals)
-        stored = extent.stored(columns, self.settings["learner"]["policy"].get("bytes"))
-        seen = extent.arrivals - int(extent.forgotten(columns).sum()) + extent.elsewhere
-        return {"kept": int(stored.sum()), "seen": seen}
-
-
 class StateMachine:
     """Moves a workspace from state to state, while its lock is held.
 
@@ -191,13 +110,7 @@ class StateMachine:
         if event is not None:  # numbered, so that a journal tells whether it is whole
             event = {"number": 1 + (self.state.event or {"number": 0})["number"], **event}
         self.state = replace(self.state, phase=phase, event=event or self.state.event, **changes)
-        write_json(self.layout.state_file, asdict(self.state))
-        if phase != "ingested":
-            self.layout.training_file.unlink(missing_ok=True)
-        if event is not None:
-            self.layout.journal.add(event)
-            if event["number"] % SHORTENED == 0:
-                self.layout.journal.shorten(EVENTS)
+        self.layout.write_state(self.state, event)
 
     def log(self, step: str, **about: Any) -> dict[str, Any]:
         """A line for the journal about the candidate that is under way."""
@@ -208,8 +121,7 @@ class StateMachine:
 
         Returns the operation that had switched to another version, and is finished now.
         """
-        self.versions.sweep()
-        sweep(self.layout.folder)
+        self.layout.sweep()
         self.state = self.layout.state()
         event = self.state.event
         if event is not None and [event] != self.layout.journal.tail(1):

@@ -8,9 +8,9 @@ from typing import Any
 
 from incontrast.text import counted, probe_changes
 from incontrast.workspace.errors import Damaged
-from incontrast.workspace.files import SUMMARY, holder
+from incontrast.workspace.files import SUMMARY, Layout, holder
 from incontrast.workspace.stamps import outputs, stamp_of
-from incontrast.workspace.state import NAMES, Layout, State
+from incontrast.workspace.state import NAMES, State
 
 
 def status_of(layout: Layout) -> dict[str, Any]:

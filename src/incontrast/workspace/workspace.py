@@ -17,9 +17,17 @@ from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
 from incontrast.text import counted
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.files import SUMMARY, locked, read_json, sweep, write_json
+from incontrast.workspace.files import (
+    CREATING,
+    SETTINGS,
+    SUMMARY,
+    Layout,
+    locked,
+    read_json,
+    write_json,
+)
 from incontrast.workspace.stamps import outputs, problems
-from incontrast.workspace.state import CREATING, NAMES, SETTINGS, Layout, Notify, StateMachine
+from incontrast.workspace.state import NAMES, Notify, StateMachine
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
     from incontrast.data import ProbeSet
@@ -410,7 +418,7 @@ def _create(folder: Path, settings: dict[str, Any]) -> None:
             raise taken
         for name in BEGUN:  # by an attempt that was interrupted
             (folder / name).unlink(missing_ok=True)
-        sweep(folder)
+        created.sweep()
         created.versions.root.mkdir(exist_ok=True)
         with closing(Store.create(created.store_file)) as store:
             machine = StateMachine(created, store)
