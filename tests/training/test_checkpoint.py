@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from incontrast.training.checkpoint import Checkpoint
 from incontrast.training.optimizers import ExponentialMovingAverage
+from incontrast.training.resume import Checkpoint
 
 
 class Run:

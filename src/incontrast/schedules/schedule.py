@@ -10,8 +10,6 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from incontrast.bounds import check_number
-
 ScheduleState = dict[str, Tensor]
 """What a schedule has learned, for a later run to resume from."""
 
@@ -85,7 +83,10 @@ class _Warmup(Schedule, LearningRate):
 
     def __post_init__(self) -> None:
         check_lr(self.lr)
-        check_number("[0, 1)", "it is a part of the run", warmup=self.warmup)
+        if not 0.0 <= self.warmup < 1.0:
+            raise ValueError(
+                f"warmup must be in [0, 1), got {self.warmup}: it is a part of the run"
+            )
 
     def begin(self, generator: Generator, state: ScheduleState | None = None) -> LearningRate:
         return self

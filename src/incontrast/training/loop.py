@@ -7,16 +7,15 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from incontrast.heads import named_parameters
 from incontrast.randomness import seeded
 from incontrast.schedules import ScheduleState
 from incontrast.training.calibration import calibrate, train_mode
-from incontrast.training.checkpoint import Checkpoint
 from incontrast.training.engine import Engine
 from incontrast.training.optimizers import ExponentialMovingAverage, Stepper, lr_factors_of
 from incontrast.training.progress import (
@@ -28,7 +27,7 @@ from incontrast.training.progress import (
     Run,
     Stop,
 )
-from incontrast.training.resume import TrainingFile, restore, training_state
+from incontrast.training.resume import Checkpoint, TrainingFile, restore, training_state
 from incontrast.training.task import Task, ViewBatch
 
 if TYPE_CHECKING:
@@ -103,22 +102,20 @@ class Training:
         self.saved = None if file is None else file.read(task.engine)
         if file is not None:
             task.record(*(self.saved[key] if self.saved else {} for key in ("schedules", "once")))
-        trained = {name: p for name, p in named_parameters(task.encoder) if p.requires_grad}
-        if not trained:
+        self.parameters = [p for p in task.encoder.parameters() if p.requires_grad]
+        if not self.parameters:
             raise ValueError("no weight of the encoder requires a gradient: all of it is frozen")
-        self.parameters = list(trained.values())
         self.optimizer = strategy.optimizer(self.parameters)
         self.max_norm: float | None = getattr(strategy.optimizer, "max_norm", None)
         self.stepper = Stepper(
             self.optimizer,
             getattr(strategy.optimizer, "max_relative_update", None),
-            lr_factors_of(strategy.optimizer, trained),
+            lr_factors_of(strategy.optimizer, task.encoder),
             task.engine.broadcast,
         )
         self.ema = ExponentialMovingAverage(
             self.parameters, strategy.ema_decay, strategy.ema_leaning
         )
-        self.checkpoint = Checkpoint(task.encoder, self.optimizer, self.ema)
         self.schedule = task.learning_rate(strategy.lr, "schedule", schedule_state)
         first = task.before is None or strategy.from_scratch
         collapsed = math.log(1 + task.objective.negatives)
@@ -204,6 +201,11 @@ class Training:
         restore(self, saved)
         log.info("training resumes after %d steps", self.steps)
         return rest
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """What a schedule that watches may roll back to."""
+        return Checkpoint(self.task.encoder, self.optimizer, self.ema)
 
     def rolled_back(self) -> bool:
         """Tell the schedule the loss of this step; returns whether it wants the past back."""

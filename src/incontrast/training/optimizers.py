@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from incontrast.bounds import check_number
+from incontrast.heads import named_parameters
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes the optimiser of a run, whose learning rate is set before every step.
@@ -154,16 +155,13 @@ class Stepper:
         torch._foreach_add_(weights, before)
 
 
-def lr_factors_of(
-    optimizer: OptimizerFactory, parameters: Mapping[str, nn.Parameter]
-) -> dict[nn.Parameter, float]:
-    """The factor of the learning rate of each parameter whose name begins with a part.
-
-    Raises:
-        ValueError: No parameter's name begins with a part; says which is nearest.
-    """
+def lr_factors_of(optimizer: OptimizerFactory, encoder: nn.Module) -> dict[nn.Parameter, float]:
+    """The factor of the learning rate of each parameter whose name begins with a part."""
     wanted: Mapping[str, float] = getattr(optimizer, "lr_factors", {})
-    parts = {name[:end] for name in parameters for end in _ends_of_parts(name)} if wanted else ()
+    if not wanted:
+        return {}
+    parameters = {name: p for name, p in named_parameters(encoder) if p.requires_grad}
+    parts = {name[:end] for name in parameters for end in _ends_of_parts(name)}
     for part in wanted:
         if part not in parts:
             near = get_close_matches(part, parts, n=1) or sorted(parts)[:1]

@@ -1,4 +1,4 @@
-"""Training that was interrupted resumes from a file, and ends bit for bit as it would have.
+"""The past of a run: a checkpoint to roll back to, and a file to resume from, bit for bit.
 
 What training has come to is written every so often: weights, optimiser, averages, losses. What
 can be computed again from the seed is not: the batches drawn so far are drawn again, and schedules
@@ -7,6 +7,7 @@ are asked again what they were asked, so that samplers and schedules need no for
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import logging
@@ -23,8 +24,8 @@ from torch import Tensor, nn
 from incontrast.files import write_bytes
 from incontrast.schedules import LearningRate, ScheduleState
 from incontrast.schedules.schedule import Verdict
-from incontrast.training.checkpoint import tensors
 from incontrast.training.engine import Engine
+from incontrast.training.optimizers import ExponentialMovingAverage
 from incontrast.training.progress import Epoch
 
 if TYPE_CHECKING:
@@ -100,6 +101,51 @@ class TrainingFile:
             return None
         state: dict[str, Any] = found["state"]
         return state
+
+
+class Checkpoint:
+    """Remembers weights, buffers, the optimiser's state and the averaged weights of a run."""
+
+    def __init__(
+        self, encoder: nn.Module, optimizer: torch.optim.Optimizer, ema: ExponentialMovingAverage
+    ) -> None:
+        self._encoder, self._optimizer, self._ema = encoder, optimizer, ema
+        self.taken: dict[str, Any] = {}
+
+    def take(self) -> None:
+        """Remember the present."""
+        self.taken = copy.deepcopy(self.present())
+
+    def restore(self) -> None:
+        """Bring the remembered past back."""
+        if not self.taken:
+            raise RuntimeError("the schedule asked for a rollback before any checkpoint")
+        self.bring(self.taken)
+
+    def present(self) -> dict[str, Any]:
+        """The tensors and numbers of the run as they are, not copied."""
+        return {
+            "encoder": tensors(self._encoder),
+            "optimizer": self._optimizer.state_dict(),
+            "averaged": self._ema.mean,
+            "averaged steps": self._ema.steps,
+        }
+
+    @torch.no_grad()
+    def bring(self, past: dict[str, Any]) -> None:
+        """Make the run what ``present`` gave, which stays as it is."""
+        for name, tensor in tensors(self._encoder).items():
+            tensor.copy_(past["encoder"][name])
+        self._optimizer.load_state_dict(copy.deepcopy(past["optimizer"]))
+        for mean, kept in zip(self._ema.mean, past["averaged"], strict=True):
+            mean.copy_(kept)
+        self._ema.steps = past["averaged steps"]
+
+
+def tensors(encoder: nn.Module) -> dict[str, Tensor]:
+    """Weights and buffers, those that are no part of a state dict too."""
+    found = {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
+    return {name: tensor.detach() for name, tensor in found.items()}
 
 
 class Recorded(LearningRate):

@@ -299,7 +299,9 @@ def two_views(
     draws = Generator().manual_seed(seed) if on_cpu else engine.generator(seed)
     place: Callable[[Any], Any] = (lambda batch: batch) if on_cpu else engine.place
     sources = [(collection, indices) for collection, indices in sources if len(indices)]
-    share = engine.share(sum(len(indices) for _, indices in sources))
+    share = range(sum(len(indices) for _, indices in sources))
+    if engine.processes > 1:
+        share = engine.share(len(share))
     parts, before = [], 0
     for collection, indices in sources:
         own = indices[max(share.start - before, 0) : max(share.stop - before, 0)]
