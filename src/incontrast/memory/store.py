@@ -144,15 +144,11 @@ class Chunk(NamedTuple):
     @classmethod
     def of_row(cls, first: int, columns: Sequence[bytes]) -> Chunk:
         """What ``row`` gave, once its checksum has been compared."""
-        keys, sizes, states, hashes = _arrays(
-            [*columns[:2], zlib.decompress(columns[2]), columns[3]]
-        )
-        whole = cls(
-            first, np.full(len(states), np.inf), np.zeros(len(states), "<i8"), states, hashes
-        )
-        whole.keys[states == PRESENT] = keys
-        whole.sizes[states == PRESENT] = sizes
-        return whole
+        unpacked = [*columns[:2], zlib.decompress(columns[2]), columns[3]]
+        *kept, states, hashes = _arrays(unpacked)
+        keys, sizes = np.full(len(states), np.inf), np.zeros(len(states), "<i8")
+        keys[states == PRESENT], sizes[states == PRESENT] = kept
+        return cls(first, keys, sizes, states, hashes)
 
     def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where in this chunk the items with these ids are, of those that it holds."""
@@ -160,10 +156,7 @@ class Chunk(NamedTuple):
 
 
 def _checksum(first: int, columns: Sequence[bytes]) -> int:
-    total = zlib.crc32(str(first).encode())
-    for column in columns:
-        total = zlib.crc32(column, total)
-    return total
+    return zlib.crc32(b"".join([str(first).encode(), *columns]))
 
 
 def _arrays(columns: Iterable[bytes]) -> list[Any]:
@@ -207,9 +200,6 @@ class Store:
 
         ``still``: nobody writes to it meanwhile, so that it can be read without locks; also from
         another machine, on a shared file system.
-
-        Raises:
-            StoreError: It is missing, damaged, or of another format.
         """
         if not path.is_file():
             raise StoreError(f"{path} is missing: restore it from a copy")
@@ -241,9 +231,8 @@ class Store:
             )
             sizes = np.array([len(content) for content in contents], "<i8")
             states = np.full(len(contents), PRESENT, np.uint8)
-            self._put(
-                first, keys.astype("<f8"), sizes, states, short_hashes(map(content_hash, contents))
-            )
+            hashes = short_hashes(map(content_hash, contents))
+            self._put(first, keys.astype("<f8"), sizes, states, hashes)
 
     def drop_from(self, first: int) -> None:
         """Delete every item from this id on, as if it had never arrived."""
@@ -320,10 +309,7 @@ class Store:
         """See to it that nothing that was deleted can be found in the files.
 
         Deleted contents are overwritten with zeros when they are deleted; what is left of them is
-        in the log.
-
-        Raises:
-            StoreBusy: A reader holds on to the log.
+        in the log, until no reader holds on to that.
         """
         if not self.fold(wait=WAIT):
             raise StoreBusy(
