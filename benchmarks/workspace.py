@@ -5,8 +5,8 @@
 
 size: workspaces of 10,000 and of 1,000,000 items of 3 KB (images of 3×32×32 pixels, random bytes);
 each is opened and updated with 1,000 new items in a process of its own: ICL, 5 epochs, the small
-encoder. updates: 1,000 updates with 20 vectors each and a page each, with a reservoir of 500 items:
-time, memory, open files and disk over time.
+encoder. updates: 1,000 updates with 20 vectors each and a page each, with a reservoir of 500 items
+and the defaults of a workspace: time, memory, open files and disk, means over every hundred.
 """
 
 from __future__ import annotations
@@ -102,33 +102,43 @@ def size() -> None:
 
 
 def updates() -> None:
+    """Means of every hundred updates, and the last hundred against the second."""
     torch.set_num_threads(1)
     draws = torch.Generator().manual_seed(0)
     learner = ic.Learner(
-        ic.Vectors(16, hidden=32, out=16),
+        ic.Vectors(16),
         fit_strategy=ic.Retrain(max_epochs=2),
         strategy=ic.ICL(max_epochs=2),
         memory=ic.Reservoir(items=500),
     )
+    means = []
     with tempfile.TemporaryDirectory() as place:
-        workspace = ic.Workspace.create(Path(place) / "space", learner, keep=5)
+        workspace = ic.Workspace.create(Path(place) / "space", learner)
         workspace.fit(torch.randn(500, 16, generator=draws), force=True)
-        spent = []
         for number in range(1, UPDATES + 1):
+            if number % 100 == 1:
+                rows = []
             new = torch.randn(20, 16, generator=draws)
             begin = time.process_time()
             step = workspace.update(new, force=True)
             write_report(workspace, workspace.versions.record(step.version), step.evaluation)
-            spent.append(time.process_time() - begin)
+            spent = time.process_time() - begin
+            handles = len(list(Path("/proc/self/fd").iterdir()))
+            disk = sum(f.stat().st_size for f in workspace.folder.rglob("*") if f.is_file())
+            rows.append((1000 * spent, resident(), handles, disk / 2**20))
             if number % 100 == 0:
-                handles = len(list(Path("/proc/self/fd").iterdir()))
-                disk = sum(f.stat().st_size for f in workspace.folder.rglob("*") if f.is_file())
-                print(
-                    f"update {number:4d}: {1000 * sum(spent[-100:]) / 100:.0f} ms of processor "
-                    f"each, {resident():.0f} MB in memory, {handles} open files, "
-                    f"{disk / 2**20:.1f} MB on disk",
-                    flush=True,
-                )
+                means.append(np.mean(rows, axis=0))
+                print(f"updates {number - 99:3d} to {number:4d}: {_means(means[-1])}", flush=True)
+    change = ", ".join(f"{share:+.1%}" for share in means[-1] / means[1] - 1)
+    print(f"the last hundred against the second: {change}")
+
+
+def _means(mean: np.ndarray) -> str:
+    spent, held, handles, disk = mean
+    return (
+        f"{spent:.0f} ms of processor each, {held:.0f} MB in memory, {handles:.1f} open files, "
+        f"{disk:.2f} MB on disk"
+    )
 
 
 def main() -> None:
