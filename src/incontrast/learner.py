@@ -207,7 +207,6 @@ class Learner:
 
     @property
     def fitted(self) -> bool:
-        """Whether there is an encoder."""
         return self._encoder is not None
 
     def fit(
@@ -266,7 +265,6 @@ class Learner:
         return self._train(begin, NoUpdate(), check_budget(None), start, (), None, None)
 
     def _first(self, items: Any) -> tuple[Domain, Increment]:
-        """The first items, and the domain with what they tell."""
         with self.engine.error_barrier("read the items"):
             items = _collected(self.initial_domain, items)
             held = items.in_memory() if isinstance(items, StoredCollection) else items
@@ -514,8 +512,6 @@ class Learner:
 
 
 class _Start(NamedTuple):
-    """What a fit or an update begins with."""
-
     current: nn.Module | None
     domain: Domain
     increment: Increment
@@ -525,8 +521,6 @@ class _Start(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """What is known of an encoder before or after training."""
-
     population: Population
     probe: ProbeScores | None
 

@@ -121,7 +121,6 @@ def _fill(
     recall: Callable[[L, Memory], Memory],
     **own: Unpack[Own],
 ) -> L:
-    """The learner of these settings, with weights and memory."""
     try:
         learner = rebuild(settings, file, kind, **own)
         with seeded(learner.seed, "load"):

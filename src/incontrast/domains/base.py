@@ -6,23 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
-
-
-class Batch(Protocol):
-    """Some items, ready for the encoder: a tensor, or anything with a length that can move."""
-
-    def __len__(self) -> int: ...
-
-    def to(self, device: Any, /) -> Any: ...
-
-
-B = TypeVar("B", bound=Batch)
 
 
 class Collection(Protocol):

@@ -114,7 +114,6 @@ class Vectors(ArgumentDomain):
         return TensorCollection(rows)
 
     def prepare(self, batch: Tensor) -> Tensor:
-        """Standardised features."""
         if self.mean is None or self.std is None:
             raise RuntimeError(
                 "mean and std are not known yet: fit_statistics() the domain to data first"

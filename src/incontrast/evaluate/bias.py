@@ -38,7 +38,6 @@ class Bias:
         return OldNew(self.old.mean().item(), self.new.mean().item())
 
     def mean_absolute(self) -> OldNew:
-        """The mean size."""
         return Bias(self.old.abs(), self.new.abs()).mean()
 
 

@@ -59,7 +59,6 @@ class Drift:
 
     @property
     def advice(self) -> Advice:
-        """What to do."""
         if not self.drifted:
             return "nothing to do"
         return "consider retraining" if self.growth_ratio >= MOSTLY_NEW else "update"

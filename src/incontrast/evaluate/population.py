@@ -33,8 +33,6 @@ class Anchors:
 
 
 class Quartiles(NamedTuple):
-    """The middle of a distribution."""
-
     lower: float
     median: float
     upper: float
@@ -75,7 +73,6 @@ class Population:
         return change_ratio(old.positive, old.old_negatives, old.new_negatives, k=k)
 
     def change_ratio(self) -> Quartiles:
-        """The quartiles of ``change_ratios``."""
         ratios = self.change_ratios()
         return Quartiles(*(ratios.quantile(part).item() for part in (0.25, 0.5, 0.75)))
 

@@ -22,8 +22,6 @@ LARGEST_KERNEL = 5000  # items whose kernel is kept: 200 MB
 
 
 class Accuracy(NamedTuple):
-    """Mean and standard deviation over folds."""
-
     mean: float
     deviation: float
 

@@ -68,8 +68,6 @@ class Transitions(NamedTuple):
 
 
 class Replay:
-    """The most recent transitions, to learn from at random."""
-
     def __init__(self, size: int) -> None:
         self._kept: deque[Transitions] = deque(maxlen=size)
 
@@ -117,7 +115,6 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def act(self, state: Tensor) -> float:
-        """μ(s) of one (window, features) state."""
         return float(self.actor(state[None]))
 
     def learn(self, batch: Transitions) -> None:

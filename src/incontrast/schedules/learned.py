@@ -76,8 +76,6 @@ class Learned(Schedule):
 
 
 class LearnedRate(LearningRate):
-    """The learning rate of one run, and the agent that chooses it."""
-
     watches: ClassVar[bool] = True
     batch_size: ClassVar[int] = 32  # transitions per update of the networks
     kept: ClassVar[int] = 512  # transitions that are remembered, and carried to the next run

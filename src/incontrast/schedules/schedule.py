@@ -64,7 +64,6 @@ class Schedule(ABC):
 
 
 def check_lr(lr: float) -> None:
-    """Raise unless a learning rate is positive and finite."""
     if not (lr > 0 and math.isfinite(lr)):
         raise ValueError(f"a learning rate must be positive and finite, got {lr}")
 

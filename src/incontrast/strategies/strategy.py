@@ -157,7 +157,6 @@ class Replay(Strategy):
         check_number("(0, 1]", "it is a part of X", share=self.share)
 
     def replayed(self, increment: Increment) -> int:
-        """How many old items are mixed in."""
         return math.ceil(increment.stored * self.share)
 
     def epoch_items(self, increment: Increment) -> int:

@@ -90,7 +90,6 @@ def all_gather_rows(rows: Tensor) -> Tensor:
 
 
 def broadcast_object(value: T) -> T:
-    """The first process's value, for all."""
     box = [value]
     with in_contact():
         dist.broadcast_object_list(box, src=0)
@@ -98,7 +97,6 @@ def broadcast_object(value: T) -> T:
 
 
 def all_gather_objects(value: Any) -> list[Any]:
-    """The values of all processes, in order."""
     values: list[Any] = [None] * dist.get_world_size()
     with in_contact():
         dist.all_gather_object(values, value)

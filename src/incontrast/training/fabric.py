@@ -135,7 +135,6 @@ class FabricEngine(Engine):
     def _average(
         self, gradients: Sequence[Tensor], summed: Callable[[Tensor], Tensor]
     ) -> list[Tensor]:
-        """All in one message."""
         flat = summed(torch.cat([gradient.reshape(-1) for gradient in gradients]))
         parts = torch.split(flat / self.processes, [gradient.numel() for gradient in gradients])
         return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
@@ -209,7 +208,6 @@ def _number(name: str) -> int:
 
 
 def time_out() -> float:
-    """Seconds after which a process that does not answer counts as lost."""
     text = os.environ.get(TIMEOUT, str(DEFAULT_TIMEOUT))
     try:
         seconds = float(text)
@@ -243,7 +241,6 @@ def _described(settings: object) -> str:
 
 
 def digest_of_all(domain: Domain, items: Collection | None) -> str:
-    """All items as one short text."""
     digest = hashlib.blake2b(digest_size=16)
     count = 0 if items is None else len(items)
     for start in range(0, count, DIGESTED_AT_ONCE):

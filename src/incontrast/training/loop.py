@@ -204,7 +204,6 @@ class Training:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """What a schedule that watches may roll back to."""
         return Checkpoint(self.task.encoder, self.optimizer, self.ema)
 
     def rolled_back(self) -> bool:
@@ -242,7 +241,6 @@ class Training:
         return None
 
     def seconds(self) -> float:
-        """Training time."""
         return time.perf_counter() - self.start
 
     def spent(self) -> float:
@@ -314,7 +312,6 @@ class _Losses:
         return self._read[-1]
 
     def check(self) -> None:
-        """Raise if a loss is not finite."""
         self._flush()
         for value in self._read[self._checked :]:
             if not math.isfinite(value):
@@ -329,11 +326,9 @@ class _Losses:
             self._bound = max(self._read[0] + max(1.0, abs(self._read[0])), self._least_bound)
 
     def checkpoint(self) -> None:
-        """Remember where the epoch is."""
         self._checkpoint = len(self._read)
 
     def rollback(self) -> None:
-        """Drop the losses since the last checkpoint."""
         del self._read[self._checkpoint :]
         self._checked = min(self._checked, self._checkpoint)
 

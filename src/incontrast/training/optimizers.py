@@ -209,12 +209,10 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Include the current iterate in the mean."""
         self.steps += 1
         weight = max(1.0 - self._decay, self._leaning / (self.steps + self._leaning))
         torch._foreach_lerp_(self.mean, self._parameters, weight)
 
     @torch.no_grad()
     def apply(self, parameters: Sequence[Tensor]) -> None:
-        """Set these parameters to the mean."""
         torch._foreach_copy_(list(parameters), self.mean)

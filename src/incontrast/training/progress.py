@@ -98,8 +98,6 @@ class Callback:
 
 @dataclass(frozen=True)
 class Run:
-    """What a training run did."""
-
     history: tuple[Epoch, ...]
     steps: int
     forward_passes: int

@@ -113,11 +113,9 @@ class Checkpoint:
         self.taken: dict[str, Any] = {}
 
     def take(self) -> None:
-        """Remember the present."""
         self.taken = copy.deepcopy(self.present())
 
     def restore(self) -> None:
-        """Bring the remembered past back."""
         if not self.taken:
             raise RuntimeError("the schedule asked for a rollback before any checkpoint")
         self.bring(self.taken)

@@ -208,7 +208,6 @@ class Task:
     def learning_rate(
         self, lr: Schedule | float, purpose: str, state: ScheduleState | None = None
     ) -> LearningRate:
-        """The learning rate of this run, for one purpose."""
         begun = as_schedule(lr).begin(self.generator(purpose), state)
         if self._calls is None:
             return begun

@@ -33,7 +33,6 @@ class GraphBatch:
         return self.ptr.shape[0] - 1
 
     def to(self, device: torch.device | str, /) -> GraphBatch:
-        """This batch on a device."""
         columns = (self.x, self.edge_index, self.graph, self.ptr)
         return GraphBatch(*(column.to(device) for column in columns))
 
@@ -53,7 +52,6 @@ class GraphBatch:
         return self.x.device
 
     def __getitem__(self, part: slice) -> GraphBatch:
-        """The graphs of a range."""
         ptr = self.ptr[part.start : part.stop + 1]
         first, last = int(ptr[0]), int(ptr[-1])
         inside = (self.edge_index[0] >= first) & (self.edge_index[0] < last)
@@ -114,7 +112,6 @@ class GraphCollection:
 
     @property
     def features(self) -> int:
-        """Features of each node."""
         return self.x.shape[1]
 
     @property

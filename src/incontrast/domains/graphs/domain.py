@@ -121,7 +121,6 @@ class Graphs(ArgumentDomain):
         return GraphBatch.join(batches)
 
     def own_encoder(self) -> nn.Module:
-        """The paper's GCN."""
         if self.features is None:
             raise ValueError(
                 "the number of node features is not known yet: "

@@ -197,7 +197,6 @@ def pack_graphs(graphs: GraphCollection) -> list[bytes]:
 
 
 def unpack_graphs(blobs: Sequence[bytes]) -> GraphCollection:
-    """The graphs that ``pack_graphs`` turned into these bytes."""
     if not blobs:
         raise ValueError("there are no packed graphs: give at least one")
     parts = [_unpack(blob, number) for number, blob in enumerate(blobs)]

@@ -21,15 +21,11 @@ SMALLEST = 8
 
 
 class Skipped(NamedTuple):
-    """A file that was left out."""
-
     file: str
     reason: str
 
 
 class Typical(NamedTuple):
-    """What most images of a source are like."""
-
     size: int
     channels: int
 
