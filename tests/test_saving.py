@@ -64,7 +64,7 @@ def test_saving_replaces_a_learner_but_nothing_else(versions: Any, tmp_path: Pat
     after.save(tmp_path / "model")
     assert same(ic.Learner.load(tmp_path / "model"), after)
     second = names(tmp_path / "model")
-    assert len(second) == len(first) + 1 == 5
+    assert len(second) == len(first) + 1 == 6
     assert "notes.txt" in second
     assert names(tmp_path) == ["model"]
     (tmp_path / "photos").mkdir()
@@ -197,7 +197,7 @@ def test_an_interruption_at_any_moment(
                 assert same(loaded, after if loaded.version == 2 else before)
             after.save(folder)
             assert same(ic.Learner.load(folder), after)
-            assert len(names(folder)) == 4
+            assert len(names(folder)) == 5
             shutil.rmtree(folder)
     assert found == {(False, 1), (False, 2), (True, 2)}
 
@@ -281,7 +281,7 @@ def test_a_killed_process_leaves_a_learner(versions: Any, tmp_path: Path) -> Non
         loaded = ic.Learner.load(folders[2])
         assert same(loaded, versions[loaded.version - 1])
     versions[0].save(folders[2])
-    assert len(names(tmp_path / "model")) == 4
+    assert len(names(tmp_path / "model")) == 5
     assert names(tmp_path) == ["0", "1", "model"]
 
 

@@ -1,4 +1,4 @@
-from . import data, evaluate, loss, streams
+from . import compat, data, evaluate, loss, streams
 from ._version import __version__
 from .domains.base import Collection, Domain, TensorCollection
 from .domains.check import DomainError, check_domain
@@ -112,6 +112,7 @@ __all__ = [
     "batch_losses",
     "check_domain",
     "check_strategy",
+    "compat",
     "data",
     "evaluate",
     "increment_losses",

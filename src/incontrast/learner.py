@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
 import torch
 from torch import Tensor, nn
 
+from incontrast.compat import Chain, Link, NoAdapter, chain, fit_link
+from incontrast.compat.link import FEWEST, unchanged
 from incontrast.data.labelled import Labelled
 from incontrast.data.sources import Source, collect
 from incontrast.domains.arguments import ArgumentDomain
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVALUATED = 512  # old and new items, each, on which an outcome's figures are measured
+PAIRS = 1000  # items at most, old and new, on which a map between two versions is fitted
+LINKS = 10  # versions back that a learner keeps maps to
 
 
 class BudgetTooSmall(ValueError):
@@ -144,6 +148,10 @@ class Learner:
         """What a learned schedule has learned so far; the next run resumes from it."""
         self.evaluations_after = 1
         """How many evaluations follow training, for which a budget of seconds leaves time."""
+        self.space = 0
+        """The number of the space that its embeddings are in: the version, or a workspace's."""
+        self.links: tuple[Link, ...] = ()
+        """The maps between this space and earlier ones, the newest first."""
         self._encoder: nn.Module | None = None
 
     @classmethod
@@ -255,7 +263,7 @@ class Learner:
         encoder = self.engine.place(copy.deepcopy(encoder)).eval()
         if seen is None:
             self._encoder, self.memory, self.version = encoder, Memory(self.memory.policy), 1
-            self.domain = self.initial_domain
+            self.domain, self.space, self.links = self.initial_domain, 1, ()
             return None
         domain, increment = self._first(seen)
         encoder = self._with_head(encoder, domain, increment.new, 1).eval()
@@ -348,6 +356,7 @@ class Learner:
             # If a domain or an encoder of the user's own is to blame, this says what is wrong.
             check_views(domain, increment.new, encoder, place=self.engine.place)
             raise
+        pairs = self._pairs(budget, seconds_before, increment)
         file = None
         if checkpoint is not None:
             same = identity(
@@ -364,7 +373,7 @@ class Learner:
         run = train(
             task,
             strategy,
-            budget=self._for_training(budget, start, seconds_before, increment),
+            budget=self._for_training(budget, start, seconds_before, increment, pairs),
             callbacks=callbacks,
             schedule_state=schedule_state,
             file=file,
@@ -379,25 +388,68 @@ class Learner:
             reverted = self.engine.broadcast_float(now - then) > 0.0
             if reverted:
                 encoder, after = current, before
-        measuring = seconds_before + seconds_after
+        begin_link = time.perf_counter()
+        links = self._links(current, encoder, domain, increment, version, pairs)
+        measuring = seconds_before + seconds_after + time.perf_counter() - begin_link
         outcome = _outcome(strategy, increment, run, before, after, measuring, reverted)
         self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
+        self.space, self.links = version, links
         self.schedule_state = run.schedule_state or schedule_state
         log.info("version %d: %s", version, outcome)
         return outcome
 
+    def _links(
+        self,
+        before: nn.Module | None,
+        after: nn.Module,
+        domain: Domain,
+        increment: Increment,
+        space: int,
+        pairs: int,
+    ) -> tuple[Link, ...]:
+        """The maps that a new version has: one more than the version before it had."""
+        if before is None or space == 1:
+            return ()
+        if after is before:
+            return (unchanged(self.space, space), *self.links)[:LINKS]
+        old, new = increment.old, increment.new
+        count = increment.stored + increment.new_count
+        order = torch.randperm(count, generator=generator(self.seed, "pairs", space))[:pairs]
+        order = order.sort().values
+        late = order[order >= increment.stored] - increment.stored
+        parts = [] if old is None else [old.select(order[: len(order) - len(late)])]
+        parts = [part for part in (*parts, new.select(late)) if len(part)]
+        embedded = [
+            torch.cat([embed(encoder, domain, part, engine=self.engine) for part in parts])
+            for encoder in (backbone_of(before), backbone_of(after))
+        ]
+        try:
+            link = fit_link(*embedded, old=self.space, new=space, seed=self.seed)
+        except NoAdapter as error:  # the update is none the worse for it
+            log.warning("stored vectors of before cannot be mapped: %s", error)
+            return ()
+        return (link, *self.links)[:LINKS]
+
+    def _pairs(self, budget: Budget, measuring: float, increment: Increment) -> int:
+        """Items on which a map is fitted: as many as a tenth of the seconds allows for."""
+        pairs = min(increment.stored + increment.new_count, PAIRS)
+        if budget.seconds is None:
+            return pairs
+        # Both encoders embed an item once, where both of its views were measured.
+        allowed = budget.seconds / 10 * _evaluated(increment) / measuring
+        return min(pairs, max(FEWEST, int(self.engine.broadcast_float(allowed))))
+
     def _for_training(
-        self, budget: Budget, start: float, measuring: float, increment: Increment
+        self, budget: Budget, start: float, measuring: float, increment: Increment, pairs: int
     ) -> Budget:
         """What is left of a budget for training: its seconds are for the whole call.
 
-        After training come BatchNorm's statistics and the same measurement as before.
+        After training come BatchNorm's statistics, the same measurement as before, and the map.
         """
         if budget.seconds is None:
             return budget
-        measured = min(increment.stored, EVALUATED) + min(increment.new_count, EVALUATED)
-        calibrated = min(increment.stored + increment.new_count, CALIBRATED)
-        after = measuring * (self.evaluations_after + calibrated / measured)
+        items = pairs + min(increment.stored + increment.new_count, CALIBRATED)
+        after = measuring * (self.evaluations_after + items / _evaluated(increment))
         spent = self.engine.broadcast_float(time.perf_counter() - start + after)
         if spent >= budget.seconds:
             raise BudgetTooSmall(
@@ -439,19 +491,46 @@ class Learner:
         return encoder
 
     def embed(
-        self, items: Any, *, head: bool = False, progress: Callable[[int], None] | None = None
+        self,
+        items: Any,
+        *,
+        head: bool = False,
+        space: int | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Tensor:
         """(n, d) embeddings of these items, on the CPU.
 
         Args:
             items: Of the same kind as the first data.
             head: Give the head's output instead, which the loss sees.
+            space: The version whose stored vectors these are to be compared with, by cosine:
+                they are mapped into its space, and are unit vectors then. This version if None.
             progress: Called with the number of items done, after each batch.
+
+        Raises:
+            NoAdapter: No map leads to that space.
         """
         encoder = self.encoder if head else self.backbone
+        if head and space is not None:
+            raise ValueError("maps are between embeddings, not heads: give head or space, not both")
+        mapped = None if space is None or space == self.space else self.adapter(target=space)
         with self.engine.error_barrier("read the items"):
             collection = _collected(self.domain, items)
-        return embed(encoder, self.domain, collection, engine=self.engine, progress=progress)
+        found = embed(encoder, self.domain, collection, engine=self.engine, progress=progress)
+        return found if mapped is None else mapped(found)
+
+    def adapter(self, source: int | None = None, target: int | None = None) -> Chain:
+        """What maps embeddings from the space of one version into that of another.
+
+        ``learner.adapter(target=1)`` takes queries to vectors that version 1 has stored,
+        ``learner.adapter(source=1)`` takes those vectors to today's queries.
+
+        Args:
+            source: This version if None.
+            target: This version if None.
+        """
+        ends = (self.space if end is None else end for end in (source, target))
+        return chain(self.links, *ends)
 
     def evaluation_loss(
         self, old: Any, new: Any = None, *, sample: int | None = None
@@ -530,6 +609,11 @@ def _with_encoder(domain: Domain, encoder: Any) -> Domain:
         return domain
     adopting: Domain = replace(cast(Any, domain), encoder=encoder)
     return adopting
+
+
+def _evaluated(increment: Increment) -> int:
+    """Items on which an outcome's figures are measured."""
+    return min(increment.stored, EVALUATED) + min(increment.new_count, EVALUATED)
 
 
 def _checked(strategy: Any) -> Strategy:

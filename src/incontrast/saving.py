@@ -23,6 +23,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from incontrast._version import __version__
+from incontrast.compat import Link
+from incontrast.compat.packing import pack, unpack
 from incontrast.domains.base import Domain
 from incontrast.files import flush_folder, write_bytes
 from incontrast.heads import EncoderWithHead, make_head
@@ -39,10 +41,11 @@ FORMAT = 4
 SETTINGS = "learner.json"
 PARTS = ("domain", "initial_domain", "strategy", "fit_strategy", "objective", "head")
 COLUMNS = ("ids", "keys", "forgotten")  # of a memory
+LINK_FILES = (SETTINGS, "links.safetensors")
 # What ``save`` writes, also if it is interrupted; a folder may hold other things beside.
 _OWN = re.compile(
-    r"learner\.json|(encoder|schedule|memory)(-[0-9a-f]{32})?\.safetensors"
-    r"|\.(learner|encoder|schedule|memory)\S*\.(json|safetensors)\.\d+"
+    r"learner\.json|(encoder|schedule|links|memory)(-[0-9a-f]{32})?\.safetensors"
+    r"|\.(learner|encoder|schedule|links|memory)\S*\.(json|safetensors)\.\d+"
 )
 
 
@@ -109,8 +112,15 @@ def read(
     """
     file = folder / SETTINGS
     settings = _read_settings(file)
-    contents = {role: _parsed(folder / f"{role}.safetensors") for role in ("encoder", "schedule")}
+    roles = ("encoder", "schedule", "links")
+    contents = {role: _parsed(folder / f"{role}.safetensors") for role in roles}
     return _fill(settings, file, contents, kind, recall, **own)
+
+
+def read_links(folder: Path) -> tuple[Link, ...]:
+    """The maps between versions in what ``write`` wrote."""
+    settings = _read_settings(folder / SETTINGS)
+    return unpack(_parsed(folder / "links.safetensors"), settings["links"])
 
 
 def _fill(
@@ -134,7 +144,8 @@ def _fill(
             message = f"the weights in {file.parent} do not fit the domain's encoder: {error}"
             raise ValueError(message) from error
         learner._encoder = learner.engine.place(encoder).eval()
-        learner.version = settings["version"]
+        learner.version, learner.space = settings["version"], settings["space"]
+        learner.links = unpack(contents["links"], settings["links"])
         learner.schedule_state = contents["schedule"]
         threshold = settings["threshold"]
         empty = replace(
@@ -155,6 +166,8 @@ def describe(learner: Learner) -> dict[str, Any]:
     encoder = learner._encoder
     return {
         "version": learner.version,
+        "space": learner.space,
+        "links": pack(learner.links)[1],
         "seed": learner.seed,
         "precision": learner.engine.precision,
         "width": encoder.width if isinstance(encoder, EncoderWithHead) else None,
@@ -265,7 +278,11 @@ def _tensors(learner: Learner) -> dict[str, dict[str, Tensor]]:
     # Cloned, because safetensors refuses weights that share memory.
     state = learner.encoder.state_dict()
     weights = {name: value.clone().contiguous() for name, value in state.items()}
-    return {"encoder": weights, "schedule": learner.schedule_state}
+    return {
+        "encoder": weights,
+        "schedule": learner.schedule_state,
+        "links": pack(learner.links)[0],
+    }
 
 
 def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:

@@ -118,6 +118,10 @@ def embed(
     version: Annotated[
         int | None, Option(help="The version.", show_default="the current one")
     ] = None,
+    space: Annotated[
+        int | None,
+        Option(help="Map them into the space of this version.", show_default="their own"),
+    ] = None,
     append: Annotated[bool, Option("--append", help="Add to a file of the same version.")] = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace whatever is there.")] = False,
     strict: opt.Strict = False,

@@ -141,7 +141,8 @@ def embed(
     if not speaks():
         return None
     note_skipped(done.skipped)
-    rows = f"{done.rows:,} embeddings of version {done.version}"
+    place = "of" if options["space"] is None else "in the space of"
+    rows = f"{done.rows:,} embeddings {place} version {done.version}"
     line = f"{done.file} is up to date: {rows}"
     if done.added or done.skipped:
         line = f"{done.file}: {rows}, {done.added:,} of them new"

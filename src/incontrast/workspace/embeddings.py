@@ -42,6 +42,7 @@ def embed_source(
     file: Path,
     *,
     version: int | None = None,
+    space: int | None = None,
     append: bool = False,
     overwrite: bool = False,
     strict: bool = False,
@@ -58,6 +59,7 @@ def embed_source(
         source: What to embed.
         file: Where to; a name without a suffix is a folder of shards with a manifest.
         version: The version; the current one by default.
+        space: The version whose vectors these will lie beside: they are mapped into its space.
         append: Add to a file that holds embeddings of other data, by the same version.
         overwrite: Replace embeddings of another version or of other data.
         strict: Refuse files that cannot be read instead of leaving them out.
@@ -81,15 +83,20 @@ def embed_source(
     assert version is not None
     source.check(learner.domain)
     _check_place(file, workspace, source)
-    about = {
+    about: dict[str, Any] = {
         "workspace": workspace.id,
         "version": version,
-        "encoder": workspace.versions.record(version)["encoder"],
+        "encoder": workspace.encoder_hash(version),
         "source": {"path": source.title, "fingerprint": source.fingerprint()},
     }
+    mapped = None
+    if space is not None and space != version:
+        mapped = workspace.adapter(version, space)
+        about["source"]["embedded_by"] = about["encoder"]
+        about |= {"version": space, "encoder": workspace.encoder_hash(space)}
     # The shards of a file lie beside it until they are complete.
     folder = file.with_name(f".{file.name}.shards") if file.suffix else file
-    shards = Shards(folder, about, learner, source)
+    shards = Shards(folder, about, learner, source, mapped)
     engine = learner.engine
     done: Embedded | None = None
     with guarded(file) if engine.rank == 0 else nullcontext():
@@ -97,7 +104,7 @@ def embed_source(
             if engine.rank == 0:
                 stamp = _begin(workspace, file, shards, append=append, overwrite=overwrite)
                 if stamp is not None:
-                    done = Embedded(file, version, stamp["rows"], 0, ())
+                    done = Embedded(file, stamp["version"], stamp["rows"], 0, ())
         done = engine.broadcast(done)
         if done is not None:
             return done

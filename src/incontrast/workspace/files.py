@@ -11,7 +11,7 @@ import socket
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -234,14 +234,16 @@ class Versions:
         fresh.rename(self.folder(number))
         flush_folder(self.root)
 
-    def verify(self, number: int) -> None:
-        """Compare every file of a version with what was written; names the first that differs."""
+    def verify(self, number: int, only: Collection[str] | None = None) -> None:
+        """Compare the files of a version with what was written; names the first that differs."""
         folder = self.folder(number)
         if not folder.is_dir():
             there = ", ".join(map(str, self.numbers())) or "none"
             raise WorkspaceError(f"there is no version {number}: there are {there}")
         for name, expected in read_json(folder / MANIFEST)["files"].items():
             file = folder / name
+            if only is not None and name not in only:
+                continue
             if not file.is_file():
                 raise Damaged(f"{file} is missing: go back to another version, or restore it")
             if _hash(file) != expected:

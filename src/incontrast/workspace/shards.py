@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from incontrast.compat import Chain
 from incontrast.data.sources import Source, rows_at_once
 from incontrast.embedding import BATCH_SIZE, embed
 from incontrast.files import flush_files, write_bytes
@@ -43,10 +44,16 @@ class Shards:
     """A folder of shards, by the encoder of a learner, whose engine has the processes.
 
     ``about`` is what they are of (workspace, version, source): others do not count.
+    ``mapped`` takes embeddings to the space of another version.
     """
 
     def __init__(
-        self, folder: Path, about: dict[str, Any], learner: Learner, source: Source
+        self,
+        folder: Path,
+        about: dict[str, Any],
+        learner: Learner,
+        source: Source,
+        mapped: Chain | None = None,
     ) -> None:
         rows = rows_at_once(learner.domain)
         # A quarter of a chunk, where that leaves the batches in it as they are; else a whole one.
@@ -55,6 +62,7 @@ class Shards:
         self.about = {**about, "items": len(source), "size": self.size}
         self.learner = learner
         self.source = source
+        self.mapped = mapped
         self.found = 0
         """Rows that were there before."""
 
@@ -145,7 +153,8 @@ class Shards:
         ):
             names, skipped = chunk.names, [skip.reason for skip in chunk.skipped]
             if names:
-                rows = embed(learner.backbone, learner.domain, chunk.items, engine=alone).numpy()
+                found = embed(learner.backbone, learner.domain, chunk.items, engine=alone)
+                rows = (found if self.mapped is None else self.mapped(found)).numpy()
         return Shard(rows, names, skipped)
 
     def _write(self, number: int, shard: Shard) -> None:

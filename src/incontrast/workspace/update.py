@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from incontrast import saving, settings
 from incontrast._version import __version__
+from incontrast.compat.link import renumbered
 from incontrast.data import ProbeSet
 from incontrast.evaluate.probes import Probe
 from incontrast.learner import BudgetTooSmall, Learner
@@ -311,6 +312,9 @@ class Update:
             "from_scratch": from_scratch,  # what the last such training before took
             "outcome": _json(outcome),
         }
+        if base is not None:
+            learner.links = renumbered(learner.links, number, self.versions.record(base)["encoder"])
+        learner.space = number
         self.versions.write(number, lambda folder: saving.write(learner, folder), record)
         seconds = time.perf_counter() - begin
         machine.trained(seconds=seconds)

@@ -30,6 +30,9 @@ from incontrast.workspace.stamps import outputs, problems
 from incontrast.workspace.state import NAMES, Notify, StateMachine
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
+    from torch import Tensor
+
+    from incontrast.compat import Chain, Link
     from incontrast.data import ProbeSet
     from incontrast.domains.base import Domain
     from incontrast.evaluate.probes import Probe
@@ -205,6 +208,59 @@ class Workspace(Layout):
         learner = saving.read(self.versions.folder(version), Learner, recall, **self._own)
         self._domain = learner.domain
         return learner
+
+    def adapter(self, source: int | None = None, target: int | None = None) -> Chain:
+        """What maps embeddings from the space of one version into that of another.
+
+        By the shortest way over the maps of all versions that are kept, each fitted when its
+        version was trained.
+
+        Args:
+            source: The version that embedded; the current one by default.
+            target: The version whose vectors are stored; the current one by default.
+
+        Raises:
+            NoAdapter: No map leads there.
+        """
+        from incontrast.compat import chain
+
+        start, goal = (self.current if end is None else end for end in (source, target))
+        if start is None or goal is None:
+            raise WorkspaceError(f"{self.folder} has no encoder yet: run fit first")
+        return chain(self.links(), start, goal)
+
+    def links(self) -> list[Link]:
+        """The maps of all versions that are kept, verified."""
+        from incontrast import saving
+
+        found: dict[tuple[int, int], Link] = {}
+        for number in self.versions.numbers():
+            folder = self.versions.folder(number)
+            self.versions.verify(number, saving.LINK_FILES)
+            found |= {(link.old, link.new): link for link in saving.read_links(folder)}
+        return list(found.values())
+
+    def encoder_hash(self, version: int) -> str:
+        """Of a version that is kept, or that a map leads to."""
+        if self.versions.exists(version):
+            return str(self.versions.record(version)["encoder"])
+        for link in self.links():
+            if link.old == version and link.encoder is not None:
+                return link.encoder
+        raise WorkspaceError(f"nothing is known of version {version}: it is no longer kept")
+
+    def embed(self, items: Any, *, space: int | None = None, version: int | None = None) -> Tensor:
+        """(n, d) embeddings of items by a version, on the CPU.
+
+        Args:
+            items: Of the workspace's kind.
+            space: The version whose stored vectors these are to be compared with, by cosine:
+                they are mapped into its space, and are unit vectors then.
+            version: The one that embeds; the current one by default.
+        """
+        learner = self.learner(version, memory=False)
+        mapped = self.adapter(learner.space, learner.space if space is None else space)
+        return mapped(learner.embed(items))
 
     def check(self) -> list[str]:
         """Read every file; returns what is wrong."""

@@ -1,0 +1,122 @@
+"""What links the spaces of two versions: the best adapter each way, and what to expect of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from incontrast.compat.adapter import KINDS, Adapter, Kind, candidates
+from incontrast.compat.quality import RELEVANT, Quality, measured, nearest
+from incontrast.randomness import generator
+
+Direction = Literal["to_old", "to_new"]
+
+FEWEST = 60  # pairs at least
+HELD_OUT = 1 / 3  # of the pairs, but no more than
+MOST_HELD_OUT = 1000
+
+
+class NoAdapter(ValueError):
+    """There is no map between two spaces."""
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """Both ways between the spaces of two versions.
+
+    Args:
+        old: The number of the old space.
+        new: The number of the new one.
+        to_old: Takes a new query to vectors that are stored: the index stays as it is.
+        to_new: Takes stored vectors to new queries, without the encoder.
+        tried: What each kind of adapter achieved on held-out pairs, each way.
+        pairs: Items that both versions have embedded, to fit it.
+        encoder: The hash of the old version's encoder, where there is one.
+    """
+
+    old: int
+    new: int
+    to_old: Adapter
+    to_new: Adapter
+    tried: dict[Direction, dict[Kind, Quality]]
+    pairs: int
+    encoder: str | None = None
+
+    def expected(self, direction: Direction) -> Quality:
+        """Of the adapter that was chosen."""
+        return self.tried[direction][self.adapter(direction).kind]
+
+    def adapter(self, direction: Direction) -> Adapter:
+        return self.to_old if direction == "to_old" else self.to_new
+
+
+def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -> Link:
+    """Fit every kind of adapter both ways on two thirds of the pairs, and keep the best.
+
+    What is kept is fitted once more, on all pairs.
+
+    Args:
+        before: (n, d) embeddings of n items by the old version.
+        after: (n, e) embeddings of the same items by the new one.
+        old: The number of the old space.
+        new: The number of the new space.
+        seed: Determines the split and hidden layers.
+
+    Raises:
+        NoAdapter: There are too few pairs, or they are not finite.
+    """
+    if len(before) != len(after):
+        raise ValueError(
+            f"pairs are two embeddings of each item, got {len(before)} old and {len(after)} new"
+        )
+    if len(before) < FEWEST:
+        raise NoAdapter(
+            f"a map between versions is fitted on at least {FEWEST} items that both have "
+            f"embedded, got {len(before)}: give the learner a larger memory"
+        )
+    if not (bool(before.isfinite().all()) and bool(after.isfinite().all())):
+        raise NoAdapter("embeddings are not finite, so no map can be fitted to them")
+    before, after = normalize(before.float()), normalize(after.float())
+    order = torch.randperm(len(before), generator=generator(seed, "adapter split", old, new))
+    held = order[: min(int(HELD_OUT * len(order)), MOST_HELD_OUT)]
+    rest = order[len(held) :]
+    ranked = nearest(after[held], after[held], RELEVANT)
+    adapters: dict[Direction, Adapter] = {}
+    tried: dict[Direction, dict[Kind, Quality]] = {"to_old": {}, "to_new": {}}
+    for direction, found in tried.items():
+        source, target = (after, before) if direction == "to_old" else (before, after)
+        places: dict[Kind, int] = {}
+        for kind in KINDS:
+            fitted = candidates(kind, source[rest], target[rest], _draws(seed, old, new))
+            for place, adapter in enumerate(fitted):
+                mapped, wanted = adapter(source[held]), target[held]
+                queries, corpus = (mapped, wanted) if direction == "to_old" else (wanted, mapped)
+                cosine = (mapped * wanted).sum(1).mean().item()
+                quality = measured(queries, corpus, ranked)._replace(cosine=cosine)
+                if kind not in found or quality.recall > found[kind].recall:
+                    found[kind], places[kind] = quality, place
+        chosen = max(found, key=lambda kind: found[kind].recall)  # the simplest of equals
+        again = candidates(chosen, source, target, _draws(seed, old, new))
+        adapters[direction] = next(islice(again, places[chosen], None))
+    return Link(old, new, adapters["to_old"], adapters["to_new"], tried, len(before))
+
+
+def unchanged(old: int, new: int) -> Link:
+    """Between versions with the same weights."""
+    same = Quality(1.0, (1.0, 1.0), 1.0, (1.0, 1.0), 1.0)
+    nothing = Adapter("none", {})
+    return Link(old, new, nothing, nothing, {"to_old": {"none": same}, "to_new": {"none": same}}, 0)
+
+
+def renumbered(links: tuple[Link, ...], new: int, encoder: str) -> tuple[Link, ...]:
+    """The links of a new version, the first of which gets its number and the old encoder's hash."""
+    return (*(replace(link, new=new, encoder=encoder) for link in links[:1]), *links[1:])
+
+
+def _draws(seed: int, old: int, new: int) -> torch.Generator:
+    return generator(seed, "adapter", old, new)

@@ -1,0 +1,61 @@
+"""How well a search across two spaces does, against one after everything was re-embedded."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor
+
+NEIGHBOURS = 10
+RELEVANT = 5 * NEIGHBOURS  # nearest items after re-embedding among which a hit is a good one
+
+
+class Quality(NamedTuple):
+    """Means over queries, with intervals of 95 %.
+
+    Args:
+        recall: The share of a query's 10 nearest items that are among the 10 found.
+        recall_interval: Of its mean.
+        precision: The share of the 10 found that are among the 50 nearest.
+        precision_interval: Of its mean.
+        cosine: Mean cosine between a mapped embedding and the one it should be.
+    """
+
+    recall: float
+    recall_interval: tuple[float, float]
+    precision: float
+    precision_interval: tuple[float, float]
+    cosine: float = math.nan
+
+
+def measured(queries: Tensor, corpus: Tensor, ranked: Tensor) -> Quality:
+    """Search for n items among themselves, across spaces.
+
+    Args:
+        queries: (n, d) unit vectors to search with.
+        corpus: (n, d) unit vectors to search in, comparable with these.
+        ranked: (n, 50) the nearest items of each after re-embedding, nearest first.
+    """
+    recall, precision = hits(nearest(queries, corpus, NEIGHBOURS), ranked)
+    return Quality(
+        recall.mean().item(), _interval(recall), precision.mean().item(), _interval(precision)
+    )
+
+
+def hits(found: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor]:
+    """(n,) recall and (n,) precision of (n, 10) items found, given (n, 50) nearest ones."""
+    equal = found[:, :, None] == ranked[:, None, :]
+    recall = equal[:, :, : found.shape[1]].any(2).float().mean(1)
+    return recall, equal.any(2).float().mean(1)
+
+
+def nearest(queries: Tensor, corpus: Tensor, count: int) -> Tensor:
+    """(n, count) the nearest other items of each of n items, nearest first."""
+    similar = (queries @ corpus.T).fill_diagonal_(-2.0)
+    return similar.topk(min(count, len(corpus) - 1), dim=1).indices
+
+
+def _interval(values: Tensor) -> tuple[float, float]:
+    mean, half = values.mean().item(), 1.96 * values.std().item() / math.sqrt(len(values))
+    return max(mean - half, 0.0), min(mean + half, 1.0)

@@ -1,0 +1,174 @@
+"""Maps between spaces: recovered exactly where there is one, and chosen on held-out pairs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import normalize
+
+from incontrast.compat import Link, NoAdapter, Quality, chain, fit_link
+from incontrast.compat.adapter import KINDS, Kind, candidates
+from incontrast.compat.packing import pack, unpack
+from incontrast.compat.quality import hits, nearest
+
+
+def draws(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def vectors(count: int = 400, width: int = 16, seed: int = 0) -> Tensor:
+    """With more variance in some directions than in others."""
+    return torch.randn(count, width, generator=draws(seed)) * torch.linspace(2.0, 0.5, width)
+
+
+def turn(width: int = 16, seed: int = 1) -> Tensor:
+    return torch.linalg.qr(torch.randn(width, width, generator=draws(seed))).Q
+
+
+def linked(before: Tensor, after: Tensor) -> Link:
+    return fit_link(before, after, old=1, new=2, seed=0)
+
+
+def test_a_turn_is_recovered_both_ways() -> None:
+    before = vectors()
+    after = before @ turn()
+    link = linked(before, after)
+    torch.testing.assert_close(link.to_new(before), normalize(after), atol=1e-4, rtol=0)
+    torch.testing.assert_close(link.to_old(after), normalize(before), atol=1e-4, rtol=0)
+    assert link.to_old.kind == link.to_new.kind == "orthogonal"  # the simplest that is right
+    assert link.expected("to_old").recall == 1.0
+    assert link.tried["to_old"]["none"].recall < 0.5
+
+
+def test_equal_spaces_need_no_map() -> None:
+    link = linked(vectors(), 3 * vectors())
+    assert link.to_old.kind == "none"
+    assert link.expected("to_new") == Quality(1.0, (1.0, 1.0), 1.0, (1.0, 1.0), pytest.approx(1.0))
+
+
+@pytest.mark.parametrize("kind", ["affine", "residual"])
+def test_ridge_regression_is_that_of_its_normal_equations(kind: Kind) -> None:
+    source, target = normalize(vectors()), normalize(vectors(seed=1)[:, :5] + 0.3)
+    fitted = next(iter(candidates(kind, source, target, draws())))
+    parts = {name: tensor.numpy().astype(np.float64) for name, tensor in fitted.tensors.items()}
+    features, weight = source.numpy().astype(np.float64), parts["weight"]
+    if kind == "residual":
+        active = np.maximum(features @ parts["hidden"] + parts["hidden_bias"], 0.0)
+        features = np.concatenate([features, active], axis=1)
+        weight = np.concatenate([weight, parts["out"]])
+    # The gradient of the penalised squared error is zero: relative to the turn that is its prior.
+    left, _, right = np.linalg.svd(source.numpy().T @ target.numpy(), full_matrices=False)
+    prior = np.zeros_like(weight)
+    prior[: source.shape[1]] = left @ right
+    error = features @ weight + parts["bias"] - target.numpy()
+    centred = features - features.mean(0)
+    penalty = 1e-3 * np.square(centred).sum() / features.shape[1]
+    gradient = centred.T @ error + penalty * (weight - prior)
+    assert np.abs(gradient).max() < 1e-2 * np.abs(centred.T @ target.numpy()).max()
+    assert np.abs(error.mean(0)).max() < 1e-4
+
+
+def test_low_rank_corrections_have_their_rank_and_none_is_larger_than_the_space() -> None:
+    source = normalize(vectors())
+    ranks = [
+        adapter.tensors["up"].shape[0]
+        for adapter in candidates("low-rank", source, normalize(vectors(seed=1)), draws())
+    ]
+    assert ranks == [4]  # of 4, 16 and 64, in 16 dimensions
+
+
+def test_a_curved_space_is_mapped_best_by_a_network() -> None:
+    before = vectors(1500, 8)
+    after = torch.cat([before, before.abs()], dim=1) @ torch.randn(16, 8, generator=draws(5))
+    link = linked(before, after)
+    assert link.to_new.kind == "residual"
+    tried = link.tried["to_new"]
+    assert tried["residual"].recall > tried["affine"].recall > tried["none"].recall
+
+
+def test_a_map_between_widths() -> None:
+    before = vectors(width=12)
+    after = before @ torch.randn(12, 20, generator=draws(3))
+    link = linked(before, after)
+    assert "none" not in link.tried["to_old"]
+    assert link.to_old(after).shape == before.shape
+    assert link.to_new(before).shape == after.shape
+    assert link.expected("to_new").recall > 0.9
+
+
+def test_held_out_figures_are_those_of_new_items() -> None:
+    """The interval is about items that were not used to fit: other items fall near it."""
+    everything = vectors(2400)
+    bent = everything @ turn() + 0.5 * torch.sin(3 * everything)
+    link = linked(everything[:1200], bent[:1200])
+    new = slice(1200, 1600)  # as many as were held out
+    queries = link.to_old(bent[new])
+    truth = nearest(normalize(bent[new]), normalize(bent[new]), 50)
+    recall, _ = hits(nearest(queries, normalize(everything[new]), 10), truth)
+    expected = link.expected("to_old")
+    lower, upper = expected.recall_interval
+    assert lower < expected.recall < upper
+    assert abs(recall.mean().item() - expected.recall) < 3 * (upper - lower)
+
+
+def test_recall_and_precision_by_hand() -> None:
+    found, ranked = torch.tensor([[1, 2]]), torch.tensor([[2, 3, 1, 4]])
+    assert [part.tolist() for part in hits(found, ranked)] == [[0.5], [1.0]]
+
+
+def test_every_kind_gives_unit_vectors_and_leaves_its_input_alone() -> None:
+    before, after = vectors(), vectors(seed=2)
+    copy = before.clone()
+    for kind in KINDS:
+        for adapter in candidates(kind, normalize(before), normalize(after), draws()):
+            assert torch.allclose(adapter(before).norm(dim=1), torch.ones(len(before)))
+    assert torch.equal(before, copy)
+
+
+def test_the_same_seed_fits_the_same_map() -> None:
+    before, after = vectors(), vectors() @ turn() + 0.3 * vectors(seed=4)
+    first, second = linked(before, after), linked(before, after)
+    assert torch.equal(first.to_old(after), second.to_old(after))
+    assert first.tried == second.tried
+
+
+def test_too_few_pairs_are_refused() -> None:
+    with pytest.raises(NoAdapter, match="at least 60 items that both have embedded, got 59"):
+        linked(vectors(59), vectors(59))
+    with pytest.raises(ValueError, match="got 400 old and 399 new"):
+        linked(vectors(400), vectors(399))
+    with pytest.raises(NoAdapter, match="not finite"):
+        linked(vectors(), vectors() * float("inf"))
+
+
+def test_a_chain_goes_over_several_versions_and_its_error_adds_up() -> None:
+    spaces = [vectors()]
+    for number in range(3):
+        moved = spaces[-1] @ turn(seed=number) + 0.2 * vectors(seed=10 + number)
+        spaces.append(moved)
+    links = [
+        fit_link(spaces[old], spaces[old + 1], old=old + 1, new=old + 2, seed=0) for old in range(3)
+    ]
+    whole = chain(links, 4, 1)
+    by_hand = links[0].to_old(links[1].to_old(links[2].to_old(spaces[3])))
+    assert torch.equal(whole(spaces[3]), by_hand)
+    recalls = [link.expected("to_old").recall for link in links]
+    assert whole.recall == pytest.approx(np.prod(recalls))
+    assert chain(links, 2, 2).steps == ()
+    # Sideways, as after a rollback: from one branch to its parent and into another branch.
+    branch = fit_link(spaces[0], spaces[2], old=1, new=9, seed=0)
+    assert len(chain([*links, branch], 2, 9).steps) == 2
+    with pytest.raises(NoAdapter, match="version 4 to that of version 7: maps lead to 1, 2, 3, 4"):
+        chain(links, 4, 7)
+
+
+def test_links_survive_packing() -> None:
+    link = linked(vectors(), vectors() @ turn() + 0.3 * vectors(seed=4))
+    tensors, about = pack([link])
+    (again,) = unpack(tensors, json.loads(json.dumps(about)))
+    assert torch.equal(again.to_new(vectors()), link.to_new(vectors()))
+    assert (again.old, again.new, again.tried, again.pairs) == (1, 2, link.tried, 400)
