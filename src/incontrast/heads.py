@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from incontrast.import_path import as_import_path
+
 Head = str | nn.Module | Callable[[int], nn.Module] | None
 """None, ``"linear"``, ``"mlp"``, a module, or a function of embeddings' width that makes one."""
 
@@ -45,7 +47,8 @@ def named_parameters(encoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def check_head(head: Head) -> Head:
-    """Refuse what cannot be a head."""
+    """Refuse what cannot be a head; a string with a colon in it is an import path."""
+    head = as_import_path(head)
     if head is None or head in ("linear", "mlp") or (callable(head) and not isinstance(head, type)):
         return head
     hint = " (without its parentheses?)" if isinstance(head, type) else ""

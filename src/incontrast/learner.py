@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
@@ -26,6 +26,7 @@ from incontrast.evaluate.drift import forecast as expected_seconds
 from incontrast.evaluate.population import Population, measure
 from incontrast.evaluate.probes import Probe, ProbeScores
 from incontrast.heads import EncoderWithHead, Head, backbone_of, check_head, make_head
+from incontrast.import_path import Trust
 from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Memory, Policy, Reservoir, StoredCollection
 from incontrast.outcome import Change, Outcome
@@ -40,7 +41,7 @@ from incontrast.training.loop import check_budget, train
 from incontrast.training.progress import Budget, ProgressCallback, Run
 from incontrast.training.resume import TrainingFile, identity
 from incontrast.training.task import Increment, Task
-from incontrast.weights import load_weights
+from incontrast.weights import Weights, load_weights
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -69,6 +70,7 @@ class Own(TypedDict, total=False):
     head: Head
     device: torch.device | str | None
     fabric: Fabric | None
+    trust: Trust
 
 
 class Learner:
@@ -162,7 +164,7 @@ class Learner:
         *,
         seen: Any = None,
         seen_count: int | None = None,
-        weights: str | Path | Mapping[str, Tensor] | None = None,
+        weights: Weights | None = None,
         **settings: Any,
     ) -> Learner:
         """A learner at version 1, with an encoder that was trained elsewhere; nothing is trained.
@@ -192,13 +194,13 @@ class Learner:
         if seen_count is not None and settings.get("memory") is None:
             settings["memory"] = Reservoir()
         learner = cls(_with_encoder(domain, encoder), **settings)
-        with seeded(learner.seed, "weights", 1):
-            module = learner.initial_domain.encoder()
         if isinstance(encoder, nn.Module) and weights is None:
             weights = encoder.state_dict()
-        if weights is not None:
-            load_weights(module, weights)
-        learner.adopt(module, seen, seen_count)
+        if seen is None:
+            learner._encoder = learner._made_elsewhere(learner.initial_domain, weights)
+            learner.version = learner.space = 1
+        else:
+            learner.adopt(seen, seen_count=seen_count, weights=weights)
         return learner
 
     @property
@@ -247,30 +249,38 @@ class Learner:
         return self._train(begin, self.fit_strategy, budget, start, callbacks, checkpoint, probe)
 
     def adopt(
-        self, encoder: nn.Module, seen: Any = None, seen_count: int | None = None
-    ) -> Outcome | None:
-        """Take an encoder as version 1, as it is; ``from_encoder`` is the usual way to it.
+        self, seen: Any, *, seen_count: int | None = None, weights: Weights | None = None
+    ) -> Outcome:
+        """Take an encoder that was trained elsewhere as version 1; see ``from_encoder``.
 
         Args:
-            encoder: One that ``domain.encoder()`` could have made.
-            seen: The items that it was trained on, or a uniform sample of them, if there are any.
+            seen: The items that it was trained on, or a uniform sample of them.
             seen_count: The number of items that a sample stands for.
+            weights: Of the domain's encoder; None for those that it is made with.
 
         Returns:
-            Its loss on these items; None without any.
+            Its loss on these items.
         """
         start = time.perf_counter()
-        encoder = self.engine.place(copy.deepcopy(encoder)).eval()
-        if seen is None:
-            self._encoder, self.memory, self.version = encoder, Memory(self.memory.policy), 1
-            self.domain, self.space, self.links = self.initial_domain, 1, ()
-            return None
+        if self.fitted:
+            raise RuntimeError(f"there is an encoder already, version {self.version}: update() it")
         domain, increment = self._first(seen)
+        encoder = self._made_elsewhere(domain, weights)
         encoder = self._with_head(encoder, domain, increment.new, 1).eval()
         check_views(domain, increment.new, encoder, place=self.engine.place)
-        memory = Memory.for_sample(self.memory.policy, increment.new_count, seen_count)
-        begin = _Start(encoder, domain, increment, memory, {}, 1)
+        if seen_count is not None:
+            policy = self.memory.policy
+            self.memory = Memory.for_sample(policy, increment.new_count, seen_count)
+        begin = _Start(encoder, domain, increment, self.memory, {}, 1)
         return self._train(begin, NoUpdate(), check_budget(None), start, (), None, None)
+
+    def _made_elsewhere(self, domain: Domain, weights: Weights | None) -> nn.Module:
+        with seeded(self.seed, "weights", 1):
+            encoder = domain.encoder()
+        if weights is not None:
+            load_weights(encoder, weights)
+        placed: nn.Module = self.engine.place(encoder).eval()
+        return placed
 
     def _first(self, items: Any) -> tuple[Domain, Increment]:
         with self.engine.error_barrier("read the items"):
@@ -582,8 +592,9 @@ class Learner:
 
         Args:
             folder: What ``save`` wrote.
-            own: Domain, strategies and memory policy where they are classes of your own; device
-                and fabric as in the constructor.
+            own: Domain, strategies, memory policy and head where they are your own; device and
+                fabric as in the constructor; ``trust=True`` permits code that the folder names by
+                import path, which is refused otherwise.
         """
         from incontrast.saving import load
 

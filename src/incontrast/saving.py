@@ -28,6 +28,7 @@ from incontrast.compat.packing import pack, unpack
 from incontrast.domains.base import Domain
 from incontrast.files import flush_folder, write_bytes
 from incontrast.heads import EncoderWithHead, make_head
+from incontrast.import_path import check_trust
 from incontrast.memory import Memory
 from incontrast.randomness import seeded
 from incontrast.settings import completed, decode, encode
@@ -182,12 +183,15 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
     """The learner that ``describe`` described, without weights and items."""
     saved = {part: settings[part] for part in PARTS} | {"memory": settings["policy"]}
     given: dict[str, Any] = {role: part for role, part in own.items() if part is not None}
+    trust = given.pop("trust", False)
     if "domain" in given:
         given["initial_domain"] = given["domain"]
         given["domain"] = completed(given["domain"], settings["domain"])
     if "fabric" not in given:
         given["precision"] = settings["precision"]
-    parts = decode({role: part for role, part in saved.items() if role not in given}, file) | given
+    read = {role: part for role, part in saved.items() if role not in given}
+    check_trust(read, trust, file)
+    parts = decode(read, file) | given
     initial_domain = parts.pop("initial_domain")
     learner = kind(parts.pop("domain"), seed=settings["seed"], **parts)
     learner.initial_domain = initial_domain

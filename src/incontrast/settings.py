@@ -14,6 +14,7 @@ from incontrast.domains.images.views import ImageViews
 from incontrast.domains.text import Text
 from incontrast.domains.text.views import TextViews
 from incontrast.domains.vectors import Vectors
+from incontrast.import_path import ImportPath
 from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Queue, Reservoir
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
@@ -29,13 +30,15 @@ KNOWN: dict[str, type[Any]] = {
         *(strategies.NoUpdate, strategies.FineTune, strategies.Retrain, strategies.WarmStart),
         *(strategies.Replay, strategies.Distill, strategies.ICL, strategies.Meta),
         strategies.Emphasis,
-        Objective,
+        *(Objective, ImportPath),
     )
 }
 
 
 def encode(value: Any) -> Any:
     """A dataclass of ours as JSON, with its name; anything else that JSON has not as its name."""
+    if isinstance(value, ImportPath):  # whose arguments are JSON, whatever they are called
+        return {"type": "ImportPath", "path": value.path, "arguments": dict(value.arguments)}
     if KNOWN.get(type(value).__name__) is type(value):
         fields = value.arguments() if isinstance(value, Domain) else vars(value)
         return {"type": type(value).__name__, **{k: encode(v) for k, v in fields.items()}}
@@ -64,6 +67,8 @@ def decode(value: Any, file: Path, role: str = "") -> Any:
         return value
     if not role:
         return {name: decode(part, file, name) for name, part in value.items()}
+    if value.get("type") == "ImportPath":
+        return ImportPath(value["path"], value["arguments"])
     if "type" not in value:
         return {name: decode(part, file, role) for name, part in value.items()}
     if value["type"] == "yours":

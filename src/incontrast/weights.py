@@ -9,13 +9,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+Weights = str | Path | Mapping[str, Tensor]
 M = TypeVar("M", bound=nn.Module)
 
 CLASSIFIERS = ("fc.", "classifier.", "head.fc.")  # of torchvision's and timm's ResNets, and others
 SHOWN = 5  # names of a kind that an error lists
 
 
-def load_weights(module: M, weights: str | Path | Mapping[str, Tensor]) -> M:
+def load_weights(module: M, weights: Weights) -> M:
     """Give a module the weights of a file or a state dict; returns the module.
 
     A prefix of the names (``module.``, ``backbone.``) and a classifier at the end, which an encoder

@@ -37,13 +37,10 @@ def incontrast(
     """Keep a self-supervised encoder up to date."""
 
 
-@command(app, "init", opt.table)
+@command(app, "init", opt.network, opt.table)
 def init(
     folder: Annotated[Path, Argument(help="A new or empty folder.")],
     like: Annotated[Path, Option(help="Data of the kind to come: they decide the encoder.")],
-    size: opt.Size = None,
-    channels: opt.Channels = None,
-    encoder: opt.Encoder = None,
     flip: Annotated[
         float, Option(min=0.0, max=1.0, help="Images: how often a view is mirrored.")
     ] = 0.5,
@@ -78,12 +75,36 @@ def init(
         raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
 
 
-@command(app, "encoder", opt.training, opt.table, torchrun=True)
+@command(app, "encoder", opt.training, opt.table, opt.permission, torchrun=True)
 def fit(data: opt.Data = None, workspace: opt.Folder = Path(), **shared: Any) -> None:
     """Train a first encoder on data, and remember them."""
 
 
-@command(app, "encoder", opt.training, opt.table, torchrun=True)
+@command(app, "encoder", opt.network, opt.table, opt.permission)
+def adopt(
+    data: Annotated[Path, Argument(help="What the encoder was trained on, or a sample of it.")],
+    workspace: opt.Folder = Path(),
+    weights: Annotated[
+        Path | None,
+        Option(help="A .safetensors file with the encoder's weights.", show_default=False),
+    ] = None,
+    seen_count: Annotated[
+        int | None,
+        Option(min=1, help="How many items a sample stands for.", show_default="as there are"),
+    ] = None,
+    strict: opt.Strict = False,
+    force: opt.Force = False,
+    discard: opt.Discard = False,
+    **shared: Any,
+) -> None:
+    """Take an encoder that was trained elsewhere as version 1; nothing is trained.
+
+    A workspace that does not exist is created, as init does it with its defaults. Give the encoder
+    by name or by its import path, and its weights, unless your function loads them itself.
+    """
+
+
+@command(app, "encoder", opt.training, opt.table, opt.permission, torchrun=True)
 def update(
     data: opt.Data = None,
     workspace: opt.Folder = Path(),
@@ -107,7 +128,7 @@ def update(
     """
 
 
-@command(app, "encoder", opt.table, torchrun=True)
+@command(app, "encoder", opt.table, opt.permission, torchrun=True)
 def embed(
     data: Annotated[Path, Argument(help="Data of the workspace's kind.")],
     to: Annotated[
@@ -136,7 +157,7 @@ def embed(
         raise BadParameter("a folder holds embeddings of one source: choose another for more")
 
 
-@command(app, "encoder", opt.table)
+@command(app, "encoder", opt.table, opt.permission)
 def drift(
     data: Annotated[Path, Argument(help="New data of the workspace's kind.")],
     workspace: opt.Folder = Path(),

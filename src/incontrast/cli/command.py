@@ -48,6 +48,7 @@ CODES = {
     "Busy": Exit.BUSY,
     "Damaged": Exit.DAMAGED,
     "WorkspaceError": Exit.STATE,
+    "Untrusted": Exit.STATE,
     "StoreBusy": Exit.BUSY,
     "StoreUnwritable": Exit.MACHINE,
     "StoreError": Exit.DAMAGED,

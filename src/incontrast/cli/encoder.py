@@ -1,4 +1,4 @@
-"""``incontrast fit``, ``update``, ``embed`` and ``drift``: commands that run the encoder.
+"""``incontrast fit``, ``adopt``, ``update``, ``embed``, ``drift``: commands that run an encoder.
 
 By this process, or by all processes that torchrun has started.
 """
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from incontrast.cli.command import Answer, Exit
-from incontrast.cli.init import strategy_named
+from incontrast.cli.init import named_encoder, strategy_named, usual_threads
 from incontrast.cli.options import StrategyName
 from incontrast.cli.output import (
     counting_bar,
@@ -32,16 +32,20 @@ from incontrast.cli.output import (
 )
 from incontrast.cli.report import summary, write_report
 from incontrast.data import ProbeSet, Source, read_source
+from incontrast.data.sources import collect
 from incontrast.domains.base import Collection, Domain
-from incontrast.memory import Store
+from incontrast.learner import Learner
+from incontrast.memory import KeepAll, Reservoir, Store
 from incontrast.text import counted
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import choose_engine
 from incontrast.training.progress import Budget
+from incontrast.weights import load_weights
 from incontrast.workspace import Step, Workspace
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.ingest import KnownHashes, NewData
+from incontrast.workspace.state import SETTINGS
 
 
 def fit(**options: Any) -> Answer | None:
@@ -56,7 +60,7 @@ def update(
     if strategy is not None:
         options["strategy"] = strategy_named(strategy, epochs)
     elif epochs is not None:
-        own = Workspace.open(workspace).template().strategy
+        own = Workspace.open(workspace, trust=options["trust"]).template().strategy
         options["strategy"] = replace(own, max_epochs=epochs)
     return _train("update", workspace=workspace, **options)
 
@@ -74,9 +78,10 @@ def _train(
     columns: list[str] | None,
     id: str | None,
     label: str | None,
+    trust: bool,
     **options: Any,
 ) -> Answer | None:
-    space, engine = _opened(workspace)
+    space, engine = _opened(workspace, trust)
     first = speaks()
     if discard and data is None:
         return _discard(space, kind) if first else None
@@ -95,9 +100,55 @@ def _train(
             notify=note,
             **options,
         )
-    code = Exit.DONE if step.promoted else Exit.REFUSED
-    if not first:
-        return Answer(None, (), code)
+    return _told(space, step) if first else Answer(None, (), _code(step))
+
+
+def adopt(
+    *,
+    data: Path,
+    workspace: Path,
+    weights: Path | None,
+    seen_count: int | None,
+    size: int | None,
+    channels: int | None,
+    encoder: str | None,
+    encoder_args: dict[str, Any] | None,
+    strict: bool,
+    force: bool,
+    discard: bool,
+    trust: bool,
+    **table: Any,
+) -> Answer:
+    """Take an encoder as version 1."""
+    source = read_source(data, check=False, **table)
+    own = named_encoder(encoder, encoder_args)
+    domain = source.domain(size=size, channels=channels, encoder=own)
+    if not (workspace / SETTINGS).is_file():
+        if weights is not None:  # refused before there is a workspace
+            load_weights(domain.fit_statistics(collect(source, domain)).encoder(), weights)
+        policy = KeepAll() if seen_count is None else Reservoir()
+        Workspace.create(workspace, Learner(domain, memory=policy), threads=usual_threads(domain))
+    space, _ = _opened(workspace, trust)
+    theirs = space.template().initial_domain
+    if any((size, channels, encoder)) and domain != theirs:
+        raise ValueError(f"{workspace} is a workspace for another encoder already, {theirs}")
+    step = space.adopt(
+        source,
+        weights=weights,
+        seen_count=seen_count,
+        strict=strict,
+        force=force,
+        discard=discard,
+        notify=note,
+    )
+    return _told(space, step)
+
+
+def _code(step: Step) -> Exit:
+    return Exit.DONE if step.promoted else Exit.REFUSED
+
+
+def _told(space: Workspace, step: Step) -> Answer:
     note_skipped(step.skipped)
     record, page = space.versions.record(step.version), None
     try:
@@ -111,7 +162,7 @@ def _train(
     if step.repeated:
         already = f"version {step.version} has learned from these data already"
         lines = [f"Nothing to do: {already} (--again ingests them once more)."]
-    return Answer({**vars(step), "report": page}, lines, code)
+    return Answer({**vars(step), "report": page}, lines, _code(step))
 
 
 def _discard(space: Workspace, kind: str) -> Answer:
@@ -130,10 +181,11 @@ def embed(
     columns: list[str] | None,
     id: str | None,
     label: str | None,
+    trust: bool,
     **options: Any,
 ) -> Answer | None:
     """Write the embeddings of data to a file."""
-    space, engine = _opened(workspace)
+    space, engine = _opened(workspace, trust)
     with engine.error_barrier("read the data"):
         source = read_source(data, check=False, columns=columns, id=id, label=label)
     with counting_bar(stderr(), "embed") as progress:
@@ -156,10 +208,11 @@ def drift(
     significance: float,
     fail_on_drift: bool,
     strict: bool,
+    trust: bool,
     **table: Any,
 ) -> Answer:
     """Compare new data with old ones."""
-    space, _ = _opened(workspace)
+    space, _ = _opened(workspace, trust)
     version = space.current  # another may be promoted meanwhile
     learner = space.learner(version)
     source = read_source(data, check=False, **table)
@@ -201,7 +254,7 @@ def _unknown(
     return items.select((~seen).nonzero()[:, 0]), int(seen.sum())
 
 
-def _opened(folder: Path) -> tuple[Workspace, Engine]:
+def _opened(folder: Path, trust: bool) -> tuple[Workspace, Engine]:
     """The workspace, with its number of threads set, and the engine of this process."""
     if processes() > 1:
         with suppress(ImportError):  # choose_engine says what to install
@@ -210,7 +263,7 @@ def _opened(folder: Path) -> tuple[Workspace, Engine]:
         signal.signal(signal.SIGTERM, _terminated)
     engine = choose_engine(None, "float32", None)
     with engine.error_barrier("open the workspace"):
-        workspace = Workspace.open(folder)
+        workspace = Workspace.open(folder, trust=trust)
     if workspace.settings["threads"] is not None:
         torch.set_num_threads(workspace.settings["threads"])
     return workspace, engine

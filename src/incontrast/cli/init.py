@@ -9,11 +9,13 @@ from typing import Any
 
 from incontrast import strategies
 from incontrast.cli.command import Answer
-from incontrast.cli.options import EncoderName, PolicyName, StrategyName
+from incontrast.cli.options import PolicyName, StrategyName
 from incontrast.data import read_source
+from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
 from incontrast.domains.text import Text
+from incontrast.import_path import ImportPath, as_import_path
 from incontrast.learner import Learner
 from incontrast.memory import KeepAll, Policy, Queue, Reservoir
 from incontrast.strategies import Retrain, Strategy
@@ -42,7 +44,8 @@ def init(
     like: Path,
     size: int | None,
     channels: int | None,
-    encoder: EncoderName | None,
+    encoder: str | None,
+    encoder_args: dict[str, Any] | None,
     flip: float,
     crop: float,
     memory: PolicyName,
@@ -60,7 +63,8 @@ def init(
 ) -> Answer:
     """Create the workspace."""
     source = read_source(like, check=False, **table)
-    domain = source.domain(size=size, channels=channels, encoder=encoder)
+    own = named_encoder(encoder, encoder_args)
+    domain = source.domain(size=size, channels=channels, encoder=own)
     about = repr(domain)
     if isinstance(domain, Images):
         about = (
@@ -77,8 +81,7 @@ def init(
         memory=POLICIES[memory](items=memory_items, bytes=memory_bytes),
         seed=seed,
     )
-    if threads is None and not (isinstance(domain, Images) and domain.encoder.given != "small"):
-        threads = 1  # such encoders are too small to share
+    threads = threads or usual_threads(domain)
     workspace = Workspace.create(folder, learner, tolerance=tolerance, keep=keep, threads=threads)
     return Answer(
         {
@@ -89,6 +92,22 @@ def init(
         },
         [f"{workspace.folder} is a workspace for {source.kind}: {about}"],
     )
+
+
+def named_encoder(name: str | None, arguments: dict[str, Any] | None) -> Any:
+    """An encoder of ours by its name, or somebody's own by its import path."""
+    if arguments is None:
+        return as_import_path(name)
+    if name is None or ":" not in name:
+        raise ValueError(
+            f"--encoder-args are for an encoder of your own, package.module:function, got {name!r}"
+        )
+    return ImportPath(name, arguments)
+
+
+def usual_threads(domain: Domain) -> int | None:
+    """One for encoders that are too small to share."""
+    return 1 if domain.arguments()["encoder"] in (None, "small") else None
 
 
 def strategy_named(name: StrategyName, epochs: int | None) -> Strategy:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 StrategyName = Literal[
     "icl", "warm-start", "fine-tune", "replay", "distill", "retrain", "no-update"
@@ -42,6 +43,50 @@ Encoder = Annotated[
 Strict = Annotated[
     bool, Option("--strict", help="Refuse files that cannot be read, instead of skipping them.")
 ]
+Force = Annotated[bool, Option("--force", help="Promote the new version even if checks failed.")]
+Discard = Annotated[
+    bool,
+    Option("--discard", help="Drop what was interrupted or refused before, with its items."),
+]
+
+
+def _encoder(name: str | None) -> str | None:
+    names = get_args(EncoderName)
+    if name is not None and ":" not in name and name not in names:
+        raise BadParameter(
+            f"an encoder is {', '.join(names)}, or your own, package.module:function; got {name!r}"
+        )
+    return name
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    try:
+        value = None if text is None else json.loads(text)
+    except ValueError as error:
+        raise BadParameter(f"arguments are a JSON object, got {text!r}: {error}") from error
+    if value is not None and not isinstance(value, dict):
+        raise BadParameter(f"arguments are a JSON object, as in '{{\"depth\": 3}}', got {text!r}")
+    return value
+
+
+def network(
+    size: Size = None,
+    channels: Channels = None,
+    encoder: Annotated[
+        str | None,
+        Option(
+            callback=_encoder,
+            help="The encoder: small, resnet18 or resnet18-standard for images, or your own, as "
+            "package.module:function.",
+            show_default="for images small up to 32 pixels, else resnet18",
+        ),
+    ] = None,
+    encoder_args: Annotated[
+        str | None,
+        Option(callback=_object, help="Arguments of your encoder, as JSON.", show_default=False),
+    ] = None,
+) -> None:
+    """Options of commands that decide the encoder."""
 
 
 def table(
@@ -80,12 +125,16 @@ def training(
     ] = None,
     probe_label: Annotated[str, Option(help="The probe's column of labels.")] = "label",
     strict: Strict = False,
-    force: Annotated[
-        bool, Option("--force", help="Promote the new version even if checks failed.")
-    ] = False,
-    discard: Annotated[
-        bool,
-        Option("--discard", help="Drop what was interrupted or refused before, with its items."),
-    ] = False,
+    force: Force = False,
+    discard: Discard = False,
 ) -> None:
     """Options of commands that train."""
+
+
+def permission(
+    trust: Annotated[
+        bool,
+        Option("--trust", help="Permit the code that somebody else's workspace names; once."),
+    ] = False,
+) -> None:
+    """Options of commands that load an encoder."""

@@ -137,10 +137,12 @@ def summary(
 ) -> list[str]:
     """What was done, what came of it, and which version serves."""
     outcome = record["outcome"]
-    items = counted(record["data"]["items"], "item" if record["kind"] == "fit" else "new item")
+    items = counted(record["data"]["items"], "item" if record["parent"] is None else "new item")
     epochs, seconds = counted(outcome["epochs"], "epoch"), outcome["seconds"]
     line = f"Version {record['version']}: {outcome['strategy']} on {items}, "
     line += f"{epochs} in {seconds:.1f} s"
+    if record["kind"] == "adopt":
+        line = f"Version {record['version']}: adopted, with {items} of {record['memory']['seen']:,}"
     if (share := cost_share(record)) is not None:
         line += f", about {share:.1%} of a retraining"
     lines = [line]
@@ -149,7 +151,8 @@ def summary(
     parts = ("old", "new") if before["old"] is not None else ("new",)
     for part in parts:
         name = f"loss of {part} items" if len(parts) > 1 else "loss"
-        lines.append(_change(name, before[part], after[part]))
+        if record["kind"] != "adopt":
+            lines.append(_change(name, before[part], after[part]))
     if ratios := outcome["change_ratio"]:
         medians = (ratios[when]["median"] for when in ("before", "after"))
         lines.append(_change("change ratio", *medians))

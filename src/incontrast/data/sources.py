@@ -33,6 +33,7 @@ from incontrast.domains.images.files import (
 from incontrast.domains.text.domain import Network as TextNetwork
 from incontrast.domains.text.domain import Text
 from incontrast.domains.vectors import Vectors
+from incontrast.import_path import ImportPath
 
 log = logging.getLogger(__name__)
 
@@ -102,20 +103,20 @@ class Source:
         *,
         size: int | None = None,
         channels: int | None = None,
-        encoder: Network | TextNetwork | None = None,
+        encoder: Network | TextNetwork | ImportPath | None = None,
     ) -> Domain:
         """The domain that fits these items; size and channels are for images.
 
         Args:
             size: Side in pixels; that of a typical image of the source by default, 224 at most.
             channels: 1 or 3; 1 by default if the images looked at are all grey.
-            encoder: Of images ``"small"`` by default up to 32 pixels, else ``"resnet18"``; of texts
-                ``"transformer"``.
+            encoder: One of your own; of images also ``"small"``, the default up to 32 pixels, or
+                ``"resnet18"``, of texts ``"transformer"``.
         """
         if self.kind == "graphs":
-            return Graphs()
+            return Graphs(encoder=encoder)
         if self.kind == "vectors":
-            return Vectors(self.items.shape[1])
+            return Vectors(self.items.shape[1], encoder=encoder)
         if self.kind == "texts":
             return Text(encoder=encoder or "transformer")
         if size is None or channels is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Generator, nn
 
 from incontrast.domains.base import Domain, Part
+from incontrast.import_path import as_import_path
 from incontrast.randomness import seeded
 
 
@@ -38,7 +39,8 @@ class ArgumentDomain(Domain):
     Their defaults are factories, which leave the methods of the same names on the class.
 
     ``encoder`` is None for the domain's own, one of its ``networks``, a module, whose weights are
-    the start of every encoder (it is copied), or a function without arguments that makes a module.
+    the start of every encoder (it is copied), or a function without arguments that makes a module,
+    also by its import path: ``"package.module:function"``, or an ``ImportPath`` with arguments.
 
     ``views`` is None for the domain's own, or whatever makes one random view of a batch: a function
     of the batch and a ``torch.Generator`` to draw from, or a ``torch.nn.Module`` (torchvision's v2
@@ -51,7 +53,7 @@ class ArgumentDomain(Domain):
     """Values of ``views`` that the domain's own views understand."""
 
     def __post_init__(self) -> None:
-        given = {name: self._given(name) for name in ("encoder", "views")}
+        given = {name: as_import_path(self._given(name)) for name in ("encoder", "views")}
         self._check_arguments(**given)
         for name, value in given.items():
             inherited = getattr(type(self), name)
@@ -141,7 +143,10 @@ class ArgumentDomain(Domain):
     def _check_arguments(self, encoder: Any, views: Any) -> None:
         if isinstance(encoder, str) and encoder not in self.networks:
             names = "".join(f"{name!r}, " for name in self.networks)
-            raise ValueError(f"encoder must be {names}or a module of your own, got {encoder!r}")
+            raise ValueError(
+                f"encoder must be {names}{'or ' if names else ''}a module of your own, got "
+                f"{encoder!r}: by its import path, it is package.module:function"
+            )
         if encoder is not None and not isinstance(encoder, str) and not callable(encoder):
             raise TypeError(
                 "encoder must be a torch.nn.Module or a function without arguments that makes one, "

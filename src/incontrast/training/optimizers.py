@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from incontrast.bounds import check_number
 from incontrast.heads import named_parameters
+from incontrast.import_path import as_import_path
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes the optimiser of a run, whose learning rate is set before every step.
@@ -76,13 +77,19 @@ class Optimizer(_Steps):
     """Any other torch optimiser, with steps that are clipped, capped or scaled by part.
 
     Args:
-        factory: Given parameters, a ``torch.optim.Optimizer``. Alone, without this class around it,
-            it can be a strategy's ``optimizer`` too.
+        factory: Given parameters, a ``torch.optim.Optimizer``; also by import path,
+            ``"torch.optim:SGD"``. Alone, without this class around it, it can be a strategy's
+            ``optimizer`` too.
     """
 
-    factory: OptimizerFactory
+    factory: OptimizerFactory | str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "factory", as_import_path(self.factory))
 
     def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        assert callable(self.factory)
         return self.factory(parameters)
 
 

@@ -45,6 +45,9 @@ class NewData:
                     digest.update(content)
             self.fingerprint = digest.hexdigest()
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def packed(self) -> Iterator[list[bytes]]:
         """The items as bytes, some at a time."""
         items = self._items

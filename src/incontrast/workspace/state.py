@@ -41,7 +41,7 @@ from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 if TYPE_CHECKING:
     from incontrast.workspace.files import Layout
 
-NAMES = {"fit": "a fit", "update": "an update"}
+NAMES = {"fit": "a fit", "update": "an update", "adopt": "an adoption"}
 
 Notify = Callable[[str], None]
 Phase = Literal[

@@ -21,8 +21,9 @@ from incontrast._version import __version__
 from incontrast.compat.link import renumbered
 from incontrast.data import ProbeSet
 from incontrast.evaluate.probes import Probe
+from incontrast.import_path import check_trust
 from incontrast.learner import BudgetTooSmall, Learner
-from incontrast.memory import Store, StoredCollection, StoreError
+from incontrast.memory import Memory, Store, StoredCollection, StoreError
 from incontrast.memory.store import FORGOTTEN, PRESENT, Columns
 from incontrast.outcome import Outcome
 from incontrast.randomness import generator
@@ -31,6 +32,7 @@ from incontrast.text import counted
 from incontrast.training.collectives import ProcessFailed
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
+from incontrast.weights import Weights
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
 from incontrast.workspace.ingest import KnownHashes, NewData
@@ -64,7 +66,8 @@ class Update:
 
     Args:
         workspace: The workspace.
-        kind: ``"fit"`` or ``"update"``.
+        kind: ``"fit"``, ``"update"`` or ``"adopt"``.
+        adopted: To adopt: weights, and the number of items that the data stand for.
         strategy: How to train; the workspace's strategy if None.
         budget: What training may cost.
         probe: What to judge the encoder by; that of the version before if None.
@@ -79,7 +82,9 @@ class Update:
         budget: Budget | None,
         probe: Probe | ProbeSet | str | Path | None,
         callbacks: Sequence[ProgressCallback],
+        adopted: tuple[Weights | None, int | None] | None = None,
     ) -> None:
+        self.adopted = adopted
         self.workspace = workspace
         self.versions = workspace.versions
         self.kind = kind
@@ -118,6 +123,11 @@ class Update:
         if isinstance(self.probe, ProbeSet):
             Probe(self.probe.read())  # refused before anything is done
         data = None if items is None else NewData(items, learner.domain, strict=strict)
+        sample = operation.get("sample") if machine.state.resumable and not discard else None
+        if self.adopted is not None and data is not None and sample is None:
+            sample = [len(data), self.adopted[1] or len(data)]
+        if sample is not None:
+            learner.memory = Memory.for_sample(learner.memory.policy, *sample)
         if finished is not None and finished["kind"] == self.kind and _same(data, finished):
             # This very command was interrupted when all but some cleaning up was done.
             return self._step(finished["number"], promoted=True)
@@ -125,7 +135,7 @@ class Update:
         if joining or machine.state.phase == "idle":
             repeated = None if again or data is None else self._repeated(machine, data)
             if repeated is None:
-                repeated = self._ingest(machine, data, learner, again)
+                repeated = self._ingest(machine, data, learner, again, sample)
             if repeated is not None and machine.state.phase == "idle":
                 return self._step(repeated, promoted=True, repeated=True)
         operation = machine.state.operation
@@ -164,7 +174,7 @@ class Update:
                 f"resuming with {name} and the settings it was begun with (--discard drops it)"
             )
             return True
-        if not machine.state.refused:
+        if not machine.state.refused or self.adopted is not None:
             raise Unfinished(
                 f"{NAMES[self.kind]} with {name} is unfinished: run incontrast {self.kind} "
                 "without data to finish it, or with --discard to drop it"
@@ -191,7 +201,12 @@ class Update:
         return None
 
     def _ingest(
-        self, machine: StateMachine, data: NewData | None, learner: Learner, again: bool
+        self,
+        machine: StateMachine,
+        data: NewData | None,
+        learner: Learner,
+        again: bool,
+        sample: list[int] | None,
     ) -> int | None:
         """Items into the store, where they do not count until the version is promoted.
 
@@ -202,7 +217,7 @@ class Update:
             The current version, if all items were known.
         """
         current, store, refused = machine.state.current, machine.store, machine.state.refused
-        if self.kind == "fit" and current is not None:
+        if self.kind != "update" and current is not None:
             raise WorkspaceError(
                 f"{self.workspace.folder} is fitted already (version {current}): update it, "
                 "or create another workspace"
@@ -228,18 +243,19 @@ class Update:
             "budget": vars(self.budget),
             "probe": self._named_probe(current),
             "data": before,
+            "sample": sample,
             "incoming": data.name,
         }
         machine.ingesting(operation)
         draws = generator(learner.seed, "memory", learner.version + 1)
-        policy = learner.memory.policy
-        policy.keys(torch.arange(first, arrivals), draws)  # of items that have theirs
+        memory = learner.memory
+        memory.draw_keys(torch.arange(first, arrivals), draws)  # of items that have theirs
         count = found = 0
         try:
             for contents in data.packed():
                 new = known.leave_out(contents)
                 ids = torch.arange(arrivals + count, arrivals + count + len(new))
-                store.append(arrivals + count, new, policy.keys(ids, draws).numpy())
+                store.append(arrivals + count, new, memory.draw_keys(ids, draws).numpy())
                 count += len(new)
                 found += len(contents) - len(new)
                 self.group.send("wait")  # before they take this process for lost
@@ -391,7 +407,9 @@ class Update:
                 "checkpoint": self.workspace.training_file,
                 "probe": self._probe(operation),
             }
-            if before is None:
+            if self.adopted is not None:
+                outcome = learner.adopt(new, weights=self.adopted[0])
+            elif before is None:
                 outcome = learner.fit(new, **options)
             else:
                 outcome = learner.update(new, strategy=self._strategy(operation), **options)
@@ -443,6 +461,7 @@ class Update:
             return self.strategy
         if self._encoded() == written:
             return self.strategy
+        check_trust(written, self.workspace.trust, self.workspace.state_file)
         try:
             strategy: Strategy = settings.decode(written, self.workspace.state_file, "strategy")
         except ValueError as error:

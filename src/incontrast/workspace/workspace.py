@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from incontrast._version import __version__
+from incontrast.import_path import named_code, permit, permitted
 from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
 from incontrast.text import counted
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the r
     from incontrast.strategies import Strategy
     from incontrast.training.engine import Engine
     from incontrast.training.progress import Budget, ProgressCallback
+    from incontrast.weights import Weights
     from incontrast.workspace.process_group import ProcessGroup
     from incontrast.workspace.update import Step
 
@@ -71,7 +73,8 @@ class Workspace(Layout):
 
     def __init__(self, folder: Path, settings: dict[str, Any], **own: Unpack[Own]) -> None:
         super().__init__(folder, settings)
-        self._own = own
+        self._trust = own.get("trust", False)
+        self._own: Own = {**own, "trust": self.trust}
         self._domain: Domain | None = None  # of the version that was loaded last
 
     @classmethod
@@ -118,6 +121,7 @@ class Workspace(Layout):
         with engine.error_barrier("create the workspace"):
             if engine.rank == 0:
                 _create(folder, settings)
+                permit(folder, named_code(settings["learner"]))
         fabric = engine.fabric if isinstance(engine, FabricEngine) else None
         return cls(
             folder,
@@ -126,6 +130,8 @@ class Workspace(Layout):
             strategy=learner.strategy,
             fit_strategy=learner.fit_strategy,
             memory=learner.memory.policy,
+            head=learner.head,
+            trust=True,
             device=engine.device if fabric is None else None,
             fabric=fabric,
         )
@@ -136,8 +142,9 @@ class Workspace(Layout):
 
         Args:
             folder: Where it lives.
-            own: As in ``Learner.load``: the domain, the strategies or the memory policy, where it
-                is one of your own; device and fabric. With a fabric, every process opens the
+            own: As in ``Learner.load``: the domain, the strategies, the memory policy or the head,
+                where it is one of your own; device and fabric; ``trust=True``, once, where somebody
+                else has created a workspace that names code. With a fabric, every process opens the
                 workspace and makes the same calls; the first one writes.
         """
         folder = Path(folder).absolute()
@@ -146,6 +153,13 @@ class Workspace(Layout):
                 raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
             raise WorkspaceError(f"{folder} is not a workspace: incontrast init creates one")
         return cls(folder, read_json(folder / SETTINGS), **own)
+
+    def trust(self, code: Collection[str]) -> bool:
+        """Whether this user may run this code, which the workspace names; remembers it."""
+        if self._trust is not True:
+            return permitted(self.folder, code)
+        permit(self.folder, code)
+        return True
 
     @cached_property
     def process_group(self) -> ProcessGroup:
@@ -335,6 +349,30 @@ class Workspace(Layout):
         flags = {"strict": strict, "force": force, "discard": discard, "again": False}
         return self._run("fit", items, None, budget, probe, callbacks, notify, flags)
 
+    def adopt(
+        self,
+        items: Any = None,
+        *,
+        weights: Weights | None = None,
+        seen_count: int | None = None,
+        strict: bool = False,
+        force: bool = False,
+        discard: bool = False,
+        notify: Notify | None = None,
+    ) -> Step:
+        """Take an encoder that was trained elsewhere as the first version; nothing is trained.
+
+        Args:
+            items: What it was trained on, or a uniform sample of it.
+            weights: Of the domain's encoder, see ``load_weights``; None for those that it is made
+                with.
+            seen_count: The number of items that a sample stands for.
+            strict: As in ``update``, like ``force``, ``discard`` and ``notify``.
+        """
+        flags = {"strict": strict, "force": force, "discard": discard, "again": False}
+        adopted = (weights, seen_count)
+        return self._run("adopt", items, None, None, None, (), notify, flags, adopted)
+
     def update(
         self,
         items: Any = None,
@@ -379,10 +417,11 @@ class Workspace(Layout):
         callbacks: Sequence[ProgressCallback],
         notify: Notify | None,
         flags: dict[str, bool],
+        adopted: tuple[Weights | None, int | None] | None = None,
     ) -> Step:
         from incontrast.workspace.update import Update
 
-        run = Update(self, kind, strategy, budget, probe, callbacks)
+        run = Update(self, kind, strategy, budget, probe, callbacks, adopted)
         if not self.process_group.leads:
             return run.follow()
         with self.process_group.leading(), self.writing(kind, notify) as machine:

@@ -1,0 +1,100 @@
+"""Adopting an encoder from the command line, by import path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+from torch import nn
+from typer.testing import CliRunner
+
+from incontrast import Workspace
+from incontrast.cli.app import app
+from incontrast.cli.command import Exit
+
+ENCODER = ("--encoder", "torch.nn:Linear", "--encoder-args")
+ARGUMENTS = '{"in_features": 8, "out_features": 4}'
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def files(tmp_path: Path, blobs, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Old and new vectors, weights, and a workspace that is named and not there yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("INCONTRAST_WORKSPACE", str(tmp_path / "space"))
+    np.save("old.npy", blobs(60).numpy())
+    np.save("new.npy", blobs(20, seed=1, shift=1.0).numpy())
+    save_file(nn.Linear(8, 4).state_dict(), "weights.safetensors")
+    return tmp_path
+
+
+def test_an_encoder_by_import_path_is_adopted_updated_and_used(files: Path) -> None:
+    weights = ("--weights", "weights.safetensors", "--seen-count", 600)
+    shown = run("adopt", "old.npy", *ENCODER, ARGUMENTS, *weights)
+    assert "Version 1: adopted, with 60 items of 600" in shown
+    assert "Version 1 is the current one." in shown
+    assert "60 items stored / 600 seen" in run("status")
+    assert "Version 2: ICL on 20 new items" in run("update", "new.npy", "--epochs", 1)
+    run("embed", "new.npy", "new-embedded.npy")
+    assert np.load("new-embedded.npy").shape == (20, 4)
+    again = run("adopt", "old.npy", *ENCODER, ARGUMENTS, *weights)  # as a script would repeat it
+    assert "Nothing to do" in again
+    other = run("adopt", "old.npy", "--encoder", "torch.nn:Identity", code=Exit.DATA)
+    assert "is a workspace for another encoder already" in other
+
+
+def test_somebody_elses_workspace_needs_trust_once(files: Path, monkeypatch) -> None:
+    run("adopt", "old.npy", *ENCODER, ARGUMENTS)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(files / "another user's config"))
+    refused = run("embed", "new.npy", "a.npy", code=Exit.STATE)
+    assert "names code that would run here: torch.nn:Linear" in refused
+    assert "--trust" in refused
+    run("status")
+    run("embed", "new.npy", "a.npy", "--trust")
+    run("embed", "new.npy", "b.npy")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--encoder", "linear"), "package.module:function; got 'linear'"),
+        ((*ENCODER, "3"), "arguments are a JSON object"),
+        ((*ENCODER, "{in_features"), "arguments are a JSON object"),
+    ],
+)
+def test_encoders_that_are_written_wrongly_are_usage_errors(files, options, message) -> None:
+    assert message in " ".join(run("adopt", "old.npy", *options, code=Exit.USAGE).split())
+    assert not (files / "space").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--encoder", "torch.nn:Liner"),
+            "is not there: the nearest name is Linear",
+        ),
+        (("--encoder", "nothing_here:network"), "cannot be imported"),
+        (("--encoder-args", "{}"), "are for an encoder of your own"),
+        ((*ENCODER, '{"in_features": 8}'), "TypeError"),
+        ((*ENCODER, '{"in_features": 8, "out_features": 5}'), "weight is (4, 8), the encoder's is"),
+    ],
+)
+def test_encoders_that_cannot_be_used_leave_no_workspace(files, options, message) -> None:
+    shown = run("adopt", "old.npy", *options, "--weights", "weights.safetensors", code=Exit.DATA)
+    assert message in shown
+    assert not (files / "space").exists()
+
+
+def test_a_workspace_of_ones_own_encoder_keeps_its_command_line(files: Path) -> None:
+    run("init", "space", "--like", "old.npy", *ENCODER, ARGUMENTS, "--fit-epochs", 2)
+    run("fit", "old.npy")
+    assert Workspace.open("space").learner().embed(np.load("new.npy")).shape == (20, 4)
