@@ -9,7 +9,7 @@ from .domains.text import Text
 from .domains.text.views import TextViews
 from .domains.vectors import Vectors
 from .evaluate.probes import Probe
-from .import_path import ImportPath
+from .import_path import ImportPath, Untrusted
 from .learner import Learner
 from .loss import Objective, batch_losses, increment_losses, similarities
 from .memory import KeepAll, Policy, Queue, Reservoir
@@ -105,6 +105,7 @@ __all__ = [
     "Text",
     "TextViews",
     "TrainingDiverged",
+    "Untrusted",
     "Vectors",
     "ViewBatch",
     "WarmStart",

@@ -44,8 +44,8 @@ from incontrast.training.progress import Budget
 from incontrast.weights import load_weights
 from incontrast.workspace import Step, Workspace
 from incontrast.workspace.embeddings import embed_source
+from incontrast.workspace.files import SETTINGS
 from incontrast.workspace.ingest import KnownHashes, NewData
-from incontrast.workspace.state import SETTINGS
 
 
 def fit(**options: Any) -> Answer | None:
