@@ -19,9 +19,7 @@ class DomainError(ValueError):
 def check_domain(domain: Domain, items: Any) -> None:
     """Try every part of a domain on some items and raise at the first thing that is wrong.
 
-    Args:
-        domain: The domain to check.
-        items: What its ``collect`` takes; at least 4 items.
+    ``items`` is what its ``collect`` takes; at least 4 items.
 
     Raises:
         DomainError: Says which method broke which rule, and what it gave.

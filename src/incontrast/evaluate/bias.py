@@ -117,12 +117,10 @@ class RiskBound:
 
 
 def risk_bound(population: Population, *, before: Population | None = None) -> RiskBound:
-    """The bound of Theorem 2 and the difference it is about.
+    """The bound of Theorem 2 and the difference it is about, under the encoder after the update.
 
-    Args:
-        population: Old and new items, at least two of each, under the encoder after the update.
-        before: The same under the encoder before it, whose risk on X the first training has
-            minimised; None takes one encoder for both, as the proof has to.
+    ``before`` is the population under the encoder before it, whose risk on X the first training has
+    minimised; None takes one encoder for both, as the proof has to.
     """
     old, new = _parts(population)
     first = old if before is None else _parts(before)[0]

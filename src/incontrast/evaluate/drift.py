@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import normalize
 
+from incontrast.bounds import check_number
 from incontrast.domains.base import Domain
 from incontrast.evaluate.population import Quartiles, embed_views
 from incontrast.loss import Objective
@@ -105,8 +106,7 @@ def measure_drift(
             f"drift is measured against at least {FEWEST} old items, memory holds "
             f"{increment.stored}: give the learner a larger memory"
         )
-    if not 0.0 < significance < 1.0:
-        raise ValueError(f"significance must be between 0 and 1, got {significance}")
+    check_number("(0, 1)", significance=significance)
     draws, views = generator(seed, "drift"), generator(seed, "drift views")
     known = torch.randperm(len(old), generator=draws)[: ANCHORS + REFERENCE]
     fresh = torch.randperm(len(new), generator=draws)[:COMPARED]

@@ -27,13 +27,9 @@ class Accuracy(NamedTuple):
 
 
 def svm_accuracy(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> Accuracy:
-    """Accuracy of an SVM on frozen embeddings, cross-validated, C searched inside each fold.
+    """Accuracy of an SVM on frozen (n, d) embeddings with (n,) labels, cross-validated.
 
-    Args:
-        embeddings: (n, d).
-        labels: (n,).
-        folds: Folds of the outer and of the inner cross-validation.
-        seed: Determines the folds.
+    C is searched inside each fold, by cross-validation with as many folds, which ``seed`` draws.
     """
     from sklearn.model_selection import StratifiedKFold
 
@@ -124,13 +120,8 @@ def retrieval_precision(
     """The mean share of an item's nearest other items, by cosine, that have its label.
 
     Of an item whose class has fewer others than ``neighbours``, only as many are looked at, so that
-    1 can be reached. Items without another of their class do not count.
-
-    Args:
-        embeddings: (n, d).
-        labels: (n,).
-        neighbours: How many of the other items are looked at.
-        queries: (n,) which items are asked about, as booleans; all of them if None.
+    1 can be reached. Items without another of their class do not count. Arguments are as in
+    ``knn_accuracy``.
     """
     x, y = _checked(embeddings, labels, least=2)
     precision = _precision(y, _nearest(x, neighbours)[1])

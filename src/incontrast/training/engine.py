@@ -21,10 +21,7 @@ class Engine:
 
     Strategies, losses and domains never ask how many processes there are or where tensors live.
     ``training/fabric.py`` has the engine of many processes, which answers the same questions.
-
-    Args:
-        device: ``"cpu"``, ``"cuda"``, ``"mps"``, …; None takes a CUDA device if there is one.
-        precision: ``"bfloat16"`` runs encoders under autocast; weights stay in float32.
+    Device and precision are as in ``Learner``; weights stay in float32.
     """
 
     rank: int = 0  # the number of this process

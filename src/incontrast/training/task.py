@@ -27,17 +27,11 @@ DEPTH = 2  # batches in flight: one being read, one waiting
 
 @dataclass(frozen=True)
 class Increment:
-    """Old and new data of one update.
+    """Old and new data of one update."""
 
-    Args:
-        old: The old items stored, a uniform sample of X (or all of it); None before the first fit.
-        new: ΔX.
-        seen: N, the items that X stands for, at least as many as ``old`` holds.
-    """
-
-    old: Collection | None
-    new: Collection
-    seen: int
+    old: Collection | None  # stored: a uniform sample of X, or all of it; None before the first fit
+    new: Collection  # ΔX
+    seen: int  # N, the items that X stands for, at least as many as ``old`` holds
 
     def __post_init__(self) -> None:
         if self.stored > self.seen:
@@ -149,16 +143,10 @@ def joint_items(increment: Increment, size: int) -> int:
 
 
 class Task:
-    """What a strategy works with.
+    """What a strategy works with: an encoder to train, on the engine's device, and data.
 
-    Args:
-        encoder: The encoder to train, on the engine's device.
-        domain: The kind of data.
-        increment: Old and new items.
-        objective: Temperature and K.
-        engine: Where to compute.
-        seed: Determines every draw.
-        before: The encoder of before this run; None when the first one is trained.
+    ``before`` is the encoder of before this run; None when the first one is trained. ``seed``
+    determines every draw.
     """
 
     def __init__(
@@ -269,15 +257,10 @@ class Task:
         encoder: nn.Module | None = None,
         parameters: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """One forward pass over both views.
+        """(n, d) embeddings of the first and (n, d) of the second views of the whole batch.
 
-        Args:
-            views: ``ViewBatch.views``.
-            encoder: Another encoder than the one in training.
-            parameters: Weights and buffers to use instead of the encoder's own.
-
-        Returns:
-            (n, d) embeddings of the first views, (n, d) of the second, of the whole batch.
+        One forward pass over ``ViewBatch.views``, by the encoder in training or by another, with
+        its own weights and buffers or with others.
         """
         encoder = self.encoder if encoder is None else encoder
         first, second = self.engine.embed_pair(encoder, views, parameters)

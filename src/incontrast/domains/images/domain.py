@@ -89,16 +89,12 @@ class Images(ArgumentDomain):
         return super().arguments() | {"mean": mean, "std": std}
 
     def collect(self, items: Any) -> ImageCollection:
-        """Check images and bring them into columns.
+        """Take an array or tensor (n, H, W), (n, H, W, C) or (n, C, H, W), uint8 or floating point
+        in [0, 1]; a folder, searched with all below it; a torch Dataset of images or of tuples that
+        begin with one; a list of paths, PIL images or arrays; or an ``ImageCollection``.
 
         An array that fits already is kept, not copied: leave it as it is afterwards. Files stay on
         disk and are decoded when needed; only their headers are read here.
-
-        Args:
-            items: An array or tensor (n, H, W), (n, H, W, C) or (n, C, H, W), uint8 or floating
-                point in [0, 1]; a folder, searched with all below it; a torch Dataset of images
-                or of tuples that begin with one; a list of paths, PIL images or arrays; or an
-                ``ImageCollection``.
         """
         return read_images(items, self.size, self.channels)
 
