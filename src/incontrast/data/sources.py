@@ -50,11 +50,6 @@ class Chunk(NamedTuple):
     names: list[str]  # one for each item
     skipped: tuple[Skipped, ...]  # items of this chunk that cannot be read, which are left out
 
-    @property
-    def passed(self) -> int:
-        """Items of the source that this chunk stands for."""
-        return len(self.names) + len(self.skipped)
-
 
 @dataclass(frozen=True, eq=False)
 class Source:
