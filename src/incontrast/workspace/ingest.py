@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,13 @@ from numpy.typing import NDArray
 
 from incontrast.data.sources import Source, resolve
 from incontrast.domains.base import Collection, Domain
-from incontrast.memory import Extent, Store
+from incontrast.learner import Learner
+from incontrast.memory import Extent, Store, StoreError
 from incontrast.memory.store import content_hash, short_hashes
+from incontrast.randomness import generator
+from incontrast.text import counted
 from incontrast.workspace.errors import WorkspaceError
+from incontrast.workspace.state import StateMachine
 
 ROWS = 1024  # items of a collection that are packed together
 
@@ -91,3 +97,61 @@ class KnownHashes:
         """The packed items that are not known."""
         known = self.contains(contents)
         return [content for content, seen in zip(contents, known, strict=True) if not seen]
+
+
+def ingest(
+    machine: StateMachine,
+    data: NewData,
+    learner: Learner,
+    operation: dict[str, Any],
+    *,
+    extent: Extent | None,
+    again: bool,
+    waiting: Callable[[], None],
+) -> bool:
+    """Items into the store, where they do not count until the version is promoted.
+
+    Items that the current version has learned from, by the ``extent`` of its memory, are left out,
+    unless asked for again, as are those that were refused and are joined now. ``waiting`` is called
+    every few megabytes, before other processes take this one for lost.
+
+    Returns whether any item was new.
+    """
+    begin = time.perf_counter()
+    store, memory = machine.store, learner.memory
+    empty: dict[str, Any] = {"name": "", "items": 0, "skipped": [], "parts": []}
+    before = machine.state.operation["data"] if machine.state.refused else empty
+    arrivals = store.arrivals()  # an id is used once, whichever version is the current one
+    first = arrivals - before["items"]
+    known = (
+        KnownHashes(store, None) if again else KnownHashes(store, extent, range(first, arrivals))
+    )
+    machine.ingesting({**operation, "first": first, "data": before, "incoming": data.name})
+    draws = generator(learner.seed, "memory", learner.version + 1)
+    memory.draw_keys(torch.arange(first, arrivals), draws)  # of items that have theirs
+    count = found = 0
+    try:
+        for contents in data.packed():
+            new = known.leave_out(contents)
+            ids = torch.arange(arrivals + count, arrivals + count + len(new))
+            store.append(arrivals + count, new, memory.draw_keys(ids, draws).numpy())
+            count += len(new)
+            found += len(contents) - len(new)
+            waiting()
+        if count + found == 0:
+            raise ValueError(f"nothing in {data.name} can be read; the first: {data.skipped[0]}")
+    except Exception:
+        with suppress(StoreError, OSError):  # on a full disk: the next run does it
+            machine.cancel_ingest()
+        raise
+    if count == 0:
+        machine.cancel_ingest()
+        return False
+    store.fold()
+    seconds = time.perf_counter() - begin
+    incoming = {"name": data.name, "fingerprint": data.fingerprint, "items": count}
+    about = {"known": found, "skipped": data.skipped, "classes": data.classes}
+    machine.ingested({**incoming, **about}, seconds)
+    remark = f"; {counted(found)} had been ingested before" if found else ""
+    machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
+    return True

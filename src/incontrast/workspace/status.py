@@ -1,15 +1,17 @@
-"""A workspace and its journal in words and figures; nothing here waits for torch."""
+"""A workspace and its journal in words and figures, and what is damaged; without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from incontrast.memory import Store
 from incontrast.text import counted, probe_changes
-from incontrast.workspace.errors import Damaged
-from incontrast.workspace.files import SUMMARY, Layout, holder
-from incontrast.workspace.stamps import outputs, stamp_of
+from incontrast.workspace.errors import Damaged, WorkspaceError
+from incontrast.workspace.files import SUMMARY, Journal, Layout, holder
+from incontrast.workspace.stamps import outputs, problems, stamp_of
 from incontrast.workspace.state import NAMES, State
 
 
@@ -171,3 +173,46 @@ def _probed(event: dict[str, Any]) -> list[str]:
 def _ids(first: int, count: int) -> str:
     """The ids that items got, for those who will want to forget some."""
     return f" as {first}" if count == 1 else f" as {first} to {first + count - 1}"
+
+
+def damage_in(layout: Layout) -> list[str]:
+    """Read every file; returns what is wrong."""
+    wrong: list[str] = []
+    last = 0  # number of the lines that the journal must have, if the state can be read
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # which those of a workspace and of a store are
+            wrong.append(str(error))
+
+    with noted():
+        event = layout.state().event  # also in the state, and added if it is missing
+        last = event["number"] - 1 if event else 0
+    for number in layout.versions.numbers():
+        try:
+            layout.versions.verify(number)
+            layout.versions.evaluation(number)
+        except WorkspaceError as error:
+            if layout.versions.exists(number):  # and was not deleted meanwhile
+                wrong.append(str(error))
+    with noted(), closing(Store.open(layout.store_file, readonly=True)) as store:
+        wrong += store.check()
+    for file in outputs(layout):
+        with noted():
+            wrong += problems(file)
+    return wrong + _damage_in_journal(layout.journal, last)
+
+
+def _damage_in_journal(journal: Journal, last: int) -> list[str]:
+    records = journal.records()
+    wrong = [record.problem for record in records if record.problem]
+    missing = set(range(1, last + 1))
+    for event in (record.event for record in records if record.event):
+        number = event["number"]
+        missing -= {*range(1, number + 1)} if event["step"] == SUMMARY else {number}
+    lost = len(missing) - len(wrong)
+    if lost > 0:
+        wrong.append(f"{journal.path} is damaged: it has lost {counted(lost, 'line')}")
+    return wrong

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +22,9 @@ from incontrast.data import ProbeSet
 from incontrast.evaluate.probes import Probe
 from incontrast.import_path import check_trust
 from incontrast.learner import BudgetTooSmall, Learner
-from incontrast.memory import Memory, Store, StoredCollection, StoreError
+from incontrast.memory import Memory, Store, StoredCollection
 from incontrast.memory.store import FORGOTTEN, PRESENT, Columns
 from incontrast.outcome import Outcome
-from incontrast.randomness import generator
 from incontrast.strategies import Strategy
 from incontrast.text import counted
 from incontrast.training.collectives import ProcessFailed
@@ -34,14 +32,12 @@ from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
 from incontrast.weights import Weights
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.evaluation import evaluate
-from incontrast.workspace.ingest import KnownHashes, NewData
+from incontrast.workspace.evaluation import chosen_probe, evaluate
+from incontrast.workspace.ingest import NewData, ingest
 from incontrast.workspace.state import NAMES, StateMachine
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
-
-log = logging.getLogger(__name__)
 
 Operation = dict[str, Any]
 
@@ -64,24 +60,19 @@ class Step:
 class Update:
     """One run of ``fit`` or ``update``: led by the first process, followed by the others.
 
-    Args:
-        workspace: The workspace.
-        kind: ``"fit"``, ``"update"`` or ``"adopt"``.
-        adopted: To adopt: weights, and the number of items that the data stand for.
-        strategy: How to train; the workspace's strategy if None.
-        budget: What training may cost.
-        probe: What to judge the encoder by; that of the version before if None.
-        callbacks: Called after every step and every epoch of training.
+    ``kind`` is ``"fit"``, ``"update"`` or ``"adopt"``, with what was ``adopted``: weights, and the
+    number of items that the data stand for. Other arguments are as in ``Workspace.update``.
     """
 
     def __init__(
         self,
         workspace: Workspace,
         kind: str,
-        strategy: Strategy | None,
-        budget: Budget | None,
-        probe: Probe | ProbeSet | str | Path | None,
-        callbacks: Sequence[ProgressCallback],
+        *,
+        strategy: Strategy | None = None,
+        budget: Budget | None = None,
+        probe: Probe | ProbeSet | str | Path | None = None,
+        callbacks: Sequence[ProgressCallback] = (),
         adopted: tuple[Weights | None, int | None] | None = None,
     ) -> None:
         self.adopted = adopted
@@ -107,7 +98,7 @@ class Update:
         strict: bool,
         force: bool,
         discard: bool,
-        again: bool,
+        again: bool = False,
     ) -> Step:
         """Begin, or resume, and take it as far as it goes."""
         finished = machine.recover()
@@ -208,15 +199,8 @@ class Update:
         again: bool,
         sample: list[int] | None,
     ) -> int | None:
-        """Items into the store, where they do not count until the version is promoted.
-
-        Items that the current version has learned from are left out, unless asked for again, as
-        are those that were refused and are joined now.
-
-        Returns:
-            The current version, if all items were known.
-        """
-        current, store, refused = machine.state.current, machine.store, machine.state.refused
+        """New items into the store; returns the current version, if all of them were known."""
+        current = machine.state.current
         if self.kind != "update" and current is not None:
             raise WorkspaceError(
                 f"{self.workspace.folder} is fitted already (version {current}): update it, "
@@ -224,60 +208,25 @@ class Update:
             )
         if data is None:
             raise WorkspaceError(f"there is no unfinished {self.kind}: give some data")
-        begin = time.perf_counter()
-        empty: dict[str, Any] = {"name": "", "items": 0, "skipped": [], "parts": []}
-        before = machine.state.operation["data"] if refused else empty
-        arrivals = store.arrivals()  # an id is used once, whichever version is the current one
-        first = arrivals - before["items"]
-        known = KnownHashes(
-            store,
-            None if again or current is None else self.workspace.extent(current),
-            range(0 if again else first, 0 if again else arrivals),
-        )
         operation: Operation = {
             "kind": self.kind,
             "base": current,
             "number": max([machine.state.last, *self.versions.numbers()]) + 1,
-            "first": first,
             "strategy": self._encoded(),
             "budget": vars(self.budget),
             "probe": self._named_probe(current),
-            "data": before,
             "sample": sample,
-            "incoming": data.name,
         }
-        machine.ingesting(operation)
-        draws = generator(learner.seed, "memory", learner.version + 1)
-        memory = learner.memory
-        memory.draw_keys(torch.arange(first, arrivals), draws)  # of items that have theirs
-        count = found = 0
-        try:
-            for contents in data.packed():
-                new = known.leave_out(contents)
-                ids = torch.arange(arrivals + count, arrivals + count + len(new))
-                store.append(arrivals + count, new, memory.draw_keys(ids, draws).numpy())
-                count += len(new)
-                found += len(contents) - len(new)
-                self.group.send("wait")  # before they take this process for lost
-            if count + found == 0:
-                raise ValueError(
-                    f"nothing in {data.name} can be read; the first: {data.skipped[0]}"
-                )
-        except Exception:
-            with suppress(StoreError, OSError):  # on a full disk: the next run does it
-                machine.cancel_ingest()
-            raise
-        if count == 0:
-            machine.cancel_ingest()
-            return current
-        store.fold()
-        seconds = time.perf_counter() - begin
-        incoming = {"name": data.name, "fingerprint": data.fingerprint, "items": count}
-        about = {"known": found, "skipped": data.skipped, "classes": data.classes}
-        machine.ingested({**incoming, **about}, seconds)
-        remark = f"; {counted(found)} had been ingested before" if found else ""
-        machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
-        return None
+        new = ingest(
+            machine,
+            data,
+            learner,
+            operation,
+            extent=None if current is None else self.workspace.extent(current),
+            again=again,
+            waiting=lambda: self.group.send("wait"),
+        )
+        return None if new else current
 
     def _train_and_write(self, machine: StateMachine, learner: Learner) -> None:
         begin = time.perf_counter()
@@ -354,11 +303,7 @@ class Update:
     # The other processes -------------------------------------------------------------------------
 
     def follow(self) -> Step:
-        """Do what the first process orders until it is done, and write nothing.
-
-        Raises:
-            ProcessFailed: The first process has failed; says why.
-        """
+        """Do what the first process orders until it is done, and write nothing."""
         engine = self.group.engine
         while True:
             order, payload = self.group.receive()
@@ -425,19 +370,8 @@ class Update:
 
     def _probe(self, operation: Operation) -> Probe | None:
         """The probe, with the classes that the new data have brought."""
-        named, probe = operation["probe"], self.probe
-        if not isinstance(probe, Probe):
-            if isinstance(probe, ProbeSet):
-                probe = Probe(probe.read())
-            elif named is None:
-                return None
-            else:
-                try:
-                    probe = Probe(ProbeSet(**named).read())
-                except ValueError as error:  # moved since: no reason to refuse new data
-                    log.warning("the probe set of the version before is left out: %s", error)
-                    return None
-        if operation["base"] is None or probe.new is not None:
+        probe = chosen_probe(self.probe, operation["probe"])
+        if probe is None or operation["base"] is None or probe.new is not None:
             return probe
         old, there = self._classes(operation["base"]), set(probe.labels.tolist())
         new = _classes(operation) - old

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,19 +16,10 @@ from incontrast._version import __version__
 from incontrast.import_path import named_code, permit, permitted
 from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
-from incontrast.text import counted
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.files import (
-    CREATING,
-    SETTINGS,
-    SUMMARY,
-    Layout,
-    locked,
-    read_json,
-    write_json,
-)
-from incontrast.workspace.stamps import outputs, problems
+from incontrast.workspace.files import CREATING, SETTINGS, Layout, locked, read_json, write_json
 from incontrast.workspace.state import NAMES, Notify, StateMachine
+from incontrast.workspace.status import damage_in
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
     from torch import Tensor
@@ -278,45 +269,7 @@ class Workspace(Layout):
 
     def check(self) -> list[str]:
         """Read every file; returns what is wrong."""
-        wrong = []
-        try:
-            self.state()
-        except WorkspaceError as error:
-            wrong.append(str(error))
-        for number in self.versions.numbers():
-            try:
-                self.versions.verify(number)
-                self.versions.evaluation(number)
-            except WorkspaceError as error:
-                if self.versions.exists(number):  # and was not deleted meanwhile
-                    wrong.append(str(error))
-        try:
-            with closing(Store.open(self.store_file, readonly=True)) as store:
-                wrong += store.check()
-        except RuntimeError as error:
-            wrong.append(str(error))
-        for file in outputs(self):
-            try:
-                wrong += problems(file)
-            except WorkspaceError as error:
-                wrong.append(str(error))
-        return wrong + self._check_journal()
-
-    def _check_journal(self) -> list[str]:
-        last = 0  # number of the lines that must be there, if the state can be read
-        with suppress(WorkspaceError):
-            event = self.state().event  # also in the state, and added if it is missing
-            last = event["number"] - 1 if event else 0
-        records = self.journal.records()
-        wrong = [record.problem for record in records if record.problem]
-        missing = set(range(1, last + 1))
-        for event in (record.event for record in records if record.event):
-            number = event["number"]
-            missing -= {*range(1, number + 1)} if event["step"] == SUMMARY else {number}
-        lost = len(missing) - len(wrong)
-        if lost > 0:
-            wrong.append(f"{self.journal.path} is damaged: it has lost {counted(lost, 'line')}")
-        return wrong
+        return damage_in(self)
 
     # Writing -------------------------------------------------------------------------------------
 
@@ -346,8 +299,9 @@ class Workspace(Layout):
         notify: Notify | None = None,
     ) -> Step:
         """Train a first encoder; arguments as in ``update``."""
-        flags = {"strict": strict, "force": force, "discard": discard, "again": False}
-        return self._run("fit", items, None, budget, probe, callbacks, notify, flags)
+        flags = {"strict": strict, "force": force, "discard": discard}
+        how = {"budget": budget, "probe": probe, "callbacks": callbacks}
+        return self._run("fit", items, notify, flags, **how)
 
     def adopt(
         self,
@@ -369,9 +323,8 @@ class Workspace(Layout):
             seen_count: The number of items that a sample stands for.
             strict: As in ``update``, like ``force``, ``discard`` and ``notify``.
         """
-        flags = {"strict": strict, "force": force, "discard": discard, "again": False}
-        adopted = (weights, seen_count)
-        return self._run("adopt", items, None, None, None, (), notify, flags, adopted)
+        flags = {"strict": strict, "force": force, "discard": discard}
+        return self._run("adopt", items, notify, flags, adopted=(weights, seen_count))
 
     def update(
         self,
@@ -405,23 +358,15 @@ class Workspace(Layout):
             notify: Called with a sentence at every step of the update.
         """
         flags = {"strict": strict, "force": force, "discard": discard, "again": again}
-        return self._run("update", items, strategy, budget, probe, callbacks, notify, flags)
+        how = {"strategy": strategy, "budget": budget, "probe": probe, "callbacks": callbacks}
+        return self._run("update", items, notify, flags, **how)
 
     def _run(
-        self,
-        kind: str,
-        items: Any,
-        strategy: Strategy | None,
-        budget: Budget | None,
-        probe: Probe | ProbeSet | str | Path | None,
-        callbacks: Sequence[ProgressCallback],
-        notify: Notify | None,
-        flags: dict[str, bool],
-        adopted: tuple[Weights | None, int | None] | None = None,
+        self, kind: str, items: Any, notify: Notify | None, flags: dict[str, bool], **how: Any
     ) -> Step:
         from incontrast.workspace.update import Update
 
-        run = Update(self, kind, strategy, budget, probe, callbacks, adopted)
+        run = Update(self, kind, **how)
         if not self.process_group.leads:
             return run.follow()
         with self.process_group.leading(), self.writing(kind, notify) as machine:
