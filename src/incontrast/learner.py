@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from incontrast.compat import Chain, Link, NoAdapter, chain, fit_link
-from incontrast.compat.link import FEWEST, unchanged
+from incontrast.compat.link import FEWEST, check_pairs, unchanged
 from incontrast.data.labelled import Labelled
 from incontrast.data.sources import Source, collect
 from incontrast.domains.arguments import ArgumentDomain
@@ -427,13 +427,14 @@ class Learner:
         order = torch.randperm(count, generator=generator(self.seed, "pairs", space))[:pairs]
         order = order.sort().values
         late = order[order >= increment.stored] - increment.stored
-        parts = [] if old is None else [old.select(order[: len(order) - len(late)])]
-        parts = [part for part in (*parts, new.select(late)) if len(part)]
-        embedded = [
-            torch.cat([embed(encoder, domain, part, engine=self.engine) for part in parts])
-            for encoder in (backbone_of(before), backbone_of(after))
-        ]
         try:
+            check_pairs(len(order))
+            parts = [] if old is None else [old.select(order[: len(order) - len(late)])]
+            parts = [part for part in (*parts, new.select(late)) if len(part)]
+            embedded = [
+                torch.cat([embed(encoder, domain, part, engine=self.engine) for part in parts])
+                for encoder in (backbone_of(before), backbone_of(after))
+            ]
             link = fit_link(*embedded, old=self.space, new=space, seed=self.seed)
         except NoAdapter as error:  # the update is none the worse for it
             log.warning("stored vectors of before cannot be mapped: %s", error)

@@ -55,6 +55,15 @@ class Link:
         return self.to_old if direction == "to_old" else self.to_new
 
 
+def check_pairs(count: int) -> None:
+    """Refuse too few items to fit a map on."""
+    if count < FEWEST:
+        raise NoAdapter(
+            f"a map between versions is fitted on at least {FEWEST} items that both have "
+            f"embedded, got {count}: give the learner a larger memory"
+        )
+
+
 def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -> Link:
     """Fit every kind of adapter both ways on two thirds of the pairs, and keep the best.
 
@@ -74,11 +83,7 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
         raise ValueError(
             f"pairs are two embeddings of each item, got {len(before)} old and {len(after)} new"
         )
-    if len(before) < FEWEST:
-        raise NoAdapter(
-            f"a map between versions is fitted on at least {FEWEST} items that both have "
-            f"embedded, got {len(before)}: give the learner a larger memory"
-        )
+    check_pairs(len(before))
     if not (bool(before.isfinite().all()) and bool(after.isfinite().all())):
         raise NoAdapter("embeddings are not finite, so no map can be fitted to them")
     before, after = normalize(before.float()), normalize(after.float())
