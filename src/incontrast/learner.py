@@ -38,7 +38,7 @@ from incontrast.training.calibration import CALIBRATED, calibrate
 from incontrast.training.engine import Precision
 from incontrast.training.fabric import choose_engine, digest_of_all, facts
 from incontrast.training.loop import check_budget, train
-from incontrast.training.progress import Budget, ProgressCallback, Run
+from incontrast.training.progress import Budget, HoursAhead, ProgressCallback, Run
 from incontrast.training.resume import TrainingFile, identity
 from incontrast.training.task import Increment, Task
 from incontrast.weights import Weights, load_weights
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EVALUATED = 512  # old and new items, each, on which an outcome's figures are measured
+EVALUATED = 512
 PAIRS = 1000  # items at most, old and new, on which a map between two versions is fitted
 LINKS = 10  # versions back that a learner keeps maps to
 
@@ -154,6 +154,8 @@ class Learner:
         """The number of the space that its embeddings are in: the version, or a workspace's."""
         self.links: tuple[Link, ...] = ()
         """The maps between this space and earlier ones, the newest first."""
+        self.evaluation_sample = EVALUATED
+        """Old and new items, each, on which an outcome's figures are measured."""
         self._encoder: nn.Module | None = None
 
     @classmethod
@@ -384,7 +386,7 @@ class Learner:
             task,
             strategy,
             budget=self._for_training(budget, start, seconds_before, increment, pairs),
-            callbacks=callbacks,
+            callbacks=[*callbacks, HoursAhead()],
             schedule_state=schedule_state,
             file=file,
         )
@@ -447,8 +449,13 @@ class Learner:
         if budget.seconds is None:
             return pairs
         # Both encoders embed an item once, where both of its views were measured.
-        allowed = budget.seconds / 10 * _evaluated(increment) / measuring
+        allowed = budget.seconds / 10 * self._evaluated(increment) / measuring
         return min(pairs, max(FEWEST, int(self.engine.broadcast_float(allowed))))
+
+    def _evaluated(self, increment: Increment) -> int:
+        """Items on which an outcome's figures are measured."""
+        counts = (increment.stored, increment.new_count)
+        return sum(min(count, self.evaluation_sample) for count in counts)
 
     def _for_training(
         self, budget: Budget, start: float, measuring: float, increment: Increment, pairs: int
@@ -460,7 +467,7 @@ class Learner:
         if budget.seconds is None:
             return budget
         items = pairs + min(increment.stored + increment.new_count, CALIBRATED)
-        after = measuring * (self.evaluations_after + items / _evaluated(increment))
+        after = measuring * (self.evaluations_after + items / self._evaluated(increment))
         spent = self.engine.broadcast_float(time.perf_counter() - start + after)
         if spent >= budget.seconds:
             raise BudgetTooSmall(
@@ -475,7 +482,7 @@ class Learner:
         begin = time.perf_counter()
         training = encoder.training
         population = measure(
-            encoder.eval(), domain, increment, sample=EVALUATED, **self._settings()
+            encoder.eval(), domain, increment, sample=self.evaluation_sample, **self._settings()
         )
         scores = None
         if probe is not None:
@@ -621,11 +628,6 @@ def _with_encoder(domain: Domain, encoder: Any) -> Domain:
         return domain
     adopting: Domain = replace(cast(Any, domain), encoder=encoder)
     return adopting
-
-
-def _evaluated(increment: Increment) -> int:
-    """Items on which an outcome's figures are measured."""
-    return min(increment.stored, EVALUATED) + min(increment.new_count, EVALUATED)
 
 
 def _checked(strategy: Any) -> Strategy:

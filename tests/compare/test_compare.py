@@ -44,9 +44,10 @@ def test_what_needs_no_old_items_says_so() -> None:
 
 def test_no_update_is_needed_where_nothing_can_be_gained() -> None:
     parity = EvaluationLoss(0.3, 0.3, 0.3)
-    found = recommend(parity, CEILING, [attempt("a", 0.29, 0.29, 1.0)])
+    found = recommend(parity, CEILING, [attempt("a", 0.296, 0.296, 1.0)])
     assert found.strategy == "no update"
-    assert "to 0.300 in 5.0 s, the best update (a) to 0.290: there is little" in found.reasons[0]
+    assert "to 0.300 in 5.0 s, the best update (a) to 0.296: there is little" in found.reasons[0]
+    assert recommend(parity, CEILING, [attempt("a", 0.29, 0.29, 1.0)]).strategy == "a"
     forgets = attempt("fine-tuning", 0.33, 0.1)
     assert recommend(parity, CEILING, [forgets]).strategy == "no update"
     assert "best update" not in recommend(parity, CEILING, []).reasons[0]
@@ -98,11 +99,17 @@ def test_without_one_at_parity_the_best_that_keeps_old_items_is_recommended() ->
     assert found.reasons[2] == "The loss of old items rose under forgets."
 
 
-def test_a_retraining_that_was_not_trained_out_is_told() -> None:
-    falling = attempt("retraining", 0.30, 0.30, 20.0, falling=True)
-    for ceiling, told in ((CEILING, False), (falling, True)):
-        found = recommend(BEFORE, ceiling, [attempt("a", 0.3, 0.3, 4.0)])
-        assert any("still falling" in reason for reason in found.reasons) == told
+def test_a_retraining_that_has_not_converged_is_no_yardstick() -> None:
+    falling = attempt("retraining", 0.90, 0.90, 20.0, falling=True)
+    tried = [attempt("a", 0.3, 0.5, 4.0), attempt("b", 0.3, 0.4), attempt("forgets", 0.4, 0.1)]
+    found = recommend(BEFORE, falling, tried)  # which is below that retraining without any update
+    assert found.strategy == "b"
+    assert "it is no yardstick" in found.reasons[0]
+    assert "0.350 (old 0.300, new 0.400) in 5.0 s, 42% below no update" in found.reasons[1]
+    assert "times as fast" not in " ".join(found.reasons)
+    assert recommend(BEFORE, falling, tried[2:]).strategy == "no update"
+    ahead = attempt("retraining", 0.2, 0.2, 20.0, falling=True)
+    assert recommend(BEFORE, ahead, tried).strategy == "retraining"
 
 
 def test_retraining_is_the_safe_choice() -> None:
@@ -122,7 +129,7 @@ def test_a_comparison_of_vectors(blobs) -> None:
         Vectors(8, hidden=16, out=8),
         blobs(60),
         blobs(30, seed=1, shift=2.0),
-        seconds=0.6,
+        seconds=2.0,
         strategies={"fine-tuning": FineTune(), "ICL": ICL()},
     )
     assert result.counts == (60, 30)
@@ -130,7 +137,7 @@ def test_a_comparison_of_vectors(blobs) -> None:
     assert [entry.strategy for entry in result.attempts] == ["fine-tuning", "ICL"]
     assert set(result.traces) == {"retraining", "fine-tuning", "ICL"}
     again = recommend(result.before, result.retraining, result.attempts)
-    assert result.recommendation == again
+    assert result.recommendation.strategy == again.strategy
     with pytest.raises(ValueError, match="seconds must be positive, got 0"):
         compare(Vectors(8), blobs(9), blobs(9), seconds=0)
 
@@ -144,16 +151,18 @@ def test_updates_have_as_much_time_as_retraining(blobs, monkeypatch) -> None:
         return trace(learner, old, new, strategy, budget=Budget(forward_passes=400), **more)
 
     monkeypatch.setattr(comparison, "trace", watched)
+    monkeypatch.setattr(comparison, "FIT", 0.003)
     strategies = {"fine-tuning": FineTune(), "ICL": ICL()}
     compare(
         Vectors(8, hidden=16, out=8),
         blobs(60),
         blobs(30, seed=1),
-        seconds=2.0,
+        seconds=200.0,
         strategies=strategies,
     )
-    assert seconds == pytest.approx({"Retrain": 0.5, "FineTune": 0.5, "ICL": 0.5})
-    assert measured == [(1.0, None)] * 3, "its time ends a run, and measuring does not take over"
+    assert len(set(seconds.values())) == 1
+    assert 3 * 1.25 * seconds["ICL"] < 200.0, "evaluation is within the time"
+    assert measured == [(0.25, None)] * 3, "its time ends a run, and measuring does not take over"
 
 
 def test_what_one_run_cannot_tell_apart_is_told() -> None:
@@ -197,7 +206,7 @@ def test_names_of_files_are_printed_as_they_are(tmp_path, monkeypatch, blobs) ->
     (folder / "rows.csv").write_text("\n".join(["a,b,c,d,e,f,g,Label", *lines]))
     names = [str(folder / "rows.csv")] * 2
     page = str(folder / "page.html")
-    shown = CliRunner().invoke(app, ["compare", *names, "--minutes", "0.01", "--out", page])
+    shown = CliRunner().invoke(app, ["compare", *names, "--minutes", "0.04", "--out", page])
     assert shown.exit_code == 0, shown.output
     assert "\x1b" not in shown.output
     assert f"Column 'Label' of {tmp_path}/[bold]\\u001b[2J/rows.csv" in shown.output
@@ -231,7 +240,7 @@ def test_the_command(tmp_path, monkeypatch, blobs) -> None:
     np.save(tmp_path / "new.npy", blobs(30, seed=1, shift=2.0).numpy())
     names = [str(tmp_path / name) for name in ("old.npy", "new.npy")]
     out = tmp_path / "page.html"
-    shown = CliRunner().invoke(app, ["compare", *names, "--minutes", "0.01", "--out", str(out)])
+    shown = CliRunner().invoke(app, ["compare", *names, "--minutes", "0.04", "--out", str(out)])
     assert shown.exit_code == 0, shown.output
     assert "60 old and 30 new items (vectors of 8 numbers)" in shown.output
     for doing in ("first fit", "retraining", "ICL"):
@@ -264,7 +273,7 @@ def test_what_a_user_may_not_have_meant_is_told(tmp_path, monkeypatch, blobs) ->
     table = tmp_path / "rows.csv"
     lines = [",".join(str(value) for value in row) for row in blobs(40).tolist()]
     table.write_text("\n".join(["a,b,c,d,e,f,g,Label", *lines]))
-    command = ["compare", str(table), str(table), "--minutes", "0.01"]
+    command = ["compare", str(table), str(table), "--minutes", "0.04"]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
     said = " ".join(shown.output.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,10 @@ CAPTION = (
     "retraining: over all items at or below its final loss, on old and on new items within 2 % of "
     "it. Green: within 2 %. One seed."
 )
+UNCONVERGED = (
+    "Evaluation loss: fixed views, all items as negatives; lower is better. Green: at most 2 % "
+    "above no update. Retraining had not converged, so there is no parity to measure. One seed."
+)
 NONE = Cell("–", mark="quiet")
 
 
@@ -49,6 +54,7 @@ def compare(
     **columns: Any,
 ) -> None:
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
+    begin = time.perf_counter()
     first, later = (read_source(data, **columns) for data in (old, new))
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
     if first.kind != "images" and (size or channels or (encoder and first.kind != "texts")):
@@ -70,15 +76,21 @@ def compare(
     used = "" if counts == (len(first), len(later)) else ", of which {:,} and {:,} are used"
     say(
         f"{len(first):,} old and {len(later):,} new items ({_kind(first, domain)})"
-        f"{used.format(*counts)}; {minutes:g} {'minute' if minutes == 1 else 'minutes'} of "
-        "training, evaluation comes on top."
+        f"{used.format(*counts)}; {minutes:g} {'minute' if minutes == 1 else 'minutes'} altogether."
     )
     with stderr().status("first fit") as status:
         result = compare_strategies(
-            domain, *chosen, seconds=60 * minutes, seed=seed, progress=_shown_in(status)
+            domain,
+            *chosen,
+            seconds=max(60 * minutes + begin - time.perf_counter(), 30 * minutes),
+            seed=seed,
+            progress=_shown_in(status),
         )
     sizes = f"{counts[0]:,} old and {counts[1]:,} new items, α = {result.growth_ratio:.2f}."
-    table = strategies_table("Strategies on this data", result, caption=f"{sizes} {CAPTION}")
+    caption = f"{sizes} {UNCONVERGED if result.retraining.falling else CAPTION}"
+    yardstick = not result.retraining.falling
+    title = "Strategies on this data"
+    table = strategies_table(title, result, caption=caption, yardstick=yardstick)
     print_table(stdout(), table)
     say(f"Recommended: {result.recommendation.strategy}", style="bold")
     for reason in result.recommendation.reasons:
@@ -165,19 +177,25 @@ def strategies_table(
     *,
     more: Mapping[str, Mapping[str, float]] | None = None,
     caption: str,
+    yardstick: bool = True,
 ) -> Table:
     """One row for each strategy, no update first and retraining last.
 
-    ``more`` are further columns: by title, then by strategy.
+    ``more`` are further columns: by title, then by strategy. Without a ``yardstick``, a retraining
+    that has converged, losses are compared with those of no update, and nothing with its time.
     """
     more, retraining = more or {}, result.retraining
-    none = (Cell("no update"), NONE, NONE, NONE, *_losses(result.before, retraining.loss))
-    rows = [none, *(_row(attempt, retraining) for attempt in (*result.attempts, retraining))]
+    target = retraining.loss if yardstick else result.before
+    none = (Cell("no update"), NONE, NONE, NONE, *_losses(result.before, target))
+    rows = [none, *(_row(entry, retraining, target) for entry in (*result.attempts, retraining))]
+    times = ["time", "parity after", "speed-up"]
+    if not yardstick:
+        times, rows = times[:1], [(*row[:2], *row[4:]) for row in rows]
     return Table(
         title=title,
         columns=(
             Column("strategy"),
-            *(Column(name, number=True) for name in ("time", "parity after", "speed-up")),
+            *(Column(name, number=True) for name in times),
             *(Column(part, number=True, group="loss") for part in ("old", "new", "all")),
             *(Column(name, number=True) for name in more),
         ),
@@ -189,7 +207,7 @@ def strategies_table(
     )
 
 
-def _row(attempt: Attempt, retraining: Attempt) -> tuple[Cell, ...]:
+def _row(attempt: Attempt, retraining: Attempt, target: EvaluationLoss) -> tuple[Cell, ...]:
     if attempt.failed:
         failed = Cell("diverged", mark="bad", note=attempt.failed)
         return (Cell(attempt.strategy), failed, *[NONE] * 5)
@@ -202,7 +220,7 @@ def _row(attempt: Attempt, retraining: Attempt) -> tuple[Cell, ...]:
         Cell(attempt.strategy),
         Cell(f"{attempt.seconds:.1f} s", sort=attempt.seconds),
         *parity,
-        *_losses(attempt.loss, retraining.loss),
+        *_losses(attempt.loss, target),
     )
 
 

@@ -19,7 +19,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from incontrast.report.page import Cell, Table
-from incontrast.text import counted
+from incontrast.text import counted, duration
 
 if TYPE_CHECKING:
     from incontrast.training.progress import Progress, ProgressCallback
@@ -120,7 +120,7 @@ def training_bar(
     Where there is no terminal, ``lines`` prints one every few seconds.
     """
     bars = _bars(console, title, "epochs  {task.fields[about]}")
-    shown = 0.0
+    shown, begin = 0.0, time.perf_counter()
     with bars:
         task = bars.add_task(title, total=None, about="")
 
@@ -128,14 +128,17 @@ def training_bar(
             nonlocal shown
             now = time.perf_counter()
             interval = REFRESH if console.is_terminal else LINE
-            if now - shown < interval and (progress.finished is None or not console.is_terminal):
+            if now - max(shown, begin) < interval and not (
+                console.is_terminal and progress.finished is not None
+            ):
                 return
             about = f"loss {progress.loss:.3f}, lr {progress.lr:.1e}"
+            about += f", at most {duration(progress.seconds_left)} left"
             if console.is_terminal:
                 shown = now
                 done = progress.epoch - (progress.finished is None)
                 bars.update(task, total=progress.epochs, completed=done, about=about)
-            elif lines and progress.finished is not None:
+            elif lines:
                 shown = now
                 console.print(f"{title}: epoch {progress.epoch} of {progress.epochs}, {about}")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from incontrast.compare.trace import Trace
 
 NEEDS_NO_OLD_ITEMS = ("fine-tuning", "distillation")
-WORTHWHILE = 5 * TOLERANCE  # what is nearer than this to another loss is no reason to change
+WORTHWHILE = 5 * TOLERANCE  # what is nearer than this to retraining's loss will do
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,23 @@ class Attempt:
     def of(cls, name: str, trace: Trace, target: EvaluationLoss) -> Attempt:
         """What a watched update did, by the loss that retraining ended with."""
         reached, last = trace.reaches(target), trace.points[-1]
-        earlier = [p.loss.all for p in trace.points[1:] if p.seconds <= last.seconds * 2 / 3]
         return cls(
             strategy=name,
             seconds=trace.outcome.seconds,
             loss=last.loss,
             parity_seconds=None if reached is None else reached.seconds,
-            # By more than the tolerance in the last third.
-            falling=not earlier or last.loss.all < earlier[-1] * (1 - TOLERANCE),
+            falling=still_falling([(p.seconds, p.loss.all) for p in trace.points[1:]]),
         )
+
+
+def still_falling(losses: Sequence[tuple[float, float]]) -> bool:
+    """Whether losses, each with its time, fell by more than the tolerance in the last third.
+
+    >>> still_falling([(1, 3.0), (2, 2.0), (3, 1.99)]), still_falling([(1, 3.0), (2, 2.5), (3, 2)])
+    (False, True)
+    """
+    earlier = [loss for seconds, loss in losses if seconds <= losses[-1][0] * 2 / 3]
+    return not earlier or losses[-1][1] < earlier[-1] * (1 - TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,13 @@ def recommend(
     ``before`` is the loss without an update, ``ceiling`` what retraining did.
     """
     sound = [attempt for attempt in attempts if not attempt.failed]
+    if ceiling.falling:
+        return _without_yardstick(before, ceiling, sound)
     # At parity once, and still in the end: a user's own update does not end at that moment.
     once = [attempt for attempt in sound if attempt.parity_seconds is not None]
     kept = [attempt for attempt in once if keeps_parity(attempt.loss, ceiling.loss)]
     if at_parity(before, ceiling.loss):
-        name, reasons = _where_retraining_gains_nothing(before, ceiling, sound, kept)
+        name, reasons = _where_retraining_gains_nothing(before, ceiling, sound)
     elif kept:
         name, reasons = _fastest(ceiling, kept)
     else:
@@ -70,25 +80,57 @@ def recommend(
     lost = ", ".join(attempt.strategy for attempt in once if attempt not in kept)
     if lost and name != "no update":
         reasons.append(f"At parity for a while, and worse again in the end: {lost}.")
-    if ceiling.falling:
-        reasons.insert(
-            0,
-            "This may change: retraining's loss was still falling when its time was over. Give it "
-            "more minutes.",
-        )
     return Recommendation(name, tuple(reasons))
 
 
+def _without_yardstick(
+    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]
+) -> Recommendation:
+    """What has the lowest loss that keeps old items, where retraining has not converged."""
+    reasons = [
+        f"Retraining's loss was still falling when its {ceiling.seconds:.0f} s were over "
+        f"({ceiling.loss.all:.3f}): it is no yardstick, and nothing is said about parity or "
+        "speed-ups. With more minutes there is. What can be said is where each one is after the "
+        "same time."
+    ]
+    better = _better(before, [*sound, ceiling])
+    if not better:
+        reasons.append(
+            f"No update is better by more than {TOLERANCE:.0%} than none ({before.all:.3f}) "
+            "without raising the loss of old items."
+        )
+        return Recommendation("no update", tuple(reasons))
+    gain = 1.0 - better[0].loss.all / before.all
+    reasons.append(
+        f"{better[0].strategy} has the lowest loss of those that keep old items: "
+        f"{_losses(better[0])}, {gain:.0%} below no update ({before.all:.3f})."
+    )
+    return Recommendation(better[0].strategy, (*reasons, *_near(better)))
+
+
+def _better(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[Attempt]:
+    """What is better than no update and keeps old items, the best first."""
+    keeping = (a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE))
+    better = (a for a in keeping if a.loss.all < before.all * (1 - TOLERANCE))
+    return sorted(better, key=lambda a: a.loss.all)
+
+
+def _near(better: Sequence[Attempt]) -> list[str]:
+    limit = better[0].loss.all * (1 + TOLERANCE / 2)
+    near = ", ".join(a.strategy for a in better[1:] if a.loss.all <= limit)
+    return [f"Within 1 % of that, which one run cannot tell apart: {near}."] if near else []
+
+
 def _where_retraining_gains_nothing(
-    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt], kept: Sequence[Attempt]
+    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]
 ) -> tuple[str, list[str]]:
-    better = [a for a in kept if a.loss.all < before.all * (1 - WORTHWHILE)]
-    best = min(better or sound, key=lambda a: a.loss.all, default=None)
-    if better and best is not None:
-        return best.strategy, [
-            f"Retraining has nothing to add to that in {ceiling.seconds:.1f} s; {best.strategy} "
-            f"comes to {_losses(best)}."
+    if better := _better(before, sound):
+        return better[0].strategy, [
+            f"Retraining has nothing to add to that in {ceiling.seconds:.1f} s; "
+            f"{better[0].strategy} comes to {_losses(better[0])}.",
+            *_near(better),
         ]
+    best = min(sound, key=lambda a: a.loss.all, default=None)
     update = "" if best is None else f", the best update ({best.strategy}) to {best.loss.all:.3f}"
     return "no update", [
         f"Without any update the loss over all items is {before.all:.3f}. Retraining came to "
@@ -128,9 +170,7 @@ def _best(
             f"No update came to parity with retraining and stayed there; {name} came closest "
             f"without forgetting: {_losses(better[0])}, retraining {_losses(ceiling)}."
         )
-        limit = better[0].loss.all * (1 + TOLERANCE / 2)
-        if near := ", ".join(a.strategy for a in better[1:] if a.loss.all <= limit):
-            reasons.append(f"Within 1 % of that, which one run cannot tell apart: {near}.")
+        reasons += _near(better)
     elif better:
         reasons.append(
             "No update came to parity with retraining in the time it had; the best that does not "

@@ -60,6 +60,7 @@ def trace(
     spacing: float = SPACING,
     measuring: float = math.inf,
     budget: Budget | None = None,
+    before: EvaluationLoss | None = None,
     progress: ProgressCallback | None = None,
     seen: Callable[[Point, nn.Module], None] | None = None,
 ) -> Trace:
@@ -74,6 +75,7 @@ def trace(
         spacing: Evaluated whenever this many times more steps have been taken, at ends of epochs.
         measuring: How many times the training so far evaluation may have taken; else it waits.
         budget: What the update may cost.
+        before: The loss of the learner as it is, if it is known.
         progress: Called after every step as well.
         seen: Called at every point but the first, with its encoder.
     """
@@ -108,7 +110,10 @@ def trace(
         measured += time.perf_counter() - begin
         due = step.steps * spacing
 
-    look(learner.encoder, 0.0, 0, 0)
+    if before is None:
+        look(learner.encoder, 0.0, 0, 0)
+    else:
+        points.append(Point(0.0, 0, 0, before))
     outcome = learner.update(later, strategy=strategy, budget=budget, callbacks=[after])
     look(learner.encoder, outcome.seconds, outcome.forward_passes, outcome.epochs)
     return Trace(strategy, tuple(points), outcome, learner)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +12,9 @@ from torch import Tensor, nn
 
 from incontrast.bounds import check_number
 from incontrast.schedules.schedule import ScheduleState
+from incontrast.text import counted, duration
+
+log = logging.getLogger(__name__)
 
 Stop = Literal["patience", "epochs", "budget", "callback", "nothing to do"]
 
@@ -69,6 +74,11 @@ class Progress:
         """
         return self.step_loss.item() if self.finished is None else self.finished.loss
 
+    @property
+    def seconds_left(self) -> float:
+        """How long training will still take, at most: patience may end it earlier."""
+        return self.seconds * (1.0 - self.done) / self.done if self.done else math.inf
+
 
 ProgressCallback = Callable[[Progress], bool | None]
 """Called after every step and, with ``finished``, after every epoch; False ends the run."""
@@ -94,6 +104,29 @@ class Callback:
 
     def __call__(self, progress: Progress) -> bool | None:
         return self.on_step(progress) if progress.finished is None else self.on_epoch(progress)
+
+
+class HoursAhead(Callback):
+    """Warns once, a few seconds into a run that will take hours, and names what takes minutes."""
+
+    def __init__(self) -> None:
+        self.looked = False
+
+    def on_step(self, progress: Progress) -> None:
+        if self.looked or progress.steps < 3 or progress.seconds < 5.0:
+            return
+        self.looked = True
+        left = progress.seconds_left
+        if left > 3600.0:
+            epochs = max(1, int(progress.epochs * 600.0 / (progress.seconds + left)))
+            log.warning(
+                "training will take about %s on this machine. Minutes instead: a budget "
+                "(Budget(seconds=600), --seconds 600), %s (max_epochs=%d), or a smaller encoder "
+                "and smaller images (Images(32, encoder='small'), init --size 32)",
+                duration(left),
+                counted(epochs, "epoch"),
+                epochs,
+            )
 
 
 @dataclass(frozen=True)
