@@ -1,4 +1,4 @@
-from . import compat, data, evaluate, loss, streams
+from . import compat, data, evaluate, loggers, loss, streams
 from ._version import __version__
 from .domains.base import Collection, Domain, TensorCollection
 from .domains.check import DomainError, check_domain
@@ -121,6 +121,7 @@ __all__ = [
     "increment_losses",
     "joint_epoch",
     "load_weights",
+    "loggers",
     "loss",
     "new_epoch",
     "similarities",

@@ -38,7 +38,7 @@ from incontrast.training.calibration import CALIBRATED, calibrate
 from incontrast.training.engine import Precision
 from incontrast.training.fabric import choose_engine, digest_of_all, facts
 from incontrast.training.loop import check_budget, train
-from incontrast.training.progress import Budget, HoursAhead, ProgressCallback, Run
+from incontrast.training.progress import Budget, Callback, HoursAhead, ProgressCallback, Run
 from incontrast.training.resume import TrainingFile, identity
 from incontrast.training.task import Increment, Task
 from incontrast.weights import Weights, load_weights
@@ -408,6 +408,9 @@ class Learner:
         self.space, self.links = version, links
         self.schedule_state = run.schedule_state or schedule_state
         log.info("version %d: %s", version, outcome)
+        for callback in callbacks:
+            if isinstance(callback, Callback):
+                callback.on_outcome(outcome, self)
         return outcome
 
     def _links(

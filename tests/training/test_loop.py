@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Engine
 from incontrast.training.loop import UNREAD, Training, _Losses, train
 from incontrast.training.optimizers import ExponentialMovingAverage
+from incontrast.training.progress import HoursAhead, Progress
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch
 
 
@@ -355,3 +357,29 @@ def test_losses_are_read_every_so_many_steps() -> None:
     with pytest.raises(TrainingDiverged, match="the loss became nan"):
         losses.add(torch.tensor(1.0))
     assert losses.added == UNREAD
+
+
+def test_the_time_left_is_told_and_hours_are_warned_of(caplog) -> None:
+    progress = Progress(
+        epoch=1,
+        epochs=200,
+        lr=1e-3,
+        steps=3,
+        forward_passes=600,
+        seconds=10.0,
+        done=0.0005,
+        finished=None,
+        snapshot=lambda: None,
+        step_loss=torch.tensor(1.0),
+    )
+    assert progress.seconds_left == pytest.approx(19990.0)
+    assert replace(progress, done=0.0).seconds_left == math.inf
+    warn = HoursAhead()
+    with caplog.at_level(logging.WARNING):
+        warn(replace(progress, done=0.5))
+        warn(progress)  # looked once
+    assert not caplog.text
+    with caplog.at_level(logging.WARNING):
+        HoursAhead()(progress)
+    assert "will take about 5.6 h on this machine" in caplog.text
+    assert "--seconds 600), 6 epochs (max_epochs=6)" in caplog.text

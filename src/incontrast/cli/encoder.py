@@ -35,6 +35,7 @@ from incontrast.data import ProbeSet, Source, read_source
 from incontrast.data.sources import collect
 from incontrast.domains.base import Collection, Domain
 from incontrast.learner import Learner
+from incontrast.loggers import logger_named
 from incontrast.memory import KeepAll, Reservoir, Store
 from incontrast.text import counted
 from incontrast.training.collectives import LostProcess
@@ -75,6 +76,7 @@ def _train(
     discard: bool,
     probe: Path | None,
     probe_label: str,
+    log_to: str | None,
     columns: list[str] | None,
     id: str | None,
     label: str | None,
@@ -96,7 +98,7 @@ def _train(
             budget=Budget(seconds=seconds, forward_passes=forward_passes),
             discard=discard,
             probe=None if probe is None else ProbeSet(probe, probe_label),
-            callbacks=[progress],
+            callbacks=[progress, *([] if log_to is None or not first else [logger_named(log_to)])],
             notify=note,
             **options,
         )

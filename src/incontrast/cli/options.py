@@ -124,6 +124,13 @@ def training(
         ),
     ] = None,
     probe_label: Annotated[str, Option(help="The probe's column of labels.")] = "label",
+    log_to: Annotated[
+        str | None,
+        Option(
+            help="Also write to tensorboard:FOLDER, mlflow:URI or wandb:PROJECT.",
+            show_default=False,
+        ),
+    ] = None,
     strict: Strict = False,
     force: Force = False,
     discard: Discard = False,

@@ -6,13 +6,17 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
 
 from incontrast.bounds import check_number
 from incontrast.schedules.schedule import ScheduleState
 from incontrast.text import counted, duration
+
+if TYPE_CHECKING:
+    from incontrast.learner import Learner
+    from incontrast.outcome import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +105,9 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """After the last step of a run that did not fail."""
+
+    def on_outcome(self, outcome: Outcome, learner: Learner) -> None:
+        """After a fit or an update, with the learner as it is then."""
 
     def __call__(self, progress: Progress) -> bool | None:
         return self.on_step(progress) if progress.finished is None else self.on_epoch(progress)

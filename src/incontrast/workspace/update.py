@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -432,20 +432,28 @@ class Update:
 def _watched(callback: ProgressCallback, errors: list[Exception]) -> ProgressCallback:
     """The callback, with what it raises put on a list."""
 
-    def noted(call: Callable[[Any], bool | None], argument: Any) -> bool | None:
+    @contextmanager
+    def noted() -> Iterator[None]:
         try:
-            return call(argument)
+            yield
         except Exception as error:
             errors.append(error)
             raise
 
     class Watched(Callback):
         def __call__(self, progress: Progress) -> bool | None:
-            return noted(callback, progress)
+            with noted():
+                return callback(progress)
 
         def on_end(self, run: Run) -> None:
             if isinstance(callback, Callback):
-                noted(callback.on_end, run)
+                with noted():
+                    callback.on_end(run)
+
+        def on_outcome(self, outcome: Outcome, learner: Learner) -> None:
+            if isinstance(callback, Callback):
+                with noted():
+                    callback.on_outcome(outcome, learner)
 
     return Watched()
 

@@ -1,0 +1,223 @@
+"""Callbacks that write what training does to TensorBoard, MLflow or Weights & Biases."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.nn.functional import normalize
+
+from incontrast.domains.images import Images
+from incontrast.text import probe_changes
+from incontrast.training.progress import Callback, Progress, Run
+
+if TYPE_CHECKING:
+    from incontrast.learner import Learner
+    from incontrast.outcome import Outcome
+
+log = logging.getLogger(__name__)
+
+SHOWN, NEAREST = 8, 5  # items of a picture, and neighbours of each
+
+
+class Logger(Callback):
+    """Writes scalars, the outcome, and pictures of nearest neighbours somewhere.
+
+    One of your own overrides ``scalars``, and the others as far as it has a place for them. A
+    logger that fails is left out from then on, with a warning: it never ends a run.
+
+    Args:
+        every: Steps between two scalars. Reading a loss makes an accelerator wait for it.
+        pictures: Images whose nearest neighbours, among themselves, are drawn after every fit and
+            update.
+    """
+
+    def __init__(self, *, every: int = 50, pictures: Any = None) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self.every, self.pictures = every, pictures
+        self.offset = 0
+        """Steps of the runs before: one follows another."""
+        self.failed = False
+
+    @abstractmethod
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Write numbers by name."""
+
+    def image(self, name: str, pixels: NDArray[np.uint8], step: int) -> None:
+        """Write an image of (height, width, channels)."""
+
+    def text(self, name: str, text: str, step: int) -> None:
+        """Write some lines."""
+
+    def flush(self) -> None:
+        """All of a fit or an update has been written; more may follow."""
+
+    def on_step(self, progress: Progress) -> None:
+        if progress.steps % self.every == 0:
+            values = {"step/loss": progress.loss, "step/lr": progress.lr}
+            self._try(lambda: self.scalars(values, self.offset + progress.steps))
+
+    def on_epoch(self, progress: Progress) -> None:
+        epoch = progress.finished
+        assert epoch is not None
+        values = {f"epoch/{name}": float(value) for name, value in vars(epoch).items()}
+        self._try(lambda: self.scalars(values, self.offset + epoch.steps))
+
+    def on_end(self, run: Run) -> None:
+        self.offset += run.steps
+
+    def on_outcome(self, outcome: Outcome, learner: Learner) -> None:
+        self._try(lambda: self._write_outcome(outcome, learner))
+
+    def _write_outcome(self, outcome: Outcome, learner: Learner) -> None:
+        values = {"growth ratio": outcome.growth_ratio, "training seconds": outcome.seconds}
+        changes = [
+            ("loss of old items", *outcome.loss_old),
+            ("loss of new items", *outcome.loss_new),
+            *probe_changes(outcome.probe),
+        ]
+        for name, before, after in changes:
+            values |= {f"{name} before": before, f"{name} after": after}
+        finite = {f"outcome/{name}": v for name, v in values.items() if np.isfinite(v)}
+        self.scalars(finite, self.offset)
+        self.text("outcome", str(outcome), self.offset)
+        if self.pictures is not None and isinstance(learner.domain, Images):
+            self.image("nearest neighbours", _neighbours(learner, self.pictures), self.offset)
+        self.flush()
+
+    def _try(self, write: Callable[[], None]) -> None:
+        if self.failed:
+            return
+        try:
+            write()
+        except Exception as error:
+            self.failed = True
+            log.warning("%s is left out from now on: %s", type(self).__name__, error)
+
+
+def _neighbours(learner: Learner, items: Any) -> NDArray[np.uint8]:
+    """(height, width, channels) of a row for each item: itself, then its nearest."""
+    collection = learner.domain.collect(items)
+    unit = normalize(learner.embed(items))
+    nearest = (unit[:SHOWN] @ unit.T).topk(min(1 + NEAREST, len(unit)), dim=1).indices
+    pixels = collection.take(nearest.reshape(-1))  # (rows * columns, channels, side, side)
+    rows, columns = nearest.shape
+    grid = pixels.unflatten(0, (rows, columns)).permute(0, 3, 1, 4, 2)
+    side = pixels.shape[-1]
+    picture: NDArray[np.uint8] = grid.reshape(rows * side, columns * side, -1).numpy()
+    return picture
+
+
+class TensorBoard(Logger):
+    """Writes to a folder of TensorBoard's (extra ``tensorboard``); arguments as in ``Logger``."""
+
+    def __init__(self, folder: str | Path, **options: Any) -> None:
+        super().__init__(**options)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise _missing("TensorBoard", "tensorboard") from error
+        self.writer: Any = SummaryWriter(str(folder))
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def image(self, name: str, pixels: NDArray[np.uint8], step: int) -> None:
+        self.writer.add_image(name, pixels, step, dataformats="HWC")
+
+    def text(self, name: str, text: str, step: int) -> None:
+        self.writer.add_text(name, f"```\n{text}\n```", step)
+
+    def flush(self) -> None:
+        self.writer.flush()
+
+
+class MLflow(Logger):
+    """Writes a run to MLflow (extra ``mlflow``).
+
+    Args:
+        tracking_uri: The server or ``sqlite:///FILE``; MLflow's own setting if None.
+        experiment: Its name; created if it is not there.
+        options: As in ``Logger``.
+    """
+
+    def __init__(
+        self, tracking_uri: str | None = None, experiment: str = "incontrast", **options: Any
+    ) -> None:
+        super().__init__(**options)
+        try:
+            from mlflow import MlflowClient
+        except ImportError as error:
+            raise _missing("MLflow", "mlflow") from error
+        self.client: Any = MlflowClient(tracking_uri)
+        found = self.client.get_experiment_by_name(experiment)
+        created = found.experiment_id if found else self.client.create_experiment(experiment)
+        self.run_id: str = self.client.create_run(created).info.run_id
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.client.log_metric(self.run_id, name, value, step=step)
+
+    def image(self, name: str, pixels: NDArray[np.uint8], step: int) -> None:
+        self.client.log_image(self.run_id, pixels, f"{name.replace(' ', '-')}-{step}.png")
+
+    def text(self, name: str, text: str, step: int) -> None:
+        self.client.log_text(self.run_id, text, f"{name}-{step}.txt")
+
+    def flush(self) -> None:
+        self.client.set_terminated(self.run_id)  # so that it reads as finished, if nothing follows
+
+
+class WandB(Logger):
+    """Writes a run to Weights & Biases (extra ``wandb``).
+
+    Args:
+        project: Its name.
+        options: As in ``Logger``; ``init`` are arguments of ``wandb.init``.
+    """
+
+    def __init__(
+        self, project: str = "incontrast", *, init: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        try:
+            import wandb
+        except ImportError as error:
+            raise _missing("Weights & Biases", "wandb") from error
+        self.wandb: Any = wandb
+        self.run: Any = wandb.init(project=project, **(init or {}))
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        self.run.log(dict(values), step=step)
+
+    def image(self, name: str, pixels: NDArray[np.uint8], step: int) -> None:
+        self.run.log({name: self.wandb.Image(pixels)}, step=step)
+
+    def text(self, name: str, text: str, step: int) -> None:
+        self.run.summary[name] = text
+
+
+def logger_named(name: str) -> Logger:
+    """``tensorboard:FOLDER``, ``mlflow:URI`` or ``wandb:PROJECT`` as a logger."""
+    kinds: dict[str, Callable[[str], Logger]] = {
+        "tensorboard": TensorBoard,
+        "mlflow": MLflow,
+        "wandb": WandB,
+    }
+    kind, _, place = name.partition(":")
+    if kind not in kinds or not place:
+        raise ValueError(
+            f"a logger is tensorboard:FOLDER, mlflow:URI or wandb:PROJECT, got {name!r}"
+        )
+    return kinds[kind](place)
+
+
+def _missing(what: str, extra: str) -> ImportError:
+    return ImportError(f'{what} is not installed: pip install "incontrast[{extra}]"')
