@@ -65,6 +65,21 @@ def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
         assert torch.equal(value, second[name]), name
 
 
+def test_no_items_of_ones_own_domain(blobs) -> None:
+    class Own(Vectors):
+        def collect(self, items):
+            return super().collect(items) if len(items) else TensorCollection(torch.zeros(0, 8))
+
+    learner = Learner(Own(8, hidden=16, out=8), fit_strategy=Retrain(max_epochs=1))
+    with pytest.raises(ValueError, match=r"there are no items in what Own\.collect\(\) returned"):
+        learner.fit([])
+    learner.fit(blobs(30))
+    for method in (learner.update, learner.drift):
+        with pytest.raises(ValueError, match="there are no items"):
+            method([])
+    assert learner.embed([]).shape == (0, 8)
+
+
 def test_fitting_lowers_the_evaluation_loss(blobs) -> None:
     outcome = make(fit_strategy=Retrain(max_epochs=30)).fit(blobs(300))
     assert outcome.loss_new.after < outcome.loss_new.before

@@ -536,7 +536,7 @@ class Learner:
             raise ValueError("maps are between embeddings, not heads: give head or space, not both")
         mapped = None if space is None or space == self.space else self.adapter(target=space)
         with self.engine.error_barrier("read the items"):
-            collection = _collected(self.domain, items)
+            collection = _collected(self.domain, items, least=0)
         found = embed(encoder, self.domain, collection, engine=self.engine, progress=progress)
         return found if mapped is None else mapped(found)
 
@@ -640,11 +640,16 @@ def _checked(strategy: Any) -> Strategy:
     raise TypeError(f"a strategy must be an object such as ic.ICL(), got {strategy!r}{hint}")
 
 
-def _collected(domain: Domain, items: Any) -> Collection:
+def _collected(domain: Domain, items: Any, *, least: int = 1) -> Collection:
     """Labels of labelled data are never looked at; items of a store were collected before."""
     if isinstance(items, str | Path | Source | Labelled):
-        return collect(items, domain)
-    return items if isinstance(items, StoredCollection) else domain.collect(items)
+        items = collect(items, domain)
+    elif not isinstance(items, StoredCollection):
+        items = domain.collect(items)
+    if len(items) < least:
+        raise ValueError(f"there are no items in what {type(domain).__name__}.collect() returned")
+    collection: Collection = items
+    return collection
 
 
 def _outcome(

@@ -10,7 +10,7 @@ def events(version: int, loss: float, *more: dict, probe: dict | None = None) ->
     part = {"old": None if version == 1 else 1.0, "new": loss, "all": loss}
     steps = [
         {"step": "ingest", "data": {"name": f"week {version}", "items": 10 * version}},
-        {"step": "train", "strategy": "ICL", "training_seconds": 2.0 * version},
+        {"step": "train", "strategy": "ICL", "seconds": 2.0 * version},
         {
             "step": "evaluate",
             "loss": {"before": part, "after": part},

@@ -197,8 +197,9 @@ def bits(folder: Path) -> dict[str, Any]:
         "promotions": [each["step"] for each in workspace.journal.events()].count("promote"),
         "outputs": {
             path.name: path.read_bytes().hex()
+            if path.suffix in (".npy", ".jsonl", ".html") and path.is_file()
+            else None
             for path in outputs
-            if path.suffix in (".npy", ".jsonl", ".html")
         },
     }
     if workspace.current is None:

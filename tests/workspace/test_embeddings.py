@@ -363,3 +363,13 @@ def test_shards_of_a_larger_source_do_not_stay(
     embed_source(workspace, read_source(tmp_path / "few.npy"), folder, overwrite=True)
     assert sorted(path.name for path in folder.glob("*.npy")) == ["00000.npy", "00001.npy"]
     assert workspace.check() == []
+
+
+def test_a_folder_that_was_hardly_begun(
+    workspace: Workspace, source: Source, tmp_path: Path
+) -> None:
+    """Killed in its first write: what that has left is nobody else's."""
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / ".manifest.json.123").write_text("{")
+    embed_source(workspace, source, tmp_path / "shards")
+    assert not [*(tmp_path / "shards").glob(".*")]

@@ -16,7 +16,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from incontrast import ICL, Learner, Retrain, Vectors, Workspace, WorkspaceError, saving
+from incontrast import (
+    ICL,
+    Learner,
+    Retrain,
+    TensorCollection,
+    Vectors,
+    Workspace,
+    WorkspaceError,
+    saving,
+)
 from incontrast.cli.app import app
 from incontrast.cli.command import Exit
 from incontrast.memory import Store, StoreError, StoreUnwritable
@@ -266,7 +275,7 @@ def test_a_rollback_run_again_says_so(space: Workspace) -> None:
     code, shown = run(space, "rollback")
     assert code == 0
     assert "Version 1 is the current one already: the last update was rolled back" in shown
-    assert "rollback --to N goes to another (kept: 1, 2)" in shown
+    assert "--to N goes to another (kept: 1, 2)" in shown
 
 
 # Others ------------------------------------------------------------------------------------------
@@ -400,7 +409,7 @@ def test_an_interrupted_update_is_resumed(
     np.save(other, np.zeros((5, 8)))
     code, shown = run(space, "update", other)
     assert code == Exit.STATE
-    assert "is unfinished: run incontrast update without data to finish it" in shown
+    assert f"run incontrast update -w {space.folder} without data to finish it" in shown
     assert run(space, "update", "--force")[0] == 0
     undisturbed = Workspace.open(shutil.copytree(created, later.parent / "undisturbed"))
     run(undisturbed, "update", later, "--force")
@@ -465,6 +474,37 @@ def test_an_archive_is_never_unpacked_outside_its_folder(space: Workspace, tmp_p
     run(space, "drift", inside / "rows.npz")
     assert not (tmp_path / "escaped.npy").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["array.npy", "deep", "space"]
+
+
+def test_suggested_commands_name_the_workspace(space: Workspace, monkeypatch) -> None:
+    code, shown = run(space, "rollback", "--to", 1)
+    code, shown = run(space, "rollback")
+    assert code == Exit.STATE
+    run(space, "rollback", "--to", 2)
+    run(space, "rollback")
+    assert f"incontrast rollback -w {space.folder} --to N" in run(space, "rollback")[1]
+    space.state_file.write_text("{")
+    assert f"incontrast rollback -w {space.folder} --to N" in run(space, "status")[1]
+    monkeypatch.chdir(space.folder)
+    for arguments in ([], ["-w", "."]):
+        shown = CliRunner().invoke(app, ["status", *arguments]).output
+        assert "with incontrast rollback --to N" in shown
+
+
+def test_files_of_what_was_forgotten_bring_it_back(space: Workspace, later: Path) -> None:
+    assert run(space, "update", later, "--force")[0] == 0
+    assert "a folder that still has them brings them back" in run(space, "forget", 60)[1]
+    assert space.update(np.load(later), force=True).items == 1
+
+
+def test_no_items_of_ones_own_domain(space: Workspace) -> None:
+    class Own(Vectors):
+        def collect(self, items):
+            return TensorCollection(torch.zeros(0, 8))
+
+    with pytest.raises(ValueError, match="nothing in data in memory can be read"):
+        Workspace.open(space.folder, domain=Own(8, hidden=16, out=8)).update([])
+    assert current_is_untouched(space)
 
 
 def test_a_first_fit_that_fails_leaves_nothing(tmp_path: Path, blobs, monkeypatch) -> None:

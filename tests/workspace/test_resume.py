@@ -148,6 +148,20 @@ def test_what_was_refused_can_be_trained_again_with_other_settings(tmp_path, blo
     assert space.versions.numbers() == [1, 3]
 
 
+def test_what_was_refused_can_be_judged_by_another_tolerance(tmp_path, blobs) -> None:
+    space = refused(tmp_path, blobs)
+    (reason,) = space.state().operation["failed_checks"]
+    assert "than the 5% that is tolerated" in reason
+    assert not space.update(tolerance=0.06).promoted
+    assert "than the 6% that is tolerated" in space.state().operation["failed_checks"][0]
+    step = space.update(tolerance=1e6)
+    assert (step.promoted, step.version, step.failed_checks) == (True, 2, ())
+    steps = [event["step"] for event in space.journal.events()]
+    assert (steps.count("train"), steps.count("evaluate")) == (2, 4)
+    with pytest.raises(ValueError, match="tolerance must be"):
+        space.update(blobs(20), tolerance=-0.1)
+
+
 def test_a_number_that_is_given_again_is_not_taken_for_the_version_it_named(
     tmp_path, blobs
 ) -> None:

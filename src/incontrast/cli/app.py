@@ -118,6 +118,15 @@ def update(
     again: Annotated[
         bool, Option("--again", help="Ingest items once more that were ingested before.")
     ] = False,
+    tolerance: Annotated[
+        float | None,
+        Option(
+            min=0.0,
+            help="The share by which the loss of old items may rise, for this once; also for what "
+            "was refused.",
+            show_default="the workspace's",
+        ),
+    ] = None,
     **shared: Any,
 ) -> None:
     """Ingest new data, train, evaluate, and promote the new version.

@@ -7,6 +7,9 @@ modules that do the work have ordinary imports.
 from __future__ import annotations
 
 import inspect
+import os
+import re
+import shlex
 import time
 import tomllib
 from collections.abc import Callable, Iterable
@@ -103,7 +106,7 @@ def command(
                     if as_json:
                         emit(answer.value)
                     else:
-                        say("\n".join(answer.lines))
+                        say(_addressed("\n".join(answer.lines), options))
             except KeyboardInterrupt:
                 left = SERVING if workspace else NOTHING
                 _end(f"interrupted: {left}", Exit.INTERRUPTED, as_json)
@@ -116,6 +119,7 @@ def command(
                     place = f" ({error.filename})" if error.filename else ""
                     left = UNTOUCHED if workspace else NOTHING
                     message = f"{error.strerror or error}{place}: {left}; run it again"
+                message = _addressed(message, options)
                 _end(message, code, as_json, silent=_said_by_another(error))
             if answer is not None and answer.exit:
                 raise typer.Exit(answer.exit)
@@ -146,6 +150,15 @@ def exit_code(error: Exception) -> Exit | None:
         if code is not None:
             return code
     return None
+
+
+def _addressed(text: str, options: dict[str, Any]) -> str:
+    """Text whose commands name the workspace, where this one had to."""
+    folder = str(options.get("workspace", Path()))
+    if folder in (".", os.environ.get("INCONTRAST_WORKSPACE")):
+        return text
+    found = r"\bincontrast (fit|update|rollback|forget|embed|drift|status|log|report|history)\b"
+    return re.sub(found, lambda match: f"{match[0]} -w {shlex.quote(folder)}", text)
 
 
 def _said_by_another(error: Exception) -> bool:

@@ -105,6 +105,8 @@ def forget(
     lines = [f"{counted(count, 'item')} forgotten."]
     if not count:
         lines[0] += " They were forgotten before, are no longer kept, or never came in."
+    else:
+        lines.append("Delete their files, too: a folder that still has them brings them back.")
     if files:
         lines.append(f"Embeddings of them may still be in {', '.join(files)}.")
     return Answer({"forgotten": count, "embeddings": files}, lines)

@@ -57,7 +57,7 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
                 ", ".join(part["name"] for part in parts),
                 sum(part["items"] for part in parts),
                 training["strategy"],
-                training["training_seconds"],
+                training[SECONDS],
                 _figures(event),
                 "not promoted",
             )

@@ -12,7 +12,7 @@ from typing import Any
 from incontrast.data.sources import Source
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import guarded, read_json
-from incontrast.workspace.shards import Shards, export, finish_export
+from incontrast.workspace.shards import Shards, export, finish_export, leftovers
 from incontrast.workspace.stamps import (
     MANIFEST,
     ids_file,
@@ -175,6 +175,7 @@ def _written(workspace: Workspace, file: Path, overwrite: bool) -> dict[str, Any
         return None  # somebody has deleted it
     if stamp is None:
         others = [file] if file.suffix else [*file.glob("*"), *([file] if file.is_file() else [])]
+        others = [other for other in others if other not in leftovers(file)]
         if file.suffix == ".npy":
             others.append(ids_file(file))
         for other in others:

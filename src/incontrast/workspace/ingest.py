@@ -139,7 +139,8 @@ def ingest(
             found += len(contents) - len(new)
             waiting()
         if count + found == 0:
-            raise ValueError(f"nothing in {data.name} can be read; the first: {data.skipped[0]}")
+            reason = f"; the first: {data.skipped[0]}" if data.skipped else ""
+            raise ValueError(f"nothing in {data.name} can be read{reason}")
     except Exception:
         with suppress(StoreError, OSError):  # on a full disk: the next run does it
             machine.cancel_ingest()

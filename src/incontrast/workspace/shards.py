@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from incontrast.workspace.errors import Damaged
 from incontrast.workspace.files import read_json, write_json
 from incontrast.workspace.stamps import MANIFEST, damaged, digest, ids_file, stamp_file
 
+_LEFT = re.compile(r"\.(manifest|\d{5})\.(json|npy|ids\.jsonl)\.\d+")
 ROWS = 8192  # in a group of a Parquet file, or of an array that is copied
 
 
@@ -38,6 +40,11 @@ class Shard(NamedTuple):
     rows: NDArray[np.float32]  # (n, d); (0, 0) where nothing can be read
     names: list[str]  # one for each row
     skipped: list[str]  # why items were left out
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What an interrupted writing has left among shards."""
+    return [path for path in folder.glob(".*") if _LEFT.fullmatch(path.name)]
 
 
 class Shards:
@@ -83,6 +90,8 @@ class Shards:
         missing: list[int] = []
         with engine.error_barrier("find shards"):
             if engine.rank == 0:
+                for path in leftovers(self.folder):
+                    path.unlink()
                 there = {number: self._whole(number) for number in range(len(self))}
                 self.found = sum(rows for rows in there.values() if rows is not None)
                 missing = [number for number, rows in there.items() if rows is None]

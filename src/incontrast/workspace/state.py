@@ -210,19 +210,27 @@ class StateMachine:
         self.move("ingested", operation=operation, last=refused["number"])
         self._remove_superseded()
 
+    def tolerate(self, tolerance: float) -> None:
+        """Judge the candidate by another tolerance, also if it was judged before."""
+        phase = self.state.phase
+        operation = {**self.state.operation, "tolerance": tolerance}
+        if phase == "evaluated":
+            phase, operation["failed_checks"] = "trained", []
+        self.move(phase, operation=operation)
+
     def failed(self, error: Exception) -> None:
         """Training came to nothing; the new items stay."""
         failed = [f"training diverged: {error}"]
         self.layout.training_file.unlink(missing_ok=True)
         self.move("ingested", operation={**self.state.operation, "failed_checks": failed})
 
-    def trained(self, **about: float) -> None:
+    def trained(self) -> None:
         """The candidate has its folder."""
         outcome = self.versions.record(self.state.operation["number"])["outcome"]
         shown = ("strategy", "from_scratch", "epochs", "steps", "forward_passes", "stopped")
-        figures = {key: outcome[key] for key in shown} | {"training_seconds": outcome["seconds"]}
+        figures = {key: outcome[key] for key in (*shown, "seconds")}
         operation = {**self.state.operation, "failed_checks": []}
-        self.move("trained", self.log("train", **figures, **about), operation=operation)
+        self.move("trained", self.log("train", **figures), operation=operation)
 
     def evaluated(self, evaluation: dict[str, Any], seconds: float) -> None:
         """The candidate passed its checks or did not."""

@@ -73,6 +73,7 @@ class Update:
         budget: Budget | None = None,
         probe: Probe | ProbeSet | str | Path | None = None,
         callbacks: Sequence[ProgressCallback] = (),
+        tolerance: float | None = None,
         adopted: tuple[Weights | None, int | None] | None = None,
     ) -> None:
         self.adopted = adopted
@@ -83,6 +84,7 @@ class Update:
         self.budget = budget or Budget()
         self.probe = ProbeSet(probe) if isinstance(probe, str | Path) else probe
         self.callbacks = callbacks
+        self.tolerance = tolerance
         self.group = workspace.process_group
         self.start = time.perf_counter()
         self._before: Learner | None = None
@@ -129,6 +131,8 @@ class Update:
                 repeated = self._ingest(machine, data, learner, again, sample)
             if repeated is not None and machine.state.phase == "idle":
                 return self._step(repeated, promoted=True, repeated=True)
+        if self.tolerance not in (None, machine.state.operation["tolerance"]):
+            machine.tolerate(self.tolerance)
         operation = machine.state.operation
         number = operation["number"]
         if machine.state.phase == "ingested":
@@ -215,6 +219,9 @@ class Update:
             "strategy": self._encoded(),
             "budget": vars(self.budget),
             "probe": self._named_probe(current),
+            "tolerance": self.workspace.settings["tolerance"]
+            if self.tolerance is None
+            else self.tolerance,
             "sample": sample,
         }
         new = ingest(
@@ -229,7 +236,6 @@ class Update:
         return None if new else current
 
     def _train_and_write(self, machine: StateMachine, learner: Learner) -> None:
-        begin = time.perf_counter()
         operation = machine.state.operation
         callback_errors: list[Exception] = []
         try:
@@ -281,9 +287,8 @@ class Update:
             learner.links = renumbered(learner.links, number, self.versions.record(base)["encoder"])
         learner.space = number
         self.versions.write(number, lambda folder: saving.write(learner, folder), record)
-        seconds = time.perf_counter() - begin
-        machine.trained(seconds=seconds)
-        machine.notify(f"trained version {number} in {seconds:.1f} s")
+        machine.trained()
+        machine.notify(f"trained version {number} in {outcome.seconds:.1f} s")
 
     def _step(self, number: int, *, promoted: bool, repeated: bool = False) -> Step:
         record = self.versions.record(number)
@@ -425,7 +430,7 @@ class Update:
                 store,
                 new=torch.from_numpy(_new_items(operation, store)[0]),
                 outcome=self.versions.record(operation["number"])["outcome"],
-                tolerance=self.workspace.settings["tolerance"],
+                tolerance=operation["tolerance"],
             )
 
 

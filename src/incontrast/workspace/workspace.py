@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from incontrast._version import __version__
+from incontrast.bounds import check_number
 from incontrast.import_path import named_code, permit, permitted
 from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
@@ -336,6 +337,7 @@ class Workspace(Layout):
         force: bool = False,
         discard: bool = False,
         again: bool = False,
+        tolerance: float | None = None,
         probe: Probe | ProbeSet | str | Path | None = None,
         callbacks: Sequence[ProgressCallback] = (),
         notify: Notify | None = None,
@@ -350,6 +352,8 @@ class Workspace(Layout):
             force: Promote the candidate whichever checks it fails.
             discard: Drop what was begun or refused before.
             again: Ingest items that this version or one that led to it has learned from.
+            tolerance: How much larger the loss of old items may be, for this once; what was refused
+                is judged by it again. That of ``create`` if None.
             probe: Labelled items that the encoder is judged by, before and after. A path (or a
                 ``ProbeSet``, which also names the column of labels) is remembered, and judges the
                 next versions too. Old and new classes are told apart if the data have classes.
@@ -357,9 +361,11 @@ class Workspace(Layout):
                 Whatever one raises ends the update, which can be resumed.
             notify: Called with a sentence at every step of the update.
         """
+        if tolerance is not None:
+            check_number("[0, inf)", tolerance=tolerance)
         flags = {"strict": strict, "force": force, "discard": discard, "again": again}
         how = {"strategy": strategy, "budget": budget, "probe": probe, "callbacks": callbacks}
-        return self._run("update", items, notify, flags, **how)
+        return self._run("update", items, notify, flags, tolerance=tolerance, **how)
 
     def _run(
         self, kind: str, items: Any, notify: Notify | None, flags: dict[str, bool], **how: Any
