@@ -77,13 +77,11 @@ def _train(
     probe: Path | None,
     probe_label: str,
     log_to: str | None,
-    columns: list[str] | None,
-    id: str | None,
-    label: str | None,
     trust: bool,
     **options: Any,
 ) -> Answer | None:
     space, engine = _opened(workspace, trust)
+    table = _table(options)
     first = speaks()
     if discard and data is None:
         return _discard(space, kind) if first else None
@@ -91,7 +89,7 @@ def _train(
         # The first process ingests the data; the others read them from the workspace.
         source = None
         if data is not None and first:
-            source = read_source(data, check=False, columns=columns, id=id, label=label)
+            source = read_source(data, check=False, **table)
     with training_bar(stderr(), kind, lines=True) as progress:
         step: Step = getattr(space, kind)(
             source,
@@ -115,14 +113,11 @@ def adopt(
     channels: int | None,
     encoder: str | None,
     encoder_args: dict[str, Any] | None,
-    strict: bool,
-    force: bool,
-    discard: bool,
     trust: bool,
-    **table: Any,
+    **options: Any,
 ) -> Answer:
     """Take an encoder as version 1."""
-    source = read_source(data, check=False, **table)
+    source = read_source(data, check=False, **_table(options))
     own = named_encoder(encoder, encoder_args)
     domain = source.domain(size=size, channels=channels, encoder=own)
     if not (workspace / SETTINGS).is_file():
@@ -134,15 +129,7 @@ def adopt(
     theirs = space.template().initial_domain
     if any((size, channels, encoder)) and domain != theirs:
         raise ValueError(f"{workspace} is a workspace for another encoder already, {theirs}")
-    step = space.adopt(
-        source,
-        weights=weights,
-        seen_count=seen_count,
-        strict=strict,
-        force=force,
-        discard=discard,
-        notify=note,
-    )
+    step = space.adopt(source, weights=weights, seen_count=seen_count, notify=note, **options)
     return _told(space, step)
 
 
@@ -175,21 +162,16 @@ def _discard(space: Workspace, kind: str) -> Answer:
     return Answer({"discarded": dropped}, [line])
 
 
-def embed(
-    *,
-    data: Path,
-    to: Path,
-    workspace: Path,
-    columns: list[str] | None,
-    id: str | None,
-    label: str | None,
-    trust: bool,
-    **options: Any,
-) -> Answer | None:
+def _table(options: dict[str, Any]) -> dict[str, Any]:
+    """Take out what chooses the columns of a table."""
+    return {name: options.pop(name) for name in ("columns", "id", "label")}
+
+
+def embed(*, data: Path, to: Path, workspace: Path, trust: bool, **options: Any) -> Answer | None:
     """Write the embeddings of data to a file."""
     space, engine = _opened(workspace, trust)
     with engine.error_barrier("read the data"):
-        source = read_source(data, check=False, columns=columns, id=id, label=label)
+        source = read_source(data, check=False, **_table(options))
     with counting_bar(stderr(), "embed") as progress:
         done = embed_source(space, source, to, progress=progress, **options)
     if not speaks():
