@@ -44,9 +44,9 @@ def learner(digits) -> Learner:
     return fitted
 
 
-def updated(learner: Learner, new: torch.Tensor, strategy):
+def updated(learner: Learner, new: torch.Tensor, strategy, **options):
     twin = copy.deepcopy(learner)
-    return twin, twin.update(new, strategy=strategy)
+    return twin, twin.update(new, strategy=strategy, **options)
 
 
 def test_icl_learns_the_new_and_keeps_the_old(learner, digits) -> None:
@@ -135,6 +135,46 @@ def test_a_guarded_update_that_ends_worse_is_reverted(learner, digits) -> None:
     )
     assert not outcome.reverted
     assert outcome.loss.after.all > outcome.loss.before.all
+
+
+def test_an_update_that_costs_old_items_too_much_keeps_a_part_of_its_change(
+    learner, digits
+) -> None:
+    harsh = FineTune(lr=4e-3, max_epochs=10)  # looks at no old item
+    whole, outcome = updated(learner, digits[1], harsh)
+    before, lost = outcome.loss_old
+    assert lost > 1.05 * before
+    assert outcome.kept == 1.0
+    met, part = updated(learner, digits[1], harsh, tolerance=(lost / before - 1) / 2)
+    assert part.kept in {step / 8 for step in range(1, 8)}
+    assert part.loss_old.after <= before + (lost - before) / 2
+    assert part.loss_new.after < part.loss_new.before
+    assert f"{part.kept:.0%} of the change is kept" in str(part)
+    # The learner has the weights on the line between the two, and statistics that fit them.
+    for mine, old, new in zip(
+        met.encoder.parameters(),
+        learner.encoder.parameters(),
+        whole.encoder.parameters(),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, old + part.kept * (new - old))
+    assert met.evaluation_loss(digits[0]).old != whole.evaluation_loss(digits[0]).old
+    _, easy = updated(learner, digits[1], harsh, tolerance=2 * (lost / before - 1))
+    assert easy.kept == 1.0
+    _, scratch = updated(learner, digits[1], Retrain(max_epochs=1), tolerance=0.0)
+    assert scratch.kept == 1.0  # weights of two encoders that are not kin have nothing between
+
+
+def test_where_new_items_are_like_old_ones_the_loss_of_all_decides(
+    learner, digits, monkeypatch
+) -> None:
+    monkeypatch.setattr(Learner, "_drifted", lambda *_: False)
+    hasty = ICL(max_epochs=2, lr=2e-2)
+    _, whole = updated(learner, digits[0][:100], hasty)
+    _, part = updated(learner, digits[0][:100], hasty, tolerance=0.05)
+    assert whole.loss.after.all > whole.loss.before.all
+    assert part.kept in (0.25, 0.5, 0.75)
+    assert part.loss.after.all < whole.loss.after.all
 
 
 @pytest.mark.parametrize("start", [1e-2, 1e-5])

@@ -21,12 +21,14 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views, width_of
 from incontrast.embedding import embed
+from incontrast.evaluate.drift import FEWEST as COMPARABLE
 from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
-from incontrast.evaluate.population import Population, measure
-from incontrast.evaluate.probes import Probe, ProbeScores
+from incontrast.evaluate.population import measure
+from incontrast.evaluate.probes import Probe
 from incontrast.heads import EncoderWithHead, Head, backbone_of, check_head, make_head
 from incontrast.import_path import Trust
+from incontrast.interpolation import PARTS, Measured, keep_part
 from incontrast.loss import Objective
 from incontrast.memory import KeepAll, Memory, Policy, Reservoir, StoredCollection
 from incontrast.outcome import Change, Outcome
@@ -299,6 +301,7 @@ class Learner:
         callbacks: Sequence[ProgressCallback] = (),
         checkpoint: str | Path | None = None,
         probe: Probe | None = None,
+        tolerance: float | None = None,
     ) -> Outcome:
         """Bring the encoder up to date with new items, and remember them.
 
@@ -309,6 +312,11 @@ class Learner:
             callbacks: As in ``fit``.
             checkpoint: As in ``fit``.
             probe: As in ``fit``.
+            tolerance: How much larger the loss of old items may be afterwards, as a share: 0.05 is
+                5 %. The learner then keeps as large a part of the change as that allows, or, where
+                new items are like old ones, the part with the lowest loss of all
+                (``Outcome.kept``): weights on the line between the encoder of before and the
+                trained one. None keeps all of it.
         """
         start, budget = time.perf_counter(), check_budget(budget)
         if not self.fitted:
@@ -318,7 +326,7 @@ class Learner:
             increment = self._increment(items)
         memory, state, version = self.memory, self.schedule_state, self.version + 1
         begin = _Start(self.encoder, self.domain, increment, memory, state, version)
-        return self._train(begin, strategy, budget, start, callbacks, checkpoint, probe)
+        return self._train(begin, strategy, budget, start, callbacks, checkpoint, probe, tolerance)
 
     def _increment(self, new: Any) -> Increment:
         return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
@@ -332,6 +340,7 @@ class Learner:
         callbacks: Sequence[ProgressCallback],
         checkpoint: str | Path | None,
         probe: Probe | None,
+        tolerance: float | None = None,
     ) -> Outcome:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
         current, domain, increment, memory, schedule_state, version = begin
@@ -385,25 +394,32 @@ class Learner:
         run = train(
             task,
             strategy,
-            budget=self._for_training(budget, start, seconds_before, increment, pairs),
+            budget=self._for_training(budget, start, seconds_before, increment, pairs, tolerance),
             callbacks=[*callbacks, HoursAhead()],
             schedule_state=schedule_state,
             file=file,
         )
-        after, seconds_after = before, 0.0
+        after, kept, trained = before, 1.0, time.perf_counter()
         if run.steps:
-            after, seconds_after = self._measure(encoder, domain, increment, probe)
+            after, _ = self._measure(encoder, domain, increment, probe)
         self.engine.broadcast_weights(encoder)
-        reverted = False
-        if current is not None and as_schedule(strategy.lr).guarded and not strategy.from_scratch:
-            then, now = (found.population.evaluation_loss().all for found in (before, after))
-            reverted = self.engine.broadcast_float(now - then) > 0.0
-            if reverted:
-                encoder, after = current, before
-        begin_link = time.perf_counter()
+        if current is None or strategy.from_scratch:
+            pass  # nothing that this encoder could be compared with
+        elif as_schedule(strategy.lr).guarded:
+            if self.engine.broadcast_float(after.loss.all - before.loss.all) > 0.0:
+                encoder, after, kept = current, before, 0.0
+        elif tolerance is not None and run.steps:
+            encoder, after, kept = keep_part(
+                task,
+                before,
+                after,
+                lambda encoder: self._measure(encoder, domain, increment, probe)[0],
+                tolerance=tolerance,
+                drifted=self._drifted(current, domain, increment),
+            )
         links = self._links(current, encoder, domain, increment, version, pairs)
-        measuring = seconds_before + seconds_after + time.perf_counter() - begin_link
-        outcome = _outcome(strategy, increment, run, before, after, measuring, reverted)
+        measuring = seconds_before + time.perf_counter() - trained
+        outcome = _outcome(strategy, increment, run, before, after, measuring, kept)
         self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
         self.space, self.links = version, links
         self.schedule_state = run.schedule_state or schedule_state
@@ -412,6 +428,12 @@ class Learner:
             if isinstance(callback, Callback):
                 callback.on_outcome(outcome, self)
         return outcome
+
+    def _drifted(self, encoder: nn.Module, domain: Domain, increment: Increment) -> bool:
+        if increment.stored < COMPARABLE:  # too few to tell
+            return True
+        found = measure_drift(encoder, domain, increment, **self._settings())
+        return self.engine.broadcast(found.drifted)
 
     def _links(
         self,
@@ -461,16 +483,25 @@ class Learner:
         return sum(min(count, self.evaluation_sample) for count in counts)
 
     def _for_training(
-        self, budget: Budget, start: float, measuring: float, increment: Increment, pairs: int
+        self,
+        budget: Budget,
+        start: float,
+        measuring: float,
+        increment: Increment,
+        pairs: int,
+        tolerance: float | None,
     ) -> Budget:
         """What is left of a budget for training: its seconds are for the whole call.
 
-        After training come BatchNorm's statistics, the same measurement as before, and the map.
+        After training come, for every part of the change that may be tried, BatchNorm's statistics
+        and the same measurement as before; then the map.
         """
         if budget.seconds is None:
             return budget
-        items = pairs + min(increment.stored + increment.new_count, CALIBRATED)
-        after = measuring * (self.evaluations_after + items / self._evaluated(increment))
+        parts = 1 if tolerance is None else 2 + PARTS  # drift is measured like a part
+        items = pairs + parts * min(increment.stored + increment.new_count, CALIBRATED)
+        others = self.evaluations_after - 1 + parts
+        after = measuring * (others + items / self._evaluated(increment))
         spent = self.engine.broadcast_float(time.perf_counter() - start + after)
         if spent >= budget.seconds:
             raise BudgetTooSmall(
@@ -481,7 +512,7 @@ class Learner:
 
     def _measure(
         self, encoder: nn.Module, domain: Domain, increment: Increment, probe: Probe | None
-    ) -> tuple[_Measured, float]:
+    ) -> tuple[Measured, float]:
         begin = time.perf_counter()
         training = encoder.training
         population = measure(
@@ -492,7 +523,7 @@ class Learner:
             items = _collected(domain, probe.items)
             scores = probe.scores(embed(backbone_of(encoder), domain, items, engine=self.engine))
         encoder.train(training)
-        return _Measured(population, scores), time.perf_counter() - begin
+        return Measured(population, scores), time.perf_counter() - begin
 
     def _settings(self) -> dict[str, Any]:
         return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
@@ -621,11 +652,6 @@ class _Start(NamedTuple):
     version: int
 
 
-class _Measured(NamedTuple):
-    population: Population
-    probe: ProbeScores | None
-
-
 def _with_encoder(domain: Domain, encoder: Any) -> Domain:
     if encoder is None or not isinstance(domain, ArgumentDomain):
         return domain
@@ -656,10 +682,10 @@ def _outcome(
     strategy: Strategy,
     increment: Increment,
     run: Run,
-    before: _Measured,
-    after: _Measured,
+    before: Measured,
+    after: Measured,
     evaluation_seconds: float,
-    reverted: bool,
+    kept: float,
 ) -> Outcome:
     first, last = before.population, after.population
     return Outcome(
@@ -677,6 +703,6 @@ def _outcome(
         forward_passes=run.forward_passes,
         stopped=run.stopped,
         rollbacks=run.rollbacks,
-        reverted=reverted,
+        kept=kept,
         history=run.history,
     )

@@ -7,7 +7,7 @@ from incontrast.evaluate.population import Quartiles
 from incontrast.evaluate.probes import ProbeScores
 from incontrast.parity import EvaluationLoss
 from incontrast.strategies.strategy import Strategy
-from incontrast.text import counted, probe_changes
+from incontrast.text import counted, part_of_the_way, probe_changes
 from incontrast.training.progress import Epoch, Stop
 
 T = TypeVar("T")
@@ -37,8 +37,9 @@ class Outcome:
         forward_passes: Views that went through the encoder.
         stopped: What ended training.
         rollbacks: How often a learned schedule rolled back steps that had done harm.
-        reverted: Whether the encoder is the one of before, because a guarded schedule ended above
-            the loss it began with.
+        kept: The part of the way from the encoder of before to the trained one that was kept. Less
+            than 1 where going all the way would have done harm, and 0 where a guarded schedule
+            ended above the loss it began with.
         history: One line per epoch.
         probe: The scores of a probe, before and after; None without one.
     """
@@ -54,9 +55,14 @@ class Outcome:
     forward_passes: int
     stopped: Stop
     rollbacks: int
-    reverted: bool
+    kept: float
     history: tuple[Epoch, ...]
     probe: Change[ProbeScores] | None = None
+
+    @property
+    def reverted(self) -> bool:
+        """Whether the encoder is the one of before."""
+        return self.kept == 0.0
 
     @property
     def loss_old(self) -> Change[float]:
@@ -76,6 +82,8 @@ class Outcome:
         ]
         if self.reverted:
             lines.append("  reverted: the loss had not fallen, the encoder is the one of before")
+        elif self.kept < 1.0:
+            lines.append(f"  {part_of_the_way(self.kept)}")
         if self.change_ratio is not None:
             lines.append(f"  loss of old items  {_arrow(*self.loss_old)}")
             lines.append(f"  loss of new items  {_arrow(*self.loss_new)}")

@@ -24,6 +24,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def part_of_the_way(kept: float) -> str:
+    """Why the encoder is not the one that training ended with."""
+    return f"{kept:.0%} of the change is kept: all of it would do more harm than good"
+
+
 def probe_changes(probe: Any) -> Iterator[tuple[str, float, float]]:
     """What a probe says of an encoder before and after, by name.
 

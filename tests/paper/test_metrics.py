@@ -55,7 +55,7 @@ def by_hand(encoder: nn.Module | None = None) -> Trace:
         forward_passes=500,
         stopped="budget",
         rollbacks=0,
-        reverted=False,
+        kept=1.0,
         history=history,
     )
     points.append(Point(51.0, 500, 5, last))

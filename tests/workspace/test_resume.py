@@ -102,7 +102,7 @@ def refused(tmp_path, blobs) -> ic.Workspace:
     learner = ic.Learner(
         ic.Vectors(8, hidden=16, out=8), fit_strategy=ic.Retrain(max_epochs=20), seed=0
     )
-    space = ic.Workspace.create(tmp_path / "space", learner)
+    space = ic.Workspace.create(tmp_path / "space", learner, tolerance=0.0)
     space.fit(blobs(60))
     step = space.update(blobs(40, shift=30.0, seed=1), strategy=BAD)
     assert not step.promoted

@@ -59,8 +59,9 @@ def workspace(tmp_path: Path, blobs) -> Workspace:
 
 @pytest.fixture
 def refused(tmp_path: Path, blobs) -> Workspace:
-    """With a candidate that has forgotten the old items."""
-    created = Workspace.create(tmp_path / "space", learner(fit_strategy=Retrain(max_epochs=20)))
+    """With a candidate that has forgotten the old items, whatever part of its change is kept."""
+    fitted = learner(fit_strategy=Retrain(max_epochs=20))
+    created = Workspace.create(tmp_path / "space", fitted, tolerance=0.0)
     created.fit(blobs(60))
     bad = FineTune(max_epochs=30, lr=Fixed(3e-2), ema_decay=0.0)
     assert not created.update(blobs(40, shift=30.0, seed=1), strategy=bad).promoted

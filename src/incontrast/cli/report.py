@@ -13,7 +13,7 @@ from incontrast.report.history import history_page, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import update_page
 from incontrast.report.verdict import cost_share
-from incontrast.text import counted, duration, probe_changes
+from incontrast.text import counted, duration, part_of_the_way, probe_changes
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.status import sentences
 
@@ -147,6 +147,8 @@ def summary(
         line += f", about {share:.1%} of a retraining"
     lines = [line]
     before, after = outcome["loss"]["before"], outcome["loss"]["after"]
+    if 0.0 < (kept := outcome.get("kept", 1.0)) < 1.0:
+        lines.append(f"  {part_of_the_way(kept)}")
     lines += [_change(*change) for change in probe_changes(outcome["probe"])]
     parts = ("old", "new") if before["old"] is not None else ("new",)
     for part in parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from incontrast.text import probe_changes
+from incontrast.text import part_of_the_way, probe_changes
 
 NOTICEABLE = 0.02  # of a probe's figures: less is what chance does on a few hundred items
 
@@ -33,6 +33,8 @@ def verdict(record: Mapping[str, Any], evaluation: Mapping[str, Any], *, promote
         reason = "Promoted by force, despite: " + "; ".join(failed)
     else:
         reason = "Promoted: all checks passed"
+    if 0.0 < (kept := outcome.get("kept", 1.0)) < 1.0:
+        reason += f". {part_of_the_way(kept)}"
     return Verdict(
         f"{reason}.", "; ".join(_changes(outcome)), tuple(_next_steps(record, promoted, failed))
     )

@@ -362,7 +362,11 @@ class Update:
             elif before is None:
                 outcome = learner.fit(new, **options)
             else:
-                outcome = learner.update(new, strategy=self._strategy(operation), **options)
+                options |= {
+                    "strategy": self._strategy(operation),
+                    "tolerance": self.workspace.settings["tolerance"],
+                }
+                outcome = learner.update(new, **options)
         self._before, self._after = before, learner
         return outcome
 
