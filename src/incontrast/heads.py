@@ -15,19 +15,11 @@ OUT = 128  # dimensions that a head of ours gives, as in SimCLR
 
 
 class EncoderWithHead(nn.Module):
-    """A backbone, and a head on top of it: what training and evaluation losses see.
-
-    Args:
-        backbone: A batch of n items in, (n, width) embeddings out.
-        head: (n, width) in, (n, d) out.
-        width: Dimensions of an embedding.
-    """
+    """A backbone that gives (n, width) embeddings, and a head on top of it that gives (n, d)."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module, width: int) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.head = head
-        self.width = width
+        self.backbone, self.head, self.width = backbone, head, width
 
     def forward(self, batch: Any) -> Tensor:
         projected: Tensor = self.head(self.backbone(batch))

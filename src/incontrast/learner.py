@@ -280,11 +280,8 @@ class Learner:
 
     def _made_elsewhere(self, domain: Domain, weights: Weights | None) -> nn.Module:
         with seeded(self.seed, "weights", 1):
-            encoder = domain.encoder()
-        if weights is not None:
-            load_weights(encoder, weights)
-        placed: nn.Module = self.engine.place(encoder).eval()
-        return placed
+            encoder: nn.Module = self.engine.place(domain.encoder())
+        return (encoder if weights is None else load_weights(encoder, weights)).eval()
 
     def _first(self, items: Any) -> tuple[Domain, Increment]:
         with self.engine.error_barrier("read the items"):

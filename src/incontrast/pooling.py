@@ -23,9 +23,7 @@ class Pooled(nn.Module):
         super().__init__()
         if pooling not in (None, *get_args(Pooling)):
             raise ValueError(f"pooling must be 'mean', 'max', 'first' or None, got {pooling!r}")
-        self.encoder = encoder
-        self.output = output
-        self.pooling = pooling
+        self.encoder, self.output, self.pooling = encoder, output, pooling
 
     def forward(self, batch: Any) -> Any:
         found = self.encoder(batch)
@@ -43,10 +41,7 @@ class Pooled(nn.Module):
 def pool(features: Tensor, pooling: Pooling, mask: Tensor | None = None) -> Tensor:
     """(n, d) vectors from (n, tokens, d) sequences or (n, d, height, width) maps.
 
-    Args:
-        features: Sequences or maps.
-        pooling: As in ``Pooled``.
-        mask: (n, tokens), not 0 where there is a token; None for all.
+    ``mask`` is (n, tokens), not 0 where there is a token; None for all.
     """
     if features.dim() not in (3, 4):
         raise ValueError(

@@ -222,10 +222,8 @@ class Task:
     ) -> Iterator[ViewBatch]:
         """Two fresh views of the items of each batch; files are read ahead in a thread.
 
-        Args:
-            batches: The items of each batch.
-            views: Draws the views; the task's own generator for it by default.
-            skip: So many batches at the beginning are drawn, but not made.
+        ``views`` draws them, by default the task's own generator for it; so many batches as
+        ``skip`` says at the beginning are drawn, but not made.
         """
         old_items, new_items = self.increment.old, self.increment.new
         orders = self._orders(batches, self._views if views is None else views)
