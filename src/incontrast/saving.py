@@ -105,14 +105,22 @@ def write(learner: Learner, folder: Path) -> None:
 
 
 def read(
-    folder: Path, kind: type[L], recall: Callable[[L, Memory], Memory], **own: Unpack[Own]
+    folder: Path,
+    kind: type[L],
+    recall: Callable[[L, Memory], Memory],
+    changes: dict[str, Any],
+    **own: Unpack[Own],
 ) -> L:
     """Read what ``write`` wrote; its owner sees to it that it is whole.
 
-    ``recall`` gives the memory of a learner, from one that has all but the items.
+    ``recall`` gives the memory of a learner, from one that has all but the items. ``changes`` are
+    settings that have changed since; those of the domain are in addition to what it had.
     """
     file = folder / SETTINGS
     settings = _read_settings(file)
+    views = changes.get("domain", {})
+    domains = {name: {**settings[name], **views} for name in ("domain", "initial_domain")}
+    settings |= changes | domains
     roles = ("encoder", "schedule", "links")
     contents = {role: _parsed(folder / f"{role}.safetensors") for role in roles}
     return _fill(settings, file, contents, kind, recall, **own)
@@ -171,6 +179,7 @@ def describe(learner: Learner) -> dict[str, Any]:
         "links": pack(learner.links)[1],
         "seed": learner.seed,
         "precision": learner.engine.precision,
+        "micro_batch_size": learner.engine.micro_batch_size,
         "width": encoder.width if isinstance(encoder, EncoderWithHead) else None,
         **encode({part: getattr(learner, part) for part in PARTS} | {"policy": memory.policy}),
         "arrivals": memory.arrivals,
@@ -189,6 +198,7 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
         given["domain"] = completed(given["domain"], settings["domain"])
     if "fabric" not in given:
         given["precision"] = settings["precision"]
+    given["micro_batch_size"] = settings["micro_batch_size"]
     read = {role: part for role, part in saved.items() if role not in given}
     check_trust(read, trust, file)
     parts = decode(read, file) | given

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass, replace
+import copy
+from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,8 +42,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, ImportPath):  # whose arguments are JSON, whatever they are called
         return {"type": "ImportPath", "path": value.path, "arguments": dict(value.arguments)}
     if KNOWN.get(type(value).__name__) is type(value):
-        fields = value.arguments() if isinstance(value, Domain) else vars(value)
-        return {"type": type(value).__name__, **{k: encode(v) for k, v in fields.items()}}
+        named = value.arguments() if isinstance(value, Domain) else vars(value)
+        return {"type": type(value).__name__, **{k: encode(v) for k, v in named.items()}}
     if isinstance(value, tuple | list):
         return [encode(entry) for entry in value]
     if isinstance(value, dict):
@@ -79,8 +81,37 @@ def decode(value: Any, file: Path, role: str = "") -> Any:
         )
     if value["type"] not in KNOWN:
         raise ValueError(f"{file} names an unknown {role}, {value['type']!r}")
-    fields = {name: decode(v, file, role) for name, v in value.items() if name != "type"}
-    return KNOWN[value["type"]](**fields)
+    kind = KNOWN[value["type"]]
+    given = {name: decode(v, file, role) for name, v in value.items() if name != "type"}
+    names = [each.name for each in fields(kind)]
+    if unknown := sorted(given.keys() - set(names)):
+        near = get_close_matches(unknown[0], names, n=1)
+        nearest = f": the nearest is {near[0]}" if near else ""
+        raise ValueError(f"{file}: {kind.__name__} has no setting {unknown[0]!r}{nearest}")
+    return kind(**given)
+
+
+def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings with some, named with dots, set to other values.
+
+    Where ``type`` changes, the settings of the other type have their defaults.
+    """
+    result = copy.deepcopy(config)
+    for name in sorted(changes, key=lambda name: not name.endswith(".type")):
+        *tables, last = name.split(".")
+        place = result
+        for table in tables:
+            place = place[table]
+        if last == "type" and changes[name] != place.get("type"):
+            if changes[name] not in KNOWN:
+                near = get_close_matches(str(changes[name]), KNOWN, n=1)
+                nearest = f": the nearest is {near[0]}" if near else ""
+                raise ValueError(f"{name} is unknown, {changes[name]!r}{nearest}")
+            place.clear()
+            place |= encode(KNOWN[changes[name]]())
+        else:
+            place[last] = changes[name]
+    return result
 
 
 def completed(domain: Domain, saved: dict[str, Any]) -> Domain:

@@ -59,7 +59,15 @@ def test_help_needs_neither_torch_nor_numpy(command: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["status"], ["status", "--check"], ["log"], ["report"], ["rollback"], ["forget", "0"]],
+    [
+        ["status"],
+        ["status", "--check"],
+        ["config"],
+        ["log"],
+        ["report"],
+        ["rollback"],
+        ["forget", "0"],
+    ],
     ids=" ".join,
 )
 def test_what_trains_nothing_needs_no_torch(space: Path, command: list[str]) -> None:

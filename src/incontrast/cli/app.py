@@ -68,9 +68,17 @@ def init(
     threads: Annotated[
         int | None, Option(min=1, help="Threads.", show_default="1 for small encoders, else all")
     ] = None,
+    changes: opt.Changes = None,
+    show_config: Annotated[
+        bool, Option("--show-config", help="Print all settings as TOML, and create nothing.")
+    ] = False,
     **shared: Any,
 ) -> None:
-    """Create a workspace for data of one kind."""
+    """Create a workspace for data of one kind.
+
+    Everything else has a default in settings.toml of the workspace: --show-config prints it, --set
+    changes it, and incontrast config does both later.
+    """
     if memory != "all" and memory_items is None and memory_bytes is None:
         raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
 
@@ -188,6 +196,11 @@ def status(
     check: Annotated[bool, Option("--check", help="Read every file and look for damage.")] = False,
 ) -> None:
     """Show the current version, the memory, and what is unfinished or out of date."""
+
+
+@command(app, "workspace")
+def config(workspace: opt.Folder = Path(), changes: opt.Changes = None) -> None:
+    """Show the settings of a workspace, or change some where that is safe."""
 
 
 @command(app, "workspace")

@@ -18,9 +18,13 @@ from incontrast.domains.text import Text
 from incontrast.import_path import ImportPath, as_import_path
 from incontrast.learner import Learner
 from incontrast.memory import KeepAll, Policy, Queue, Reservoir
+from incontrast.settings import changed
 from incontrast.strategies import Retrain, Strategy
 from incontrast.text import counted
+from incontrast.training.progress import Budget
 from incontrast.workspace import Workspace
+from incontrast.workspace.config import config_of, parse_changes, to_toml, with_config
+from incontrast.workspace.workspace import check_settings, initial_settings
 
 STRATEGIES: dict[StrategyName, Strategy] = {
     "icl": strategies.ICL(),
@@ -59,6 +63,8 @@ def init(
     tolerance: float,
     keep: int,
     threads: int | None,
+    changes: list[str] | None,
+    show_config: bool,
     **table: Any,
 ) -> Answer:
     """Create the workspace."""
@@ -81,8 +87,24 @@ def init(
         memory=POLICIES[memory](items=memory_items, bytes=memory_bytes),
         seed=seed,
     )
-    threads = threads or usual_threads(domain)
-    workspace = Workspace.create(folder, learner, tolerance=tolerance, keep=keep, threads=threads)
+    settings = initial_settings(
+        learner, tolerance=tolerance, keep=keep, threads=threads or usual_threads(domain)
+    )
+    config = config_of(settings)
+    if changes:
+        config = changed(config, parse_changes(changes, config))
+        settings = with_config(settings, config)
+        learner = check_settings(settings, Path("--set"))
+        domain = learner.domain
+    if show_config:
+        return Answer(config, [to_toml(config).rstrip()])
+    names = ("tolerance", "keep", "threads", "device")
+    workspace = Workspace.create(
+        folder,
+        learner,
+        budget=Budget(**settings["budget"]),
+        **{name: settings[name] for name in names},
+    )
     return Answer(
         {
             "folder": str(workspace.folder),

@@ -89,6 +89,18 @@ def network(
     """Options of commands that decide the encoder."""
 
 
+Changes = Annotated[
+    list[str] | None,
+    Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting: strategy.lr, strategy.batch_size, objective.temperature, head, device, "
+        "precision, domain.views.flip, budget.seconds, …; may be given again.",
+        show_default=False,
+    ),
+]
+
+
 def table(
     columns: Annotated[
         str | None,

@@ -1,7 +1,8 @@
-"""``incontrast status``, ``log``, ``rollback`` and ``forget``: commands that need no encoder."""
+"""``incontrast status``, ``config``, ``log``, ``rollback``, ``forget``: they need no encoder."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from incontrast.cli.command import Answer, Exit
 from incontrast.cli.output import note_skipped
 from incontrast.text import counted
 from incontrast.workspace import Workspace
+from incontrast.workspace.config import config_of, to_toml
 from incontrast.workspace.stamps import outputs
 from incontrast.workspace.status import sentence, status_of, unfinished
 
@@ -62,6 +64,16 @@ def log(*, workspace: Path, last: int | None) -> Answer:
         [record.event or {"damaged": record.problem} for record in records],
         (sentence(record.event) if record.event else str(record.problem) for record in records),
     )
+
+
+def config(*, workspace: Path, changes: list[str] | None) -> Answer:
+    """The settings, as TOML."""
+    space = Workspace.open(workspace)
+    if not changes:
+        shown = config_of(space.settings)
+        return Answer(shown, [to_toml(shown).rstrip()])
+    done = space.configure(*changes)
+    return Answer(done, [f"{name} = {json.dumps(value)}" for name, value in done.items()])
 
 
 def rollback(*, workspace: Path, to: int | None) -> Answer:

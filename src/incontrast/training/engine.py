@@ -36,9 +36,9 @@ class Engine:
             raise ValueError(f"precision must be 'float32' or 'bfloat16', got {precision!r}")
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(device)
         self.precision: Precision = precision
         try:
+            self.device = torch.device(device)
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
             raise ValueError(

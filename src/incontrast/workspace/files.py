@@ -23,7 +23,7 @@ from incontrast.memory import Extent, Store
 from incontrast.workspace.errors import Busy, Damaged, WorkspaceError
 from incontrast.workspace.state import State
 
-FORMAT = 2  # of every JSON file and line of a workspace
+FORMAT = 3  # of every JSON file and line of a workspace
 SETTINGS = "workspace.json"
 CREATING = ".creating"  # in a folder that is not a workspace yet
 EVENTS = 500  # of the journal that are kept as they are
@@ -349,7 +349,7 @@ class Layout:
         """Delete what an interrupted writing or deleting has left."""
         for entry in self.versions.root.glob(f"{UNFINISHED}*"):
             shutil.rmtree(entry)
-        for pattern in (".*.json.*", ".*.checkpoint.*"):
+        for pattern in (".*.json.*", ".*.toml.*", ".*.checkpoint.*"):
             for path in self.folder.glob(pattern):
                 path.unlink(missing_ok=True)
 

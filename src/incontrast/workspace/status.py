@@ -130,6 +130,9 @@ def sentence(event: dict[str, Any]) -> str:
     data = event.get("data", {})
     texts: dict[str, Callable[[], str]] = {
         "init": lambda: "workspace created",
+        "config": lambda: (
+            "settings changed: " + ", ".join(f"{n} = {v}" for n, v in event["changes"].items())
+        ),
         "ingest": lambda: (
             f"{counted(data['items'])} of {data['name']} ingested"
             + _ids(event["first"], data["items"])

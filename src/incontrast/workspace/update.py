@@ -81,7 +81,8 @@ class Update:
         self.versions = workspace.versions
         self.kind = kind
         self.strategy = strategy
-        self.budget = budget or Budget()
+        usual = workspace.settings["budget"] if kind == "update" else {}
+        self.budget = Budget(**usual) if budget in (None, Budget()) else budget or Budget()
         self.probe = ProbeSet(probe) if isinstance(probe, str | Path) else probe
         self.callbacks = callbacks
         self.tolerance = tolerance

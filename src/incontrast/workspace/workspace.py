@@ -13,10 +13,21 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from incontrast._version import __version__
-from incontrast.bounds import check_number
+from incontrast.bounds import check_number, check_whole
+from incontrast.files import write_bytes
 from incontrast.import_path import named_code, permit, permitted
 from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
+from incontrast.workspace.config import (
+    CONFIG,
+    changeable,
+    config_of,
+    of_versions,
+    parse_changes,
+    read_config,
+    to_toml,
+    with_config,
+)
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.files import CREATING, SETTINGS, Layout, locked, read_json, write_json
 from incontrast.workspace.state import NAMES, Notify, StateMachine
@@ -40,7 +51,7 @@ if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the r
 
 BEGUN = (
     *(f"memory.sqlite{suffix}" for suffix in ("", "-journal", "-wal", "-shm")),
-    *("state.json", "journal.jsonl"),
+    *("state.json", "journal.jsonl", CONFIG),
 )
 
 
@@ -67,6 +78,8 @@ class Workspace(Layout):
         super().__init__(folder, settings)
         self._trust = own.get("trust", False)
         self._own: Own = {**own, "trust": self.trust}
+        if own.get("fabric") is None and own.get("device") is None:
+            self._own["device"] = settings["device"]
         self._domain: Domain | None = None  # of the version that was loaded last
 
     @classmethod
@@ -78,6 +91,8 @@ class Workspace(Layout):
         tolerance: float = 0.05,
         keep: int = 10,
         threads: int | None = None,
+        budget: Budget | None = None,
+        device: str | None = None,
     ) -> Workspace:
         """A new workspace in a new or empty folder.
 
@@ -89,27 +104,18 @@ class Workspace(Layout):
             keep: Versions to keep, at least 2; older ones are deleted.
             threads: Threads that the command line computes with, since rounding depends on it;
                 torch's choice if None.
+            budget: What an update may cost that is given none.
+            device: Where later commands compute; None takes a CUDA device if there is one.
         """
-        from incontrast import saving
         from incontrast.training.fabric import FabricEngine
 
         folder = Path(folder).absolute()
         if learner.fitted:
             raise ValueError("a workspace begins with a learner that is not fitted: make a new one")
-        if not tolerance >= 0:
-            raise ValueError(f"tolerance must not be negative, got {tolerance}")
-        if keep < 2:
-            raise ValueError(f"keep must be at least 2, got {keep}: an update needs a way back")
         engine = learner.engine
-        settings: dict[str, Any] = {
-            "id": uuid.uuid4().hex,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "incontrast": __version__,
-            "tolerance": tolerance,
-            "keep": keep,
-            "threads": threads,
-            "learner": saving.describe(learner),
-        }
+        settings = initial_settings(
+            learner, tolerance=tolerance, keep=keep, threads=threads, budget=budget, device=device
+        )
         with engine.error_barrier("create the workspace"):
             if engine.rank == 0:
                 _create(folder, settings)
@@ -144,7 +150,7 @@ class Workspace(Layout):
             if (folder / "versions").is_dir() and not (folder / CREATING).exists():
                 raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
             raise WorkspaceError(f"{folder} is not a workspace: incontrast init creates one")
-        return cls(folder, read_json(folder / SETTINGS), **own)
+        return cls(folder, read_config(folder, read_json(folder / SETTINGS)), **own)
 
     def trust(self, code: Collection[str]) -> bool:
         """Whether this user may run this code, which the workspace names; remembers it."""
@@ -211,7 +217,8 @@ class Workspace(Layout):
                 return Memory(policy)
             return Memory.over(store, learner.domain, policy, self.extent(version))
 
-        learner = saving.read(self.versions.folder(version), Learner, recall, **self._own)
+        folder, changes = self.versions.folder(version), of_versions(self.settings)
+        learner = saving.read(folder, Learner, recall, changes, **self._own)
         self._domain = learner.domain
         return learner
 
@@ -380,6 +387,35 @@ class Workspace(Layout):
         self.process_group.send("done", step)
         return step
 
+    def configure(self, *changes: str) -> dict[str, Any]:
+        """Change settings, each by ``name=value``; returns the names and values that were set.
+
+        Raises:
+            ValueError: There is no such setting, or no such value.
+            WorkspaceError: It cannot be changed once there is a workspace, or an encoder.
+        """
+        from incontrast.settings import changed
+
+        config = config_of(self.settings)
+        wanted = parse_changes(changes, config)
+        for name in wanted:
+            unfitted = name.split(".")[0] == "head" and self.current is None
+            if not (changeable(name) or unfitted):
+                raise WorkspaceError(
+                    f"{name} cannot be changed any more: what was stored and trained depends on "
+                    "it; create another workspace"
+                )
+        config = changed(config, wanted)
+        settings = with_config(self.settings, config)
+        check_settings(settings, self.folder / CONFIG)
+        with self.writing("config") as machine:
+            machine.recover()
+            permit(self.folder, named_code(settings["learner"]))
+            write_bytes(self.folder / CONFIG, to_toml(config).encode())
+            machine.move(machine.state.phase, self.journal.event("config", changes=wanted))
+        self.settings = settings
+        return wanted
+
     def discard(self, kind: str | None = None) -> bool:
         """Drop what is unfinished or was refused; returns whether there was something.
 
@@ -448,6 +484,56 @@ class Workspace(Layout):
         return count
 
 
+def initial_settings(
+    learner: Learner,
+    *,
+    tolerance: float = 0.05,
+    keep: int = 10,
+    threads: int | None = None,
+    budget: Budget | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """The settings of a new workspace, as JSON; arguments as in ``Workspace.create``."""
+    from incontrast import saving
+    from incontrast.training.progress import Budget
+
+    settings: dict[str, Any] = {
+        "id": uuid.uuid4().hex,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "incontrast": __version__,
+        "tolerance": tolerance,
+        "keep": keep,
+        "threads": threads,
+        "budget": dict(vars(budget or Budget())),
+        "device": device,
+        "learner": saving.describe(learner),
+    }
+    _check_limits(settings)
+    return settings
+
+
+def check_settings(settings: dict[str, Any], where: Path) -> Learner:
+    """The learner of these settings; refuses what makes no sense."""
+    from incontrast import saving
+    from incontrast.learner import Learner
+    from incontrast.training.progress import Budget
+
+    try:
+        _check_limits(settings)
+        Budget(**settings["budget"])
+        device = settings["device"]
+        return saving.rebuild(settings["learner"], where, Learner, device=device, trust=True)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise ValueError(f"a setting has a value of another kind: {error}") from error
+
+
+def _check_limits(settings: dict[str, Any]) -> None:
+    check_number("[0, inf)", tolerance=settings["tolerance"])
+    check_whole(2, "an update needs a way back", keep=settings["keep"])
+    if settings["threads"] is not None:
+        check_whole(1, threads=settings["threads"])
+
+
 def _create(folder: Path, settings: dict[str, Any]) -> None:
     """Make a folder a workspace."""
     created = Layout(folder, settings)
@@ -469,5 +555,6 @@ def _create(folder: Path, settings: dict[str, Any]) -> None:
         with closing(Store.create(created.store_file)) as store:
             machine = StateMachine(created, store)
             machine.move("idle", created.journal.event("init", workspace=settings["id"]))
+        write_bytes(folder / CONFIG, to_toml(config_of(settings)).encode())
         write_json(folder / SETTINGS, settings)  # with it, the folder is a workspace
         (folder / CREATING).unlink()

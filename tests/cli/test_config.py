@@ -1,0 +1,66 @@
+"""Settings from the command line: shown, changed, refused."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from incontrast import Workspace
+from incontrast.cli.app import app
+from incontrast.cli.command import Exit
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def init(tmp_path: Path, blobs, monkeypatch: pytest.MonkeyPatch) -> tuple[object, ...]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INCONTRAST_WORKSPACE", str(tmp_path / "space"))
+    np.save("rows.npy", blobs(40).numpy())
+    return ("init", "space", "--like", "rows.npy", "--fit-epochs", 1)
+
+
+def test_settings_are_shown_before_and_after_init_and_changed_both_times(init) -> None:
+    changes = (
+        "--set",
+        "objective.temperature=0.3",
+        "--set",
+        "head=mlp",
+        "--set",
+        "domain.drop=0.1",
+    )
+    shown = tomllib.loads(run(*init, *changes, "--show-config"))
+    assert not Path("space").exists()
+    assert shown["objective"]["temperature"] == 0.3
+    assert (shown["head"], shown["domain"]["drop"]) == ("mlp", 0.1)
+    run(*init, *changes)
+    assert tomllib.loads(run("config")) == shown
+    assert "strategy.lr = 0.01" in run("config", "--set", "strategy.lr=0.01")
+    assert tomllib.loads(run("config"))["strategy"]["lr"] == 0.01
+    assert "settings changed: strategy.lr = 0.01" in run("log")
+    run("fit", "rows.npy")
+    assert Workspace.open("space").learner().strategy.lr == 0.01
+
+
+def test_names_that_are_not_there_get_the_nearest(init) -> None:
+    shown = run(*init, "--set", "strategy.learning_rate=1", code=Exit.DATA)
+    assert "there is no setting 'strategy.learning_rate'" in shown
+    assert not Path("space").exists()
+    run(*init)
+    assert "nearest is objective.temperature" in run(
+        "config", "--set", "temperture=1", code=Exit.DATA
+    )
+    assert "cannot be changed any more" in run("config", "--set", "domain.dim=3", code=Exit.STATE)
+
+
+def test_help_names_the_common_ones() -> None:
+    for name in ("strategy.lr", "strategy.batch_size", "objective.temperature", "budget.seconds"):
+        assert name in "".join(run("config", "--help").replace("│", "").split())
