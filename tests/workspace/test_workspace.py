@@ -660,7 +660,7 @@ def test_the_journal_tells_what_was_done(workspace: Workspace, blobs) -> None:
     assert ingested["version"] == 2
     assert all(event["incontrast"] and event["time"] for event in events)
     lines = workspace.journal.path.read_text().splitlines()
-    assert all(json.loads(line)["format"] == 2 for line in lines)
+    assert all(json.loads(line)["format"] == 3 for line in lines)
     assert workspace.check() == []
 
 
