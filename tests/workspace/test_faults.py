@@ -230,10 +230,10 @@ def test_a_newer_format_is_refused(space: Workspace, name: str) -> None:
     text = json.dumps(sealed(newer))
     file.write_text(text)
     if name.startswith("versions"):
-        with pytest.raises(Damaged, match="has format 3 of a newer incontrast"):
+        with pytest.raises(Damaged, match="has format 4 of a newer incontrast"):
             space.versions.record(2)
     else:
-        with pytest.raises(Damaged, match="has format 3 of a newer incontrast"):
+        with pytest.raises(Damaged, match="has format 4 of a newer incontrast"):
             _ = Workspace.open(space.folder).current
         assert run(space, "status")[0] == Exit.DAMAGED
 
