@@ -262,6 +262,7 @@ class Update:
             skipped = [*extent.skipped]
             if extent.arrivals < first:  # others arrived after versions that were rolled back
                 skipped.append((extent.arrivals, first))
+            learner.links = renumbered(learner.links, number, parent["encoder"])
         record = {
             "kind": self.kind,
             "parent": base,
@@ -284,8 +285,6 @@ class Update:
             "from_scratch": from_scratch,  # what the last such training before took
             "outcome": _json(outcome),
         }
-        if base is not None:
-            learner.links = renumbered(learner.links, number, self.versions.record(base)["encoder"])
         learner.space = number
         self.versions.write(number, lambda folder: saving.write(learner, folder), record)
         machine.trained()
