@@ -203,16 +203,25 @@ def open_parquet(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
+def _parquet_values(file: Any) -> int:
+    """How many values a ``ParquetFile`` has."""
+    about, kinds = file.metadata, [field.type for field in file.schema_arrow]
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    widths = [getattr(kind, "list_size", 0 if kind.num_fields else 1) for kind in kinds]
+    if all(widths):
+        return sum(group.num_rows for group in groups) * sum(widths)
+    # Of lists of any length, columns tell. Where these are damaged, pyarrow ends the process when
+    # they are asked, but raises an error when a row is read.
+    for number in range(len(groups)):
+        next(file.iter_batches(1, row_groups=[number]), None)
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    return sum(column.num_values for column in columns)
+
+
 def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
     with open_parquet(path) as file:
-        about, names = file.metadata, file.schema_arrow.names
-        groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        values = sum(
-            group.column(column).num_values
-            for group in groups
-            for column in range(group.num_columns)
-        )
-        check_size(8 * values, path)
+        names = file.schema_arrow.names
+        check_size(8 * _parquet_values(file), path)
         chosen = [names[column] for column in _features(path, names, columns, asked)]
         table = file.read(columns=list(dict.fromkeys([*chosen, *asked])))
         features = [table.column(name).to_numpy() for name in chosen]
