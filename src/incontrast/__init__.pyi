@@ -9,6 +9,7 @@ from .domains.text import Text
 from .domains.text.views import TextViews
 from .domains.vectors import Vectors
 from .evaluate.probes import Probe
+from .exporting import export
 from .import_path import ImportPath, Untrusted
 from .learner import Learner
 from .loss import Objective, batch_losses, increment_losses, similarities
@@ -118,6 +119,7 @@ __all__ = [
     "compat",
     "data",
     "evaluate",
+    "export",
     "increment_losses",
     "joint_epoch",
     "load_weights",

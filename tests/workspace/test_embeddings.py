@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 
 from incontrast import ICL, Learner, Retrain, Vectors, Workspace, WorkspaceError
 from incontrast.data import read_source
@@ -373,3 +374,26 @@ def test_a_folder_that_was_hardly_begun(
     (tmp_path / "shards" / ".manifest.json.123").write_text("{")
     embed_source(workspace, source, tmp_path / "shards")
     assert not [*(tmp_path / "shards").glob(".*")]
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.parquet", "x"])
+def test_unit_vectors_of_half_precision_are_told_and_read_back(tmp_path: Path, name: str) -> None:
+    lines = [f"row {number},{number}.5,{number % 3}" for number in range(20)]
+    (tmp_path / "rows.csv").write_text("\n".join(["name,a,b", *lines]))
+    learner = Learner(Vectors(2), fit_strategy=Retrain(max_epochs=1))
+    space = Workspace.create(tmp_path / "named", learner)
+    source = read_source(tmp_path / "rows.csv", id="name")
+    space.fit(source, force=True)
+    file = tmp_path / name
+    embed_source(space, source, file, normalized=True, dtype="float16")
+    stamp = stamp_of(file)
+    assert stamp is not None
+    assert (stamp["normalized"], stamp["dtype"]) == (True, "float16")
+    found = read_source(file)
+    assert found.kind == "vectors"
+    assert list(found.ids or ()) == [f"row {number}" for number in range(20)]
+    rows = np.asarray(found.items, np.float32)
+    unit = torch.nn.functional.normalize(space.learner().embed(source))
+    assert np.abs(rows - unit.numpy()).max() < 1e-3
+    with pytest.raises(WorkspaceError, match="unit length"):
+        embed_source(space, source, file, dtype="float16")

@@ -160,6 +160,8 @@ def embed(
         int | None,
         Option(help="Map them into the space of this version.", show_default="their own"),
     ] = None,
+    normalized: Annotated[bool, Option("--normalize", help="Write unit vectors.")] = False,
+    dtype: Annotated[opt.NumberType, Option(help="The type of the numbers.")] = "float32",
     append: Annotated[bool, Option("--append", help="Add to a file of the same version.")] = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace whatever is there.")] = False,
     strict: opt.Strict = False,
@@ -172,6 +174,27 @@ def embed(
         )
     if append and not to.suffix:
         raise BadParameter("a folder holds embeddings of one source: choose another for more")
+
+
+@command(app, "encoder", opt.permission)
+def export(
+    file: Annotated[Path, Argument(help="The file to write: .onnx, .pt2 or .safetensors.")],
+    workspace: opt.Folder = Path(),
+    version: Annotated[
+        int | None, Option(help="The version.", show_default="the current one")
+    ] = None,
+    normalized: Annotated[bool, Option("--normalize", help="Give unit vectors.")] = False,
+    **shared: Any,
+) -> None:
+    """Write the encoder for other programs: ONNX, torch.export, or its weights.
+
+    ONNX and torch.export (.pt2) take items as they are, standardise them, and are compared with
+    this encoder on 100 items. Weights (.safetensors) are a plain state dict.
+    """
+    if file.suffix not in (".onnx", ".pt2", ".safetensors"):
+        raise BadParameter(
+            f"an encoder is exported to .onnx, .pt2 or .safetensors, got {file.name!r}"
+        )
 
 
 @command(app, "encoder", opt.table, opt.permission)

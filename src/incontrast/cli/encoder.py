@@ -34,6 +34,7 @@ from incontrast.cli.report import summary, write_report
 from incontrast.data import ProbeSet, Source, read_source
 from incontrast.data.sources import collect
 from incontrast.domains.base import Collection, Domain
+from incontrast.exporting import export as write_encoder
 from incontrast.learner import Learner
 from incontrast.loggers import logger_named
 from incontrast.memory import KeepAll, Reservoir, Store
@@ -183,6 +184,19 @@ def embed(*, data: Path, to: Path, workspace: Path, trust: bool, **options: Any)
     if done.added or done.skipped:
         line = f"{done.file}: {rows}, {done.added:,} of them new"
     return Answer(vars(done), [line])
+
+
+def export(
+    *, file: Path, workspace: Path, version: int | None, normalized: bool, trust: bool
+) -> Answer:
+    """Write the encoder for other programs."""
+    space, _ = _opened(workspace, trust)
+    about = write_encoder(space.learner(version), file, normalized=normalized)
+    line = f"{file}: the encoder as {about['format']}"
+    if about["items"]:
+        items = counted(about["items"])
+        line += f", at most {about['difference']:.1e} off on {items}"
+    return Answer(about, [line])
 
 
 def drift(

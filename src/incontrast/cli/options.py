@@ -11,6 +11,7 @@ from typer import Argument, BadParameter, Option
 StrategyName = Literal[
     "icl", "warm-start", "fine-tune", "replay", "distill", "retrain", "no-update"
 ]
+NumberType = Literal["float32", "float16"]
 PolicyName = Literal["all", "reservoir", "queue"]
 EncoderName = Literal["small", "resnet18", "resnet18-standard", "transformer", "ngrams"]
 

@@ -178,7 +178,8 @@ class Source:
         if self.kind == "images":
             return sorted([*self.items, *(skip.file for skip in self.skipped)])
         if self.path.is_dir():
-            return list(map(str, _text_files(self.path)))
+            shards = self.path.glob("*.npy") if self.kind == "vectors" else ()
+            return [str(file) for file in sorted(shards) or _text_files(self.path)]
         return [str(self.path)]
 
 
@@ -255,6 +256,11 @@ def _folder(path: Path, check: bool, strict: bool) -> Source:
             if (place / f"{name}_graph_indicator.txt").is_file():
                 data = tu(place, name)
                 return Source(path, "graphs", data.items, labels=data.labels)
+    if (path / "manifest.json").is_file() and (shards := sorted(path.glob("[0-9]*.npy"))):
+        tables = [read_table(shard) for shard in shards]  # what ``embed`` writes to a folder
+        ids = [name for table in tables for name in table.ids or ()]
+        rows = np.concatenate([np.asarray(table.rows) for table in tables])
+        return Source(path, "vectors", rows, ids=ids if len(ids) == len(rows) else None)
     try:
         files = find_images(path)
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -92,7 +93,10 @@ def read_table(
             )
         rows: Any = read_npy(path)
         _check(rows, path)
-        return Table(rows)
+        return Table(rows, ids=_ids_beside(path, len(rows)))
+    if kind == ".parquet" and id is None and columns is None and _of_embeddings(path):
+        id = "id"
+        asked.append(id)
     read = {".npz": _read_npz, ".parquet": _read_parquet}.get(kind, _read_text)
     rows, features, beside = read(path, columns, asked)
     _check(rows, path)
@@ -107,6 +111,21 @@ def read_table(
         rows = rows.astype(np.float32)
     _check(rows, path)  # a double may be too large for a float
     return Table(rows, tuple(features), None if label is None else beside[label], ids)
+
+
+def _ids_beside(path: Path, rows: int) -> tuple[str, ...] | None:
+    """The names that ``embed`` wrote beside its rows, if it did and they are still these rows'."""
+    beside = path.with_name(f"{path.stem}.ids.jsonl")
+    if not beside.is_file():
+        return None
+    names = tuple(map(json.loads, beside.read_text(encoding="utf-8").splitlines()))
+    return names if len(names) == rows else None
+
+
+def _of_embeddings(path: Path) -> bool:
+    """Whether ``embed`` wrote this file."""
+    with open_parquet(path) as file:
+        return b"incontrast" in (file.schema_arrow.metadata or {})
 
 
 def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:

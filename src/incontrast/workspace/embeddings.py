@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from incontrast.data.sources import Source
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import guarded, read_json
-from incontrast.workspace.shards import Shards, export, finish_export, leftovers
+from incontrast.workspace.shards import STAMPED, Shards, export, finish_export, leftovers
 from incontrast.workspace.stamps import (
     MANIFEST,
     ids_file,
@@ -43,6 +43,8 @@ def embed_source(
     *,
     version: int | None = None,
     space: int | None = None,
+    normalized: bool = False,
+    dtype: Literal["float32", "float16"] = "float32",
     append: bool = False,
     overwrite: bool = False,
     strict: bool = False,
@@ -60,6 +62,8 @@ def embed_source(
         file: Where to; a name without a suffix is a folder of shards with a manifest.
         version: The version; the current one by default.
         space: The version whose vectors these will lie beside: they are mapped into its space.
+        normalized: Write unit vectors.
+        dtype: ``"float16"`` halves the file, at three digits.
         append: Add to a file that holds embeddings of other data, by the same version.
         overwrite: Replace embeddings of another version or of other data.
         strict: Refuse files that cannot be read instead of leaving them out.
@@ -87,6 +91,8 @@ def embed_source(
         "workspace": workspace.id,
         "version": version,
         "encoder": workspace.encoder_hash(version),
+        "normalized": normalized,
+        "dtype": dtype,
         "source": {"path": source.title, "fingerprint": source.fingerprint()},
     }
     mapped = None
@@ -204,6 +210,8 @@ def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> No
         "version": f"version {stamp['version']}, these would be of version {wanted['version']}, "
         "and the two cannot be mixed",
         "encoder": f"another version {stamp['version']}, with other weights",
+        "normalized": f"{'unit length' if stamp['normalized'] else 'their own length'}",
+        "dtype": f"type {stamp['dtype']}",
     }
     for name, what in differences.items():
         if stamp[name] != wanted[name]:
@@ -222,7 +230,7 @@ def _finish(file: Path, shards: Shards) -> Embedded:
     if file.suffix:
         before = stamp_of(file) if kept else None
         stamp = {
-            **{name: shards.about[name] for name in ("workspace", "version", "encoder")},
+            **{name: shards.about[name] for name in STAMPED},
             "rows": kept + manifest["rows"],
             "columns": manifest["columns"],
             "sources": [*(before["sources"] if before else []), source],

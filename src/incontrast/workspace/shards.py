@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.nn.functional import normalize
 
 from incontrast.compat import Chain
 from incontrast.data.sources import Source, rows_at_once
@@ -31,13 +32,14 @@ from incontrast.workspace.files import read_json, write_json
 from incontrast.workspace.stamps import MANIFEST, damaged, digest, ids_file, stamp_file
 
 _LEFT = re.compile(r"\.(manifest|\d{5})\.(json|npy|ids\.jsonl)\.\d+")
+STAMPED = ("workspace", "version", "encoder", "normalized", "dtype")
 ROWS = 8192  # in a group of a Parquet file, or of an array that is copied
 
 
 class Shard(NamedTuple):
     """Embeddings of some items that follow each other in a source."""
 
-    rows: NDArray[np.float32]  # (n, d); (0, 0) where nothing can be read
+    rows: NDArray[Any]  # (n, d); (0, 0) where nothing can be read
     names: list[str]  # one for each row
     skipped: list[str]  # why items were left out
 
@@ -50,7 +52,8 @@ def leftovers(folder: Path) -> list[Path]:
 class Shards:
     """A folder of shards, by the encoder of a learner, whose engine has the processes.
 
-    ``about`` is what they are of (workspace, version, source): others do not count.
+    ``about`` is what they are of (workspace, version, source, whether they are normalised, their
+    type): others do not count.
     ``mapped`` takes embeddings to the space of another version.
     """
 
@@ -163,7 +166,9 @@ class Shards:
             names, skipped = chunk.names, [skip.reason for skip in chunk.skipped]
             if names:
                 found = embed(learner.backbone, learner.domain, chunk.items, engine=alone)
-                rows = (found if self.mapped is None else self.mapped(found)).numpy()
+                found = found if self.mapped is None else self.mapped(found)
+                found = normalize(found) if self.about["normalized"] else found
+                rows = found.numpy().astype(self.about["dtype"])
         return Shard(rows, names, skipped)
 
     def _write(self, number: int, shard: Shard) -> None:
@@ -215,7 +220,8 @@ def finish_export(file: Path, folder: Path) -> bool:
 
 def _write_npy(file: Path, shards: Shards, stamp: dict[str, Any], kept: int) -> list[Path]:
     rows, ids = shards.folder / file.name, shards.folder / ids_file(file).name
-    kind = {"descr": "<f4", "fortran_order": False, "shape": (stamp["rows"], stamp["columns"])}
+    descr = np.dtype(stamp["dtype"]).newbyteorder("<").str
+    kind = {"descr": descr, "fortran_order": False, "shape": (stamp["rows"], stamp["columns"])}
     with rows.open("wb") as array, ids.open("w", encoding="utf-8") as lines:
         np.lib.format.write_array_header_1_0(array, kind)
         if kept:
@@ -225,7 +231,7 @@ def _write_npy(file: Path, shards: Shards, stamp: dict[str, Any], kept: int) -> 
             with ids_file(file).open(encoding="utf-8") as names:
                 shutil.copyfileobj(names, lines)
         for shard in shards.read():
-            array.write(np.ascontiguousarray(shard.rows, "<f4").tobytes())
+            array.write(np.ascontiguousarray(shard.rows, descr).tobytes())
             lines.writelines(f"{json.dumps(name)}\n" for name in shard.names)
     return [rows, ids]
 
@@ -239,8 +245,9 @@ def _write_parquet(file: Path, shards: Shards, stamp: dict[str, Any], kept: int)
         raise ValueError(
             'writing Parquet needs pyarrow: pip install "incontrast[parquet]", or write to .npy'
         ) from error
-    about = {name: stamp[name] for name in ("workspace", "version", "encoder")}
-    vector = pyarrow.list_(pyarrow.float32(), stamp["columns"])
+    about = {name: stamp[name] for name in STAMPED}
+    number = pyarrow.from_numpy_dtype(stamp["dtype"])
+    vector = pyarrow.list_(number, stamp["columns"])
     schema = pyarrow.schema(
         [("id", pyarrow.string()), ("embedding", vector)],
         metadata={"incontrast": json.dumps(about)},
