@@ -176,6 +176,13 @@ def imagenette_by_class(alpha: float, seed: int) -> Problem:
     return by_class(domain, seen, unseen, (2, 5, 8), alpha, seed, largest=4000)
 
 
+def banking77_by_intent(alpha: float, seed: int) -> Problem:
+    """Every third intent is new."""
+    seen, unseen = (real_data.banking77(part) for part in ("train", "test"))
+    new = tuple(range(0, len(seen.classes), 3))
+    return by_class(ic.Text(encoder="ngrams"), seen, unseen, new, alpha, seed)
+
+
 def retraining(size: int, lr: ic.Schedule, epochs: int) -> ic.Retrain:
     return ic.Retrain(batch_size=size, lr=lr, max_epochs=epochs, patience=None)
 
@@ -197,6 +204,7 @@ JUDGING = {
     "MNIST turned": DataSet(mnist_turned, retraining(128, ic.Fixed(4e-3), 15)),
     "digits as vectors": DataSet(digits_as_vectors, retraining(128, ic.Fixed(4e-3), 100)),
     "PROTEINS": DataSet(proteins, retraining(128, ic.Fixed(4e-3), 100)),
+    "Banking77 by intent": DataSet(banking77_by_intent, retraining(128, ic.Fixed(4e-3), 15)),
     "Imagenette by class": DataSet(imagenette_by_class, retraining(128, ic.Fixed(4e-3), 20)),
 }
 SETS = TUNING | JUDGING

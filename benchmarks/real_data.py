@@ -1,7 +1,7 @@
 """Where the benchmarks find real data sets.
 
-INCONTRAST_DATA names a folder with ``MNIST/*.gz`` and ``TU/NAME.zip``; without it, ``shared/data``
-beside the project is tried.
+INCONTRAST_DATA names a folder with ``MNIST/*.gz``, ``TU/NAME.zip`` and ``text/banking77/*.csv``;
+without it, ``shared/data`` beside the project is tried.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from incontrast.data import Labelled, mnist, tu
+import numpy as np
+
+from incontrast.data import Labelled, mnist, read_source, tu
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -36,3 +38,11 @@ def graphs(name: str) -> Labelled:
 def digits_of_mnist(classes: tuple[int, ...] | None = None) -> Labelled:
     """MNIST's training digits of these classes."""
     return mnist(folder() / "MNIST", classes=classes)
+
+
+def banking77(part: str) -> Labelled:
+    """Customers' questions and their intents: of ``train`` or of ``test``."""
+    source = read_source(folder() / "text" / "banking77" / f"{part}.csv", label="category")
+    classes, labels = np.unique(source.labels, return_inverse=True)
+    texts = [content.decode() for content in source.items.contents]
+    return Labelled(texts, labels.astype(np.int64), tuple(classes.tolist()))

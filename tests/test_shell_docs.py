@@ -21,7 +21,11 @@ from typer.testing import CliRunner
 from incontrast.cli.app import app
 from tests.documents import ROOT, blocks, shape
 
-PAGES = ("docs/tutorials/weekly-images.md", "docs/how-to/graphs.md")
+PAGES = (
+    "docs/tutorials/weekly-images.md",
+    "docs/tutorials/support-inbox.md",
+    "docs/how-to/graphs.md",
+)
 
 
 def statements(code: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 
 import incontrast as ic
 from incontrast.domains.text.collection import BETWEEN, Texts, TokenBatch
-from incontrast.domains.text.encoders import Transformer
+from incontrast.domains.text.encoders import NGrams, Transformer
 from incontrast.domains.text.views import dropout_masks
 from incontrast.training import resume
 
@@ -203,6 +203,8 @@ def test_padding_changes_no_embedding() -> None:
 def test_the_transformer_is_torchs() -> None:
     torch.manual_seed(0)
     ours = Transformer(50, 8, 32, 1, 2, 0.0)
+    for weights in ours.parameters():
+        nn.init.normal_(weights, std=0.2)
     theirs = nn.TransformerEncoderLayer(32, 2, 128, 0.0, "gelu", batch_first=True, norm_first=True)
     [layer] = ours.layers
     state = {
@@ -222,9 +224,20 @@ def test_the_transformer_is_torchs() -> None:
     theirs.load_state_dict(state)
     batch = TokenBatch(torch.randint(50, (5, 8)), torch.tensor([8, 3, 5, 1, 8]))
     x = theirs(ours.tokens(batch.ids) + ours.places.weight, src_key_padding_mask=~batch.mask)
-    x = ours.norm(x)
-    expected = torch.stack([row[:n].mean(0) for row, n in zip(x, batch.lengths, strict=True)])
+    weights = ours.weights(batch.ids).exp() * batch.mask[:, :, None]
+    expected = (x * weights).sum(1) / weights.sum(1)
     torch.testing.assert_close(ours(batch), expected)
+
+
+def test_a_bag_is_a_weighted_mean_of_tokens() -> None:
+    torch.manual_seed(0)
+    bag = NGrams(50, 32, 0.0)
+    nn.init.normal_(bag.weights.weight)
+    batch = TokenBatch(torch.randint(50, (4, 6)), torch.tensor([6, 1, 3, 2]))
+    for row, length, found in zip(batch.ids, batch.lengths, bag(batch), strict=True):
+        weights = bag.weights(row[:length]).exp()
+        mean = (weights * bag.tokens(row[:length])).sum(0) / weights.sum()
+        torch.testing.assert_close(found, mean)
 
 
 def test_dropout_follows_from_a_texts_seed_alone() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -114,6 +114,13 @@ class TokenBatch:
         for number in sorted(set(bucket.tolist())):
             places = (bucket == number).nonzero()[:, 0]
             yield places, self[places]
+
+    def in_buckets(self, encode: Callable[[TokenBatch], Tensor]) -> Tensor:
+        """(n, d) what ``encode`` gives, computed bucket by bucket."""
+        parts = list(self.buckets())
+        found = torch.cat([encode(part) for _, part in parts])
+        order = torch.cat([places for places, _ in parts]).argsort()
+        return found.index_select(0, order.to(found.device))
 
     @staticmethod
     def join(batches: Sequence[TokenBatch]) -> TokenBatch:

@@ -22,7 +22,6 @@ from incontrast.domains.text.views import TextViews
 Network = Literal["transformer", "ngrams"]
 
 HEAD = 32  # features of a head of the transformer
-BUCKETS = 2**14  # embeddings of the n-grams
 LEARNED_FROM = 2**26  # bytes of the first data that a tokeniser is trained on, evenly spaced
 
 
@@ -35,8 +34,8 @@ class Text(ArgumentDomain):
 
     Args:
         encoder: ``"transformer"``, a small one that is trained from scratch on a CPU;
-            ``"ngrams"``, tokens and pairs of tokens by hash, for a minute's work; a module of your
-            own, or a function that makes one: a ``TokenBatch`` of n texts in, (n, d) out.
+            ``"ngrams"``, a bag of tokens, for a minute's work; a module of your own, or a function
+            that makes one: a ``TokenBatch`` of n texts in, (n, d) out.
         views: What a random view is: ``TextViews``, or whatever makes one view of a ``TokenBatch``:
             a function of the batch and a ``torch.Generator``, or a ``torch.nn.Module``.
         width: Dimensions of an embedding.
@@ -149,7 +148,7 @@ class Text(ArgumentDomain):
         views = self.views.given
         dropout = views.dropout if isinstance(views, TextViews) else 0.0
         if self.encoder.given == "ngrams":
-            return NGrams(BUCKETS, self.width, dropout)
+            return NGrams(self.tokeniser.size, self.width, dropout)
         before, after = self.tokeniser.frame
         length = self.length + len(before) + len(after)
         return Transformer(

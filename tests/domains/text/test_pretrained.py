@@ -1,0 +1,79 @@
+"""A BERT of ``transformers`` from a folder: adopted, updated, saved, loaded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import incontrast as ic
+from tests.domains.text.test_text import SENTENCES
+
+transformers = pytest.importorskip("transformers")
+
+UPDATE = ic.ICL(max_epochs=1, epoch_steps=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights, two layers, a WordPiece vocabulary of the sentences' words and letters."""
+    place = tmp_path_factory.mktemp("bert")
+    words = sorted({word.strip(",?").lower() for text in SENTENCES for word in text.split()})
+    letters = [
+        f"{mark}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz,?" for mark in ("", "##")
+    ]
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *letters]
+    vocabulary = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    transformers.BertTokenizer(vocab=vocabulary).save_pretrained(place)
+    settings = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary), intermediate_size=64, max_position_embeddings=40, **settings
+    )
+    torch.manual_seed(0)
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(place)
+    return place
+
+
+def code(folder: Path) -> ic.ImportPath:
+    return ic.ImportPath("incontrast.domains.text:from_folder", {"folder": str(folder)})
+
+
+def adopted(folder: Path, seen: list[str], **settings: Any) -> ic.Learner:
+    domain = ic.Text(tokenizer=folder, length=38)
+    return ic.Learner.from_encoder(code(folder), domain, seen=seen, **settings)
+
+
+def test_its_embeddings_are_those_of_transformers(folder: Path) -> None:
+    learner = adopted(folder, SENTENCES)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    inputs = tokenizer(SENTENCES[:9], return_tensors="pt", padding=True)
+    with torch.no_grad():
+        states = model(**inputs).last_hidden_state
+    mask = inputs["attention_mask"][:, :, None]
+    expected = (states * mask).sum(1) / mask.sum(1)
+    torch.testing.assert_close(learner.embed(SENTENCES[:9]), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_it_is_adopted_updated_saved_and_loaded(folder: Path, tmp_path: Path) -> None:
+    learner = adopted(folder, SENTENCES[:150], strategy=UPDATE)
+    before = learner.embed(SENTENCES)
+    learner.update(SENTENCES[150:])
+    assert not torch.equal(learner.embed(SENTENCES), before)
+    learner.save(tmp_path / "model")
+    again = ic.Learner.load(tmp_path / "model", trust=True)
+    torch.testing.assert_close(again.embed(SENTENCES), learner.embed(SENTENCES))
+
+
+def test_a_workspace_of_it(folder: Path, tmp_path: Path) -> None:
+    domain = ic.Text(tokenizer=folder, encoder=code(folder), length=38)
+    learner = ic.Learner(domain, fit_strategy=ic.Retrain(max_epochs=1), strategy=UPDATE)
+    space = ic.Workspace.create(tmp_path / "space", learner)
+    space.fit(SENTENCES[:150])
+    space.update(SENTENCES[150:], force=True)
+    assert ic.Workspace.open(tmp_path / "space", trust=True).learner().version == 2
+
+
+def test_folders_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no model in .*give a folder with a config\.json"):
+        ic.Text(encoder=code(tmp_path)).encoder()
