@@ -121,11 +121,10 @@ def chain(cache: Path, name: str, seed: int) -> None:
 
 def train(cache: Path) -> None:
     cache.mkdir(parents=True, exist_ok=True)
-    for seed in SEEDS:
-        for name, alpha in product(TRAINED, ALPHAS):
-            pair(cache, name, alpha, seed)
-        for name in CHAINED:
-            chain(cache, name, seed)
+    for alpha, seed, name in product(ALPHAS, SEEDS, TRAINED):
+        pair(cache, name, alpha, seed)
+    for seed, name in product(SEEDS, CHAINED):
+        chain(cache, name, seed)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Words for people."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -27,6 +27,33 @@ def duration(seconds: float) -> str:
 def part_of_the_way(kept: float) -> str:
     """Why the encoder is not the one that training ended with."""
     return f"{kept:.0%} of the change is kept: all of it would do more harm than good"
+
+
+def index_advice(expected: Sequence[Mapping[str, float]]) -> str:
+    """What to do with stored vectors after an update.
+
+    Args:
+        expected: The ``precision`` after a ``share`` of them was re-embedded, by share, from 0.
+
+    >>> figures = [(0.0, 0.97), (0.05, 0.992), (1.0, 1.0)]
+    >>> index_advice([{"share": share, "precision": found} for share, found in figures])
+    'Keep your index: the map recovers 97 % of it; re-embed 5 % of it to get 99 %.'
+    """
+    first = expected[0]["precision"]
+    recovered = f"the map recovers {first:.0%} of it".replace("%", " %")
+    better = [each for each in expected[1:-1] if each["precision"] >= first + 0.01]
+    if first < KEEPS:
+        return f"Re-embed your index: {recovered}."
+    if not better:
+        return f"Keep your index: {recovered}."
+    share, then = better[0]["share"], better[0]["precision"]
+    return (
+        f"Keep your index: {recovered}; re-embed {share * 100:.0f} % of it to get "
+        f"{then * 100:.0f} %."
+    )
+
+
+KEEPS = 0.9  # precision of mapped vectors from which on they need not be re-embedded at once
 
 
 def probe_changes(probe: Any) -> Iterator[tuple[str, float, float]]:

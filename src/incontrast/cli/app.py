@@ -198,6 +198,30 @@ def export(
 
 
 @command(app, "encoder", opt.table, opt.permission)
+def reembed(
+    vectors: Annotated[Path, Argument(help="A .npy or .parquet file that embed wrote.")],
+    workspace: opt.Folder = Path(),
+    plan: Annotated[
+        bool, Option("--plan", help="Only say what to expect; the file stays as it is.")
+    ] = False,
+    share: Annotated[
+        str | None, Option(help="Rows to re-embed, such as 10%.", show_default="all")
+    ] = None,
+    seconds: Annotated[float | None, Option(min=0.0, help="Time to re-embed for.")] = None,
+    **shared: Any,
+) -> None:
+    """Bring stored vectors into the space of the current version, the most valuable first.
+
+    Rows that are not re-embedded are mapped. Interrupted, the same command resumes; run again with
+    a larger share, it continues.
+    """
+    if share is not None and not re.fullmatch(r"\d+(\.\d+)?%", share):
+        raise BadParameter(f"a share is a percentage, such as 10%, got {share!r}")
+    if share is not None and float(share.rstrip("%")) > 100:
+        raise BadParameter(f"a share is at most 100%, got {share}")
+
+
+@command(app, "encoder", opt.table, opt.permission)
 def drift(
     data: Annotated[Path, Argument(help="New data of the workspace's kind.")],
     workspace: opt.Folder = Path(),

@@ -38,7 +38,7 @@ from incontrast.exporting import export as write_encoder
 from incontrast.learner import Learner
 from incontrast.loggers import logger_named
 from incontrast.memory import KeepAll, Reservoir, Store
-from incontrast.text import counted
+from incontrast.text import counted, index_advice
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import choose_engine
@@ -197,6 +197,43 @@ def export(
         items = counted(about["items"])
         line += f", at most {about['difference']:.1e} off on {items}"
     return Answer(about, [line])
+
+
+def reembed(
+    *,
+    vectors: Path,
+    workspace: Path,
+    plan: bool,
+    share: str | None,
+    seconds: float | None,
+    trust: bool,
+    **table: Any,
+) -> Answer:
+    """Bring stored vectors into the space of the current version."""
+    from incontrast.workspace.reembed import reembed as bring
+
+    space, _ = _opened(workspace, trust)
+    part = None if share is None else float(share.rstrip("%")) / 100
+    with counting_bar(stderr(), "re-embed") as progress:
+        done = bring(
+            space, vectors, plan=plan, share=part, seconds=seconds, progress=progress, **table
+        )
+    lines = [
+        f"{each.share:>4.0%} re-embedded: recall@10 {each.recall:.3f}, precision@10 "
+        f"{each.precision:.3f}, {each.share * done.rows * done.seconds:.0f} s"
+        for each in done.expected
+    ]
+    if plan and done.expected:
+        lines.append(index_advice([each._asdict() for each in done.expected]))
+    elif plan or done.exact == done.rows:
+        lines.append(f"{done.file}: {done.exact:,} of {done.rows:,} embedded by {done.version}")
+    else:
+        lines.append(
+            f"{done.file} is in the space of version {done.version}: {done.exact:,} of "
+            f"{done.rows:,} vectors re-embedded, the others mapped"
+        )
+    value = {**vars(done), "expected": [each._asdict() for each in done.expected]}
+    return Answer(value, lines)
 
 
 def drift(

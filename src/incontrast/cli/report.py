@@ -13,7 +13,7 @@ from incontrast.report.history import history_page, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import update_page
 from incontrast.report.verdict import cost_share
-from incontrast.text import counted, duration, part_of_the_way, probe_changes
+from incontrast.text import counted, duration, index_advice, part_of_the_way, probe_changes
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.status import sentences
 
@@ -63,7 +63,8 @@ def write_report(
     number = record["version"]
     shown = {
         item
-        for example in evaluation.get("movement", {}).get("examples", [])
+        for part in ("movement", "stored_vectors")
+        for example in evaluation.get(part, {}).get("examples", [])
         for item in (example["item"], *example["before"], *example["after"])
     }
 
@@ -163,6 +164,8 @@ def summary(
             f"  {'embeddings moved':<35}cosine {moved['cosine'][1]:.3f}, "
             f"{moved['overlap']:.0%} of the 10 nearest neighbours stayed"
         )
+    if stored := evaluation.get("stored_vectors"):
+        lines.append(f"  {'stored vectors':<35}{index_advice(stored['expected'])}")
     lines += [f"  failed check: {check}" for check in evaluation.get("failed_checks", [])]
     if not refused:
         return [*lines, f"Version {current} is the current one."]

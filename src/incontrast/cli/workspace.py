@@ -51,6 +51,7 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
     for output in about["embeddings"]:
         state = "up to date" if output["current"] else "out of date"
         state = state if output["complete"] else f"unfinished, {state}"
+        state += f", {counted(output['mapped'], 'vector')} mapped" if output["mapped"] else ""
         yield f"  {output['file']}: version {output['version']}, {state}"
     if "damage" in about:
         yield "  every file is as it was written"

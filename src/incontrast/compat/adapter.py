@@ -70,7 +70,7 @@ def candidates(kind: Kind, source: Tensor, target: Tensor, draws: Generator) -> 
         yield _adapter(kind, weight=_rotation(source, target))
     elif kind == "low-rank":
         residual = target - source if square else target
-        for weight, bias in _ridge(source, residual, PENALTIES[1:2]):
+        for weight, bias in ridge(source, residual, PENALTIES[1:2]):
             # Reduced-rank regression: the directions in which what is fitted varies most.
             fitted = (source - source.mean(0)) @ weight
             basis = torch.linalg.eigh(fitted.T @ fitted).eigenvectors.flip(1)
@@ -79,14 +79,14 @@ def candidates(kind: Kind, source: Tensor, target: Tensor, draws: Generator) -> 
                 yield _adapter(kind, down=weight @ top, up=top.T, bias=bias)
     elif kind == "affine":
         rotation = _rotation(source, target)
-        for weight, bias in _ridge(source, target - source @ rotation, PENALTIES):
+        for weight, bias in ridge(source, target - source @ rotation, PENALTIES):
             yield _adapter(kind, weight=rotation + weight, bias=bias)
     else:
         rotation = _rotation(source, target)
         hidden = torch.randn(width, min(HIDDEN, 4 * width), generator=draws)
         hidden_bias = torch.randn(hidden.shape[1], generator=draws) / 2
         features = torch.cat([source, (source @ hidden + hidden_bias).relu()], dim=1)
-        for weight, bias in _ridge(features, target - source @ rotation, PENALTIES):
+        for weight, bias in ridge(features, target - source @ rotation, PENALTIES):
             yield _adapter(
                 kind,
                 weight=rotation + weight[:width],
@@ -108,7 +108,7 @@ def _rotation(source: Tensor, target: Tensor) -> Tensor:
     return rotation
 
 
-def _ridge(
+def ridge(
     features: Tensor, target: Tensor, penalties: tuple[float, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(f, e) weights and (e,) offsets of ridge regression, for each penalty."""

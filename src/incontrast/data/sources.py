@@ -153,6 +153,28 @@ class Source:
                 names = indices.tolist() if self.ids is None else self.ids[begin : begin + rows]
                 yield Chunk(domain.collect(items), [str(name) for name in names], ())
 
+    def take(self, domain: Domain, indices: torch.Tensor) -> Chunk:
+        """Items of these places, in increasing order; one that cannot be read is refused."""
+        if self.kind == "images":
+            return self._decoded(domain, indices, strict=True)
+        places = indices.tolist()
+        items = self.items
+        if isinstance(items, np.ndarray | StoredRows):
+            rows = np.concatenate([np.asarray(items[place : place + 1]) for place in places])
+        else:
+            rows = items.select(indices)
+        return Chunk(domain.collect(rows), self._names(places), ())
+
+    def _names(self, places: Sequence[int]) -> list[str]:
+        return [str(place if self.ids is None else self.ids[place]) for place in places]
+
+    def names(self) -> list[str]:
+        """Of all items, also of those that cannot be read."""
+        if self.kind == "images":
+            folder = self.path if self.path.is_dir() else self.path.parent
+            return [printable(os.path.relpath(file, folder)) for file in self.items]
+        return self._names(range(len(self)))
+
     def _decoded(self, domain: Domain, indices: torch.Tensor, strict: bool) -> Chunk:
         files = [self.items[index] for index in indices.tolist()]
         assert isinstance(domain, Images)

@@ -8,6 +8,7 @@ from typing import Any
 
 from incontrast.report import page
 from incontrast.report.figures import SERIES, can_draw, neighbour_figure, svg
+from incontrast.report.stored_vectors import stored_vectors
 from incontrast.report.verdict import Verdict, cost_share, verdict
 from incontrast.text import counted, duration, probe_changes
 
@@ -43,6 +44,7 @@ def update_page(
         page.Section("Verdict", (_checks(evaluation, promoted, probed), _next_steps(told))),
         page.Section("What changed", (_changes(outcome),)),
         *([page.Section("How far embeddings moved", moved)] if moved else []),
+        *stored_vectors(evaluation, pictures),
         page.Section("What it cost", (_facts(record), *_training(outcome))),
         page.Section("Journal", (_journal(journal),)),
     ]
@@ -199,8 +201,7 @@ def _moved(
     yield page.Text(
         f"Of {evaluation['sample']} old and new items, the cosine between the embedding before and "
         f"after is {median} ({lower} to {upper}); on average {_figure(moved['overlap'], '.0%')} of "
-        "an item's 10 nearest neighbours stayed. Embeddings of two versions do not go together: "
-        "re-embed what you search in."
+        "an item's 10 nearest neighbours stayed. Embeddings of two versions go together by a map."
     )
     if pictures:
         yield page.Figure(

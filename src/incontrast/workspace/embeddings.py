@@ -145,6 +145,11 @@ def _begin(
     complete = stamp is not None and stamp["complete"] and not overwrite
     if stamp is not None and complete:
         _check_same(file, stamp, wanted)
+        if append and "mapped" in stamp:
+            raise WorkspaceError(
+                f"{file} is in part mapped from version {stamp['mapped']['version']}: finish it "
+                "with incontrast reembed before more is appended"
+            )
         if data in stamp.get("sources", [stamp.get("source")]):
             damage = problems(file)
             if damage:

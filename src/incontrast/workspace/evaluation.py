@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from incontrast.compat.link import FEWEST
+from incontrast.compat.plan import expected_shares
+from incontrast.compat.quality import hits, nearest
 from incontrast.data import ProbeSet
 from incontrast.evaluate.collapse import effective_rank, uniformity
 from incontrast.evaluate.probes import Probe
@@ -98,6 +101,8 @@ def evaluate(
         was_healthy = health(earlier)
         loss = (outcome["loss"]["before"]["old"], outcome["loss"]["after"]["old"])
         figures["movement"] = movement(earlier, embedded, ids, new=len(new))._asdict()
+        if after.links and len(ids) >= FEWEST:
+            figures["stored_vectors"] = stored_vectors(after, earlier, embedded, ids, new=len(new))
     figures["failed_checks"] = failed_checks(
         loss_before=loss[0],
         loss_after=loss[1],
@@ -196,6 +201,45 @@ def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> Movemen
         for place in places
     ]
     return Movement((lower, median, upper), stayed.mean().item(), examples)
+
+
+def stored_vectors(
+    learner: Learner, before: Tensor, after: Tensor, ids: Tensor, *, new: int
+) -> dict[str, Any]:
+    """What an update did to vectors that are stored, as JSON.
+
+    Args:
+        learner: The candidate, with its maps.
+        before: (n, d) embeddings by the version before.
+        after: (n, e) embeddings by the candidate.
+        ids: (n,) the items.
+        new: How many of them, at the end, came with the update.
+    """
+    link = learner.links[0]
+    mapped, unit = link.to_new(before), normalize(after)
+    found, wanted = (nearest(unit, corpus, NEAREST) for corpus in (mapped, unit))
+    recall, _ = hits(found, wanted)
+    worst = recall.argsort(stable=True)[: EXAMPLES // 2].tolist()
+    return {
+        "pairs": link.pairs,
+        "kinds": {"to_old": link.to_old.kind, "to_new": link.to_new.kind},
+        "tried": {
+            direction: {kind: quality._asdict() for kind, quality in kinds.items()}
+            for direction, kinds in link.tried.items()
+        },
+        "expected": [
+            each._asdict() for each in expected_shares(before, mapped, after, learner.seed)
+        ],
+        "examples": [
+            {
+                "item": int(ids[place]),
+                "new": place >= len(ids) - new,
+                "before": ids[found[place, :EXAMPLE_NEIGHBOURS]].tolist(),
+                "after": ids[wanted[place, :EXAMPLE_NEIGHBOURS]].tolist(),
+            }
+            for place in worst
+        ],
+    }
 
 
 def neighbours(embeddings: Tensor, count: int) -> Tensor:

@@ -13,9 +13,9 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,15 +189,26 @@ class Shards:
         write_json(self.file(number, ".json"), about)
 
 
-def export(file: Path, shards: Shards, stamp: dict[str, Any], *, kept: int) -> None:
+class Rows(Protocol):
+    """Rows that a file can be written from; what they are ``about`` is noted beside them."""
+
+    folder: Path
+    about: dict[str, Any]
+
+    def read(self) -> Iterable[Shard]: ...
+
+
+def export(
+    file: Path, shards: Rows, stamp: dict[str, Any], *, kept: int = 0, beside: Sequence[Path] = ()
+) -> None:
     """Write shards to a file, after the rows that are ``kept`` of it, and delete them.
 
     The new file waits among the shards until it is whole. ``stamp`` says what it will be of, and
-    how many ``rows`` and ``columns`` it has.
+    how many ``rows`` and ``columns`` it has; files ``beside`` it wait there already.
     """
     folder = shards.folder
     write = _write_parquet if file.suffix == ".parquet" else _write_npy
-    written = write(file, shards, stamp, kept)
+    written = [*write(file, shards, stamp, kept), *beside]
     flush_files(folder)
     whole = {**stamp, "files": {part.name: digest(part) for part in written}}
     write_json(folder / MANIFEST, {**shards.about, "complete": True, "export": whole})
@@ -210,15 +221,15 @@ def finish_export(file: Path, folder: Path) -> bool:
     stamp = read_json(manifest).get("export") if manifest.exists() else None
     if stamp is None:
         return False
-    for target in (ids_file(file), file):
-        if (folder / target.name).exists():
-            (folder / target.name).replace(target)
+    for name in reversed(stamp["files"]):
+        if (folder / name).exists():
+            (folder / name).replace(file.with_name(name))
     write_json(stamp_file(file), stamp)  # which also flushes the folder
     shutil.rmtree(folder)
     return True
 
 
-def _write_npy(file: Path, shards: Shards, stamp: dict[str, Any], kept: int) -> list[Path]:
+def _write_npy(file: Path, shards: Rows, stamp: dict[str, Any], kept: int) -> list[Path]:
     rows, ids = shards.folder / file.name, shards.folder / ids_file(file).name
     descr = np.dtype(stamp["dtype"]).newbyteorder("<").str
     kind = {"descr": descr, "fortran_order": False, "shape": (stamp["rows"], stamp["columns"])}
@@ -236,7 +247,7 @@ def _write_npy(file: Path, shards: Shards, stamp: dict[str, Any], kept: int) -> 
     return [rows, ids]
 
 
-def _write_parquet(file: Path, shards: Shards, stamp: dict[str, Any], kept: int) -> list[Path]:
+def _write_parquet(file: Path, shards: Rows, stamp: dict[str, Any], kept: int) -> list[Path]:
     """A column of ids and one of vectors, with the stamp in its metadata."""
     try:
         import pyarrow

@@ -52,6 +52,7 @@ def status_of(layout: Layout) -> dict[str, Any]:
                     "version": stamp["version"],
                     "rows": stamp["rows"],
                     "complete": stamp["complete"],
+                    "mapped": stamp.get("mapped", {}).get("rows", 0),
                     "current": (stamp["version"], stamp["encoder"]) == (state.current, encoder),
                 }
             )

@@ -1,0 +1,377 @@
+"""A file of vectors brought into the space of the current version: mapped, and in part re-embedded.
+
+First a sample of its rows is re-embedded; on it a map is fitted, and what the map will miss. Then
+come the other rows, those that it misses most first, as many as there is time for; the rest is
+mapped. All of it waits in a folder beside the file, in parts that are whole or not there, until one
+move replaces the file: whatever interrupts it, the same call resumes, and the file is in one space.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import normalize
+
+from incontrast.compat.plan import Expected, Plan, make_plan
+from incontrast.data.sources import Source, read_source
+from incontrast.embedding import BATCH_SIZE, embed
+from incontrast.files import write_bytes
+from incontrast.learner import Learner
+from incontrast.randomness import generator
+from incontrast.workspace.errors import Damaged, WorkspaceError
+from incontrast.workspace.files import guarded, read_json, write_json
+from incontrast.workspace.shards import Shard, export, finish_export
+from incontrast.workspace.stamps import MANIFEST, ids_file, problems, register, stamp_of
+from incontrast.workspace.workspace import Workspace
+
+SAMPLE = 1000  # rows at most on which the map and the plan are fitted
+CHUNK = 2**15  # rows that are mapped at a time
+
+
+@dataclass(frozen=True)
+class Reembedded:
+    """What came of it.
+
+    Args:
+        file: The vectors.
+        version: Whose space they are in, or would be.
+        rows: Of the file.
+        exact: Rows that this version has embedded.
+        kind: The map of the others; None where there was nothing to map.
+        expected: Recall and precision after shares of the rows, on the sample; none if it was
+            planned before.
+        seconds: Of re-embedding one row.
+    """
+
+    file: Path
+    version: int
+    rows: int
+    exact: int
+    kind: str | None = None
+    expected: tuple[Expected, ...] = ()
+    seconds: float = 0.0
+
+
+def reembed(
+    workspace: Workspace,
+    file: Path,
+    *,
+    plan: bool = False,
+    share: float | None = None,
+    seconds: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **table: Any,
+) -> Reembedded:
+    """Bring a file that ``embed`` wrote into the space of the current version.
+
+    Args:
+        workspace: Whose encoder.
+        file: ``.npy`` or ``.parquet``. Where the data are is in its stamp.
+        plan: Only sample, fit, and say what to expect; the file stays as it is.
+        share: Of the rows that are to be re-embedded, altogether; the sample counts.
+        seconds: To re-embed for, if that is less.
+        progress: Called with the rows done and the rows to do.
+        table: Columns of tables, as in ``read_source``.
+
+    Raises:
+        WorkspaceError: The file is of another workspace or an unknown encoder, or its data have
+            changed.
+        NoAdapter: It has too few rows for a map.
+    """
+    file, start = file.absolute(), time.perf_counter()
+    if share is not None and not 0.0 <= share <= 1.0:
+        raise ValueError(f"a share is between 0 and 1, got {share:g}")
+    with guarded(file):
+        folder = file.with_name(f".{file.name}.reembed")
+        finish_export(file, folder)
+        stamp = _checked_stamp(workspace, file)
+        version = workspace.current
+        assert version is not None  # or there would be no stamp
+        if stamp["version"] == version and "mapped" not in stamp:
+            return Reembedded(file, version, stamp["rows"], stamp["rows"])
+        work = _Work(workspace, file, folder, stamp, version, table)
+        work.begin()
+        fitted = work.fit()
+        if not plan:
+            most = work.rows if share is None else round(share * work.rows)
+            until = None if seconds is None else start + seconds
+            work.embed(max(most - work.begun, work.sample), until, progress)
+            if work.done:
+                work.export()
+            else:  # earlier calls have re-embedded as much
+                shutil.rmtree(folder)
+        expected = () if fitted is None else fitted.expected
+        kind = None if work.adapter is None else work.adapter.kind
+        exact = work.begun + work.done
+        return Reembedded(file, version, work.rows, exact, kind, expected, work.pace)
+
+
+def _checked_stamp(workspace: Workspace, file: Path) -> dict[str, Any]:
+    """The stamp of vectors that this workspace has written and that are whole."""
+    if file.suffix not in (".npy", ".parquet"):
+        raise ValueError(f"vectors in a .npy or .parquet file are re-embedded, got {file.name!r}")
+    stamp = stamp_of(file) if file.exists() else None
+    if stamp is None:
+        raise WorkspaceError(
+            f"{file} was not written by embed, so nobody knows which encoder its vectors are of: "
+            "embed the data with incontrast embed"
+        )
+    if stamp["workspace"] != workspace.id:
+        raise WorkspaceError(
+            f"{file} holds embeddings of another workspace: there are maps between versions of one "
+            "encoder, and none between unrelated ones"
+        )
+    known = workspace.versions.exists(stamp["version"])
+    if known and workspace.encoder_hash(stamp["version"]) != stamp["encoder"]:
+        raise WorkspaceError(
+            f"{file} holds embeddings of an unknown encoder: version {stamp['version']} has other "
+            "weights; embed the data again"
+        )
+    if damage := problems(file):
+        raise Damaged(f"{damage[0]}: embed the data again")
+    return stamp
+
+
+class _Work:
+    """What is done with one file, in a folder beside it."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        file: Path,
+        folder: Path,
+        stamp: dict[str, Any],
+        version: int,
+        table: dict[str, Any],
+    ) -> None:
+        self.workspace, self.file, self.folder, self.stamp = workspace, file, folder, stamp
+        self.version, self.table = version, table
+        self.rows: int = stamp["rows"]
+        self.about = {
+            "workspace": workspace.id,
+            "file": {name: stamp[name] for name in ("version", "encoder", "files")},
+            "version": version,
+            "encoder": workspace.encoder_hash(version),
+        }
+        self.order: NDArray[np.int64] = np.empty(0, np.int64)  # rows to re-embed, the first first
+        self.begun = 0  # rows that were re-embedded by earlier calls, and are in the file
+        self.done = 0  # rows of the order that are re-embedded
+        self.sample = 0  # of them, those on which the plan was made
+        self.adapter: Any = None
+        self.pace = 0.0
+
+    def begin(self) -> None:
+        """Resume what was begun with this file and this version; drop anything else."""
+        try:
+            same = read_json(self.folder / MANIFEST)["of"] == self.about
+        except Damaged:
+            same = False
+        if not same:
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
+            self.folder.mkdir()
+            write_json(self.folder / MANIFEST, {"of": self.about})
+        register(self.workspace, self.file)
+
+    @cached_property
+    def learner(self) -> Learner:
+        return self.workspace.learner(self.version, memory=False)
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        found = []
+        for part in self.stamp["sources"]:
+            source = read_source(part["path"], check=False, **self.table)
+            if source.fingerprint() != part["fingerprint"]:
+                raise WorkspaceError(
+                    f"{part['path']} has changed since {self.file} was written, so nobody knows "
+                    "which row is of which item: embed it again"
+                )
+            found.append(source)
+        return found
+
+    @cached_property
+    def vectors(self) -> NDArray[np.float32]:
+        """(n, d) the file's rows, on disk."""
+        if self.file.suffix == ".npy":
+            stored: NDArray[np.float32] = np.load(self.file, mmap_mode="r", allow_pickle=False)
+            return stored
+        copy = self.folder / "vectors.npy"
+        shape = (self.rows, self.stamp["columns"])
+        rows = np.lib.format.open_memmap(copy, "w+", np.float32, shape)
+        place = 0
+        for batch in self._batches("embedding"):
+            flat = batch.flatten().to_numpy(zero_copy_only=False)
+            rows[place : place + len(batch)] = flat.reshape(len(batch), -1)
+            place += len(batch)
+        return rows
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of the items of the rows."""
+        if self.file.suffix == ".npy":
+            lines = ids_file(self.file).read_text(encoding="utf-8").splitlines()
+            return [json.loads(line) for line in lines]
+        return [name for batch in self._batches("id") for name in batch.to_pylist()]
+
+    def _batches(self, column: str) -> Iterator[Any]:
+        from pyarrow import parquet
+
+        for batch in parquet.ParquetFile(self.file).iter_batches(CHUNK, columns=[column]):
+            yield batch.column(0)
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """(n, 2) for each row, which source it is of and which item there."""
+        found = np.empty((self.rows, 2), np.int64)
+        names = iter(enumerate(self.names))
+        row, wanted = next(names)
+        for number, source in enumerate(self.sources):
+            for place, name in enumerate(source.names()):  # rows are in the sources' order
+                if name == wanted:
+                    found[row] = number, place
+                    row, wanted = next(names, (self.rows, ""))
+        if row < self.rows:
+            raise WorkspaceError(
+                f"{self.file} has a row of {wanted!r}, which is not in its data: embed them again"
+            )
+        return found
+
+    def fit(self) -> Plan | None:
+        """Find out in which order, and how the rest is mapped; None if that is known already."""
+        if self.stamp["version"] == self.version:  # an earlier call has planned and mapped
+            self.order = np.load(_order_file(self.file))
+            self.begun = self.rows - len(self.order)
+            return None
+        draws = generator(self.learner.seed, "re-embed", self.version)
+        drawn = torch.randperm(self.rows, generator=draws)[:SAMPLE].sort().values.numpy()
+        self.order, self.sample = drawn, len(drawn)
+        start = time.perf_counter()
+        self.embed(self.sample, None, None)
+        self.pace = (time.perf_counter() - start) / self.sample
+        before = torch.from_numpy(np.array(self.vectors[drawn]))
+        after = torch.from_numpy(np.concatenate(list(self.parts())))
+        spaces = {"old": self.stamp["version"], "new": self.version, "seed": self.learner.seed}
+        plan = make_plan(before, after, **spaces)
+        self.adapter = plan.link.to_new
+        order = self.folder / "order.npy"
+        if not order.exists():
+            content = io.BytesIO()
+            np.save(content, np.concatenate([drawn, self._others(plan, drawn)]))
+            write_bytes(order, content.getvalue())  # by it, parts are of their rows for good
+        self.order = np.load(order)
+        return plan
+
+    def _others(self, plan: Plan, drawn: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows that are not in the sample, those that the map misses most first."""
+        errors = np.empty(self.rows, np.float32)
+        for first in range(0, self.rows, CHUNK):
+            chunk = torch.from_numpy(np.array(self.vectors[first : first + CHUNK]))
+            errors[first : first + CHUNK] = plan.priority(chunk).numpy()
+        errors[drawn] = -np.inf
+        return np.argsort(-errors, kind="stable")[: self.rows - len(drawn)]
+
+    def embed(
+        self, count: int, until: float | None, progress: Callable[[int, int], None] | None
+    ) -> None:
+        """Re-embed so many rows of the order, part by part; parts that are there stay."""
+        for first in range(0, count, BATCH_SIZE):
+            if until is not None and time.perf_counter() > until and first >= self.sample:
+                break
+            rows = self.order[first : min(first + BATCH_SIZE, count)]
+            part = self._part(first)
+            if not (part.exists() and len(np.load(part, mmap_mode="r")) >= len(rows)):
+                content = io.BytesIO()
+                np.save(content, self._embedded(rows))
+                write_bytes(part, content.getvalue())
+            self.done = first + len(rows)
+            if progress is not None:
+                progress(self.done, count)
+
+    def _part(self, first: int) -> Path:
+        return self.folder / f"part-{first:09d}.npy"
+
+    def parts(self) -> Iterator[NDArray[np.float32]]:
+        """The rows that are re-embedded, in their order."""
+        for first in range(0, self.done, BATCH_SIZE):
+            yield np.load(self._part(first))[: self.done - first]
+
+    def _embedded(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(n, d) unit vectors of these rows' items by the new encoder."""
+        found = np.empty((len(rows), 0), np.float32)
+        places = self.places[rows]
+        for number in np.unique(places[:, 0]):
+            chosen = np.flatnonzero(places[:, 0] == number)
+            chosen = chosen[np.argsort(places[chosen, 1])]
+            wanted = torch.from_numpy(places[chosen, 1])
+            chunk = self.sources[number].take(self.learner.domain, wanted)
+            learner = self.learner
+            new = embed(learner.backbone, learner.domain, chunk.items, engine=learner.engine)
+            if not found.shape[1]:
+                found = np.empty((len(rows), new.shape[1]), np.float32)
+            found[chosen] = normalize(new).numpy()
+        return found
+
+    def export(self) -> None:
+        """Write the file again: exact rows, and the others mapped."""
+        left = self.order[self.done :]
+        first = next(self.parts(), None)
+        columns = self.stamp["columns"] if first is None else first.shape[1]
+        stamp = {
+            **{name: self.about[name] for name in ("workspace", "version", "encoder")},
+            "normalized": True,
+            "dtype": self.stamp["dtype"],
+            "rows": self.rows,
+            "columns": columns,
+            "sources": self.stamp["sources"],
+            "complete": True,
+        }
+        beside: Sequence[Path] = ()
+        if len(left):
+            of = {name: self.stamp[name] for name in ("version", "encoder")}
+            stamp["mapped"] = {**self.stamp.get("mapped", of), "rows": len(left)}
+            beside = [self.folder / _order_file(self.file).name]
+            np.save(beside[0], left)
+        export(self.file, self, stamp, beside=beside)
+        if not len(left):
+            _order_file(self.file).unlink(missing_ok=True)
+
+    def _exact(self) -> NDArray[np.float32]:
+        """(m, d) the rows that are re-embedded, in their order, on disk."""
+        rows = np.empty((0, 0), np.float32)
+        for number, part in enumerate(self.parts()):
+            if number == 0:
+                file, shape = self.folder / "exact.npy", (self.done, part.shape[1])
+                rows = np.lib.format.open_memmap(file, "w+", np.float32, shape)
+            rows[number * BATCH_SIZE : number * BATCH_SIZE + len(part)] = part
+        return rows
+
+    def read(self) -> Iterator[Shard]:
+        """The rows as they are to be."""
+        exact = self._exact()
+        place = np.full(self.rows, -1, np.int64)
+        place[self.order[: self.done]] = np.arange(self.done)
+        for first in range(0, self.rows, CHUNK):
+            chunk = np.array(self.vectors[first : first + CHUNK], np.float32)
+            if self.adapter is not None:
+                chunk = self.adapter(torch.from_numpy(chunk)).numpy()
+            where = place[first : first + CHUNK]
+            chunk[where >= 0] = exact[where[where >= 0]]
+            chunk = chunk.astype(self.stamp["dtype"])
+            yield Shard(chunk, self.names[first : first + CHUNK], [])
+
+
+def _order_file(file: Path) -> Path:
+    """Where the rows of a file are that are mapped, in the order in which to re-embed them."""
+    return file.with_name(f"{file.name}.order.npy")

@@ -1,0 +1,222 @@
+"""Stored vectors brought into a new space: in order, resumable, and never mixed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+from typer.testing import CliRunner
+
+import incontrast as ic
+from incontrast.cli.app import app
+from incontrast.compat import NoAdapter
+from incontrast.compat.plan import make_plan
+from incontrast.data import read_source
+from incontrast.workspace.embeddings import embed_source
+from incontrast.workspace.reembed import reembed
+from incontrast.workspace.stamps import stamp_of
+
+ROWS = 700
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SAMPLE", 200), ("BATCH_SIZE", 64), ("CHUNK", 128)):
+        monkeypatch.setattr(f"incontrast.workspace.reembed.{name}", value)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, blobs) -> ic.Workspace:
+    learner = ic.Learner(
+        ic.Vectors(8, hidden=16, out=6),
+        fit_strategy=ic.Retrain(max_epochs=2),
+        strategy=ic.Retrain(max_epochs=2),
+    )
+    created = ic.Workspace.create(tmp_path / "space", learner)
+    created.fit(blobs(90))
+    return created
+
+
+@pytest.fixture
+def file(workspace: ic.Workspace, tmp_path: Path, blobs) -> Path:
+    """Vectors of two sources by version 1, when there is a version 2."""
+    for name, rows in (("a", 500), ("b", 200)):
+        np.save(tmp_path / f"{name}.npy", blobs(rows, seed=ord(name)).numpy())
+    stored = tmp_path / "index.npy"
+    embed_source(workspace, read_source(tmp_path / "a.npy"), stored)
+    embed_source(workspace, read_source(tmp_path / "b.npy"), stored, append=True)
+    workspace.update(blobs(30, seed=1), force=True)
+    return stored
+
+
+def exact(workspace: ic.Workspace, tmp_path: Path) -> np.ndarray:
+    items = np.concatenate([np.load(tmp_path / f"{name}.npy") for name in "ab"])
+    return normalize(workspace.embed(items)).numpy()
+
+
+def matches(file: Path, wanted: np.ndarray) -> np.ndarray:
+    """Which rows are as the encoder embeds them."""
+    return np.abs(np.load(file) - wanted).max(1) < 1e-5
+
+
+def test_a_part_is_re_embedded_and_the_rest_mapped(
+    workspace: ic.Workspace, file: Path, tmp_path: Path
+) -> None:
+    wanted, before = exact(workspace, tmp_path), np.load(file)
+    planned = reembed(workspace, file, plan=True)
+    assert np.array_equal(np.load(file), before)  # a plan changes nothing
+    assert [each.share for each in planned.expected] == [0.0, 0.01, 0.05, 0.1, 0.25, 1.0]
+    assert planned.expected[-1].recall == planned.expected[-1].precision == 1.0
+    assert planned.expected[0].recall < planned.expected[4].recall
+    done = reembed(workspace, file, share=0.4)
+    assert (done.version, done.rows, done.exact) == (2, ROWS, 280)
+    right = matches(file, wanted)
+    assert right.sum() >= 280
+    rows = np.load(file)
+    assert (rows * wanted).sum(1).mean() > 0.9  # mapped
+    assert (normalize(torch.from_numpy(before)).numpy() * wanted).sum(1).mean() < 0.6  # it is not 1
+    stamp = stamp_of(file)
+    assert stamp is not None
+    assert (stamp["version"], stamp["encoder"]) == (2, workspace.encoder_hash(2))
+    assert stamp["mapped"] == {
+        "version": 1,
+        "encoder": workspace.encoder_hash(1),
+        "rows": ROWS - 280,
+    }
+    left = np.load(file.with_name("index.npy.order.npy"))
+    assert right[np.setdiff1d(np.arange(ROWS), left)].all()
+    np.save(tmp_path / "c.npy", np.zeros((3, 8), np.float32))
+    more = read_source(tmp_path / "c.npy")
+    with pytest.raises(ic.WorkspaceError, match="in part mapped from version 1"):
+        embed_source(workspace, more, file, append=True)
+    assert reembed(workspace, file, share=0.5).exact == 350
+    assert matches(file, wanted).sum() >= 350
+    assert reembed(workspace, file, share=0.3).exact == 350  # there is nothing to do
+    assert reembed(workspace, file).exact == ROWS
+    assert matches(file, wanted).all()
+    assert "mapped" not in (stamp_of(file) or {})
+    assert not file.with_name("index.npy.order.npy").exists()
+    assert workspace.check() == []
+
+
+def test_what_the_map_misses_most_comes_first(blobs) -> None:
+    """Half of a space is torn apart: the plan predicts which half."""
+    before = normalize(torch.randn(900, 6, generator=torch.Generator().manual_seed(0)))
+    torn = before.clone()
+    half = before[:, 0] > 0
+    noise = torch.randn(900, 6, generator=torch.Generator().manual_seed(1))
+    torn[half] += 0.6 * noise[half]
+    plan = make_plan(before, torn, old=1, new=2, seed=0)
+    first = plan.priority(before).argsort(descending=True)[:300]
+    assert half[first].float().mean() > 0.9
+    recalls = [each.recall for each in plan.expected]
+    assert recalls == sorted(recalls)
+
+
+def test_parquet_too(workspace: ic.Workspace, file: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    other = tmp_path / "index.parquet"
+    embed_source(workspace, read_source(tmp_path / "a.npy"), other, version=1)
+    names = parquet.read_table(other).column("id").to_pylist()
+    assert reembed(workspace, other, share=0.5).exact == 250
+    table = parquet.read_table(other)
+    assert table.column("id").to_pylist() == names
+    rows = np.stack(table.column("embedding").to_numpy())
+    assert (np.abs(rows - exact(workspace, tmp_path)[:500]).max(1) < 1e-5).sum() >= 250
+    assert json.loads(table.schema.metadata[b"incontrast"])["version"] == 2
+
+
+def test_another_version_starts_over(workspace: ic.Workspace, file: Path, tmp_path, blobs) -> None:
+    reembed(workspace, file, plan=True)  # with version 2, which is superseded before it is used
+    workspace.update(blobs(30, seed=2), force=True)
+    done = reembed(workspace, file, share=0.5)
+    assert done.version == 3
+    assert matches(file, exact(workspace, tmp_path)).sum() >= 350
+
+
+def test_what_cannot_be_mapped_is_refused(
+    workspace: ic.Workspace, file: Path, tmp_path: Path, blobs
+) -> None:
+    with pytest.raises(ic.WorkspaceError, match="was not written by embed"):
+        reembed(workspace, tmp_path / "a.npy")
+    with pytest.raises(ValueError, match=r"\.npy or \.parquet"):
+        reembed(workspace, tmp_path / "folder")
+    other = ic.Workspace.create(tmp_path / "other", workspace.template())
+    other.fit(blobs(90))
+    with pytest.raises(ic.WorkspaceError, match="of another workspace: there are maps between"):
+        reembed(other, file)
+    few = tmp_path / "few.npy"
+    np.save(tmp_path / "rows.npy", blobs(50).numpy())
+    embed_source(workspace, read_source(tmp_path / "rows.npy"), few, version=1)
+    with pytest.raises(NoAdapter, match="at least 120 vectors, got 50"):
+        reembed(workspace, few)
+    record = workspace.versions.folder(1) / "version.json"
+    text = record.read_text()
+    np.save(tmp_path / "a.npy", blobs(500, seed=5).numpy())
+    with pytest.raises(ic.WorkspaceError, match="has changed since"):
+        reembed(workspace, file)
+    assert record.read_text() == text
+
+
+def test_the_command_line_plans_and_does_it(workspace: ic.Workspace, file: Path) -> None:
+    where = ["-w", str(workspace.folder)]
+    shown = CliRunner().invoke(app, ["reembed", str(file), "--plan", *where])
+    assert shown.exit_code == 0, shown.output
+    assert "10% re-embedded: recall@10" in shown.output
+    assert "your index: the map recovers" in shown.output
+    done = CliRunner().invoke(app, ["reembed", str(file), "--share", "50%", "--json", *where])
+    assert json.loads(done.stdout)["exact"] == 350
+    assert "350 vectors mapped" in CliRunner().invoke(app, ["status", *where]).output
+    done = CliRunner().invoke(app, ["reembed", str(file), *where])
+    assert "700 of 700" in done.output
+    for share in ("ten", "101%"):
+        assert CliRunner().invoke(app, ["reembed", str(file), "--share", share]).exit_code == 2
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+import incontrast.workspace.reembed as module
+from incontrast import Workspace
+module.SAMPLE, module.BATCH_SIZE, module.CHUNK = 200, 16, 64
+write = module.write_bytes
+def slow(path, content):
+    write(path, content)
+    print(path.name, flush=True)
+    time.sleep(0.02)
+module.write_bytes = slow
+module.reembed(Workspace.open(sys.argv[1]), Path(sys.argv[2]), share=0.8)
+"""
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_mix_nothing(
+    workspace: ic.Workspace, file: Path, tmp_path: Path
+) -> None:
+    wanted, before = exact(workspace, tmp_path), np.load(file)
+    arguments = [sys.executable, "-c", CHILD, str(workspace.folder), str(file)]
+    for kill in range(20):
+        child = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        for _ in range(1 + 2 * kill):
+            if not child.stdout.readline():
+                break
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        whole = stamp_of(file)
+        assert whole is not None
+        if whole["version"] == 1:
+            assert np.array_equal(np.load(file), before)
+    assert subprocess.run(arguments, stdout=subprocess.DEVNULL).returncode == 0
+    assert matches(file, wanted).sum() >= 0.8 * ROWS
+    assert (np.load(file) * wanted).sum(1).min() > 0.0
+    assert workspace.check() == []
