@@ -96,7 +96,7 @@ def test_a_part_is_re_embedded_and_the_rest_mapped(
     np.save(tmp_path / "c.npy", np.zeros((3, 8), np.float32))
     more = read_source(tmp_path / "c.npy")
     with pytest.raises(ic.WorkspaceError, match="in part mapped from version 1"):
-        embed_source(workspace, more, file, append=True)
+        embed_source(workspace, more, file, append=True, normalized=True)
     assert reembed(workspace, file, share=0.5).exact == 350
     assert matches(file, wanted).sum() >= 350
     assert reembed(workspace, file, share=0.3).exact == 350  # there is nothing to do
