@@ -251,11 +251,11 @@ def read_source(
         return _texts(path, text_records(path, columns, id=id, label=label), strict)
     if suffix in TABLES:
         table = read_table(path, columns=columns, id=id, label=label)
-        if table.suspicious:
+        for column in table.suspicious:
             log.warning(
                 "%s: the column %r is taken as a feature: is it one? Choose by columns, id, label",
                 path,
-                table.suspicious[0],
+                column,
             )
         return Source(path, "vectors", table.rows, (), table.ids, table.labels, table.suspicious)
     if suffix == ".jsonl":
