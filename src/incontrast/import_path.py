@@ -1,7 +1,5 @@
 """Code of one's own by its import path, which files and command lines can name; and who may."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

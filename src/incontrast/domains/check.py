@@ -1,7 +1,5 @@
 """Contract checks for people who bring their own kind of data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """BatchNorm's running statistics: which are trained, and what they are set to after training."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any
 

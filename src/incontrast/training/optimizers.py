@@ -1,7 +1,5 @@
 """What takes the steps, once the schedule has said how far, and what averages them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -46,6 +46,7 @@ class Text(ArgumentDomain):
         tokenizer: A ``tokenizer.json``, or a folder that has one; None trains one on the first
             data. No update changes it.
 
+    >>> import torch
     >>> texts = Text().collect(["Where is my card?", "My card has not come.", "Hello!"] * 10)
     >>> domain = Text().fit_statistics(texts)
     >>> first, second = domain.views(texts.take(torch.arange(4)), Generator().manual_seed(0))
