@@ -228,7 +228,7 @@ def _parquet_values(file: Any) -> int:
     groups = [about.row_group(number) for number in range(about.num_row_groups)]
     widths = [getattr(kind, "list_size", 0 if kind.num_fields else 1) for kind in kinds]
     if all(widths):
-        return sum(group.num_rows for group in groups) * sum(widths)
+        return int(sum(group.num_rows for group in groups) * sum(widths))
     # Of lists of any length, columns tell. Where these are damaged, pyarrow ends the process when
     # they are asked, but raises an error when a row is read.
     for number in range(len(groups)):
