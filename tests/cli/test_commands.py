@@ -220,7 +220,7 @@ def test_pictures_and_their_report(tmp_path: Path, monkeypatch) -> None:
     refused = run("update", tmp_path / "photos 1", "--strict", code=Exit.DATA)
     assert "broken.png cannot be read as an image" in refused
     shown = run("update", tmp_path / "photos 1", "--epochs", 2, "--force")
-    assert "1 file was skipped:" in shown
+    assert "1 item was skipped:" in shown
     assert "broken.png" in shown
     page = (tmp_path / "space" / "reports" / "version-2.html").read_text()
     assert page.count("data:image/png;base64,") >= 6
@@ -237,6 +237,33 @@ def test_pictures_and_their_report(tmp_path: Path, monkeypatch) -> None:
     page = (tmp_path / "space" / "reports" / "version-2.html").read_text()
     assert "data:image/png" not in page
     assert "memory holds 0" in run("drift", tmp_path / "photos 1", code=Exit.DATA)
+
+
+def test_texts_and_their_report(tmp_path: Path, monkeypatch) -> None:
+    weeks = [tmp_path / "start.jsonl", tmp_path / "week.txt"]
+    messages = [f"<b>{thing}</b> was {verb}" for thing in "abcdefgh" for verb in "klmnopqr"]
+    weeks[0].write_text("\n".join(json.dumps({"text": text, "id": 1}) for text in messages))
+    fresh = [f"payment {number} twice \u202e" for number in range(40)]
+    weeks[1].write_bytes("\n".join(fresh).encode() + b"\ncaf\xe9\n")
+    monkeypatch.setenv("INCONTRAST_WORKSPACE", str(tmp_path / "space"))
+    run("init", tmp_path / "space", "--like", weeks[0], "--encoder", "ngrams", "--fit-epochs", 2)
+    run("fit", weeks[0])
+    found = run_json("drift", weeks[1])["differences"]
+    assert {"term": "payment", "old": 0.0, "new": 1.0} in found["terms"]
+    assert "line 41 is not Unicode" in run("update", weeks[1], "--strict", code=Exit.DATA)
+    shown = run("update", weeks[1], "--epochs", 1, "--force")
+    assert "1 item was skipped:" in shown
+    assert "line 41 is not Unicode text" in shown
+    report = tmp_path / "space" / "reports" / "version-2.html"
+    page = report.read_text()
+    assert "Nearest neighbours before and after" in page
+    assert "payment 0 twice" in page
+    assert "&lt;b&gt;a" in page
+    assert "\u202e" not in page
+    assert "40 embeddings" in run("embed", weeks[1], tmp_path / "e.npy")
+    run("forget", "--like", weeks[1])
+    run("report", "--version", 2)
+    assert "payment" not in report.read_text()
 
 
 @pytest.mark.parametrize("flag", [[], ["--json"]])

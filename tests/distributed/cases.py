@@ -57,7 +57,13 @@ def graphs(wide: bool) -> tuple[ic.Domain, Any]:
     return ic.Graphs(hidden=8, drop=0.6).fit_statistics(items), items
 
 
-DATA = {"vectors": vectors, "images": images, "graphs": graphs}
+def texts(wide: bool) -> tuple[ic.Domain, Any]:
+    lines = [f"{'many ' * (number % 5)}word {number}" for number in range(OLD + NEW)]
+    items = ic.Text().collect(lines)
+    return ic.Text(width=32, layers=1, views=ic.TextViews(shuffle=2.0)).fit_statistics(items), items
+
+
+DATA = {"vectors": vectors, "images": images, "graphs": graphs, "texts": texts}
 JOINT = ic.ICL(batch_size=11, old_batch_size=10, max_epochs=5, epoch_steps=1, optimizer=ic.Adam())
 STRATEGIES: dict[str, ic.Strategy] = {
     "NCE-I": ic.WarmStart(batch_size=21, max_epochs=5),

@@ -17,6 +17,7 @@ from incontrast.training.fabric import share_of
 KINDS = ("vectors", "images", "graphs")
 STEPS = ("NCE-I", "ICL, retention 0", "ICL, retention 1", "meta, order 2")
 WIDE = [f"equal:{kind}:{step}:float64" for kind in KINDS for step in (*STEPS, "ICL, capped")]
+WIDE.append("equal:texts:ICL, retention 1:float64")
 SINGLE = [f"equal:{kind}:ICL, retention 1:float32" for kind in KINDS]
 ADAM = [f"rounding:{kind}:ICL, retention 1" for kind in KINDS]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]

@@ -250,11 +250,11 @@ def drift(
     space, _ = _opened(workspace, trust)
     version = space.current  # another may be promoted meanwhile
     learner = space.learner(version)
-    source = read_source(data, check=False, **table)
+    source = read_source(data, check=False, strict=strict, **table)
     source.check(learner.domain)
     if source.kind == "images":
         source = read_source(data, strict=strict, **table)  # finds out which can be read
-        note_skipped([skip.reason for skip in source.skipped])
+    note_skipped([skip.reason for skip in source.skipped])
     new, known = _unknown(space, version, source, learner.domain)
     if len(new) == 0:
         nothing = {"drifted": False, "advice": "nothing to do", "known": known, "version": version}

@@ -66,7 +66,7 @@ def note(line: str) -> None:
 def note_skipped(reasons: Sequence[str]) -> None:
     """Name what was left out, the first few."""
     if reasons:
-        note(f"{counted(len(reasons), 'file')} {'was' if len(reasons) == 1 else 'were'} skipped:")
+        note(f"{counted(len(reasons), 'item')} {'was' if len(reasons) == 1 else 'were'} skipped:")
     for reason in reasons[:10]:
         note(f"  {reason}")
     if len(reasons) > 10:
