@@ -16,6 +16,7 @@ from .loss import Objective, batch_losses, increment_losses, similarities
 from .memory import KeepAll, Policy, Queue, Reservoir
 from .outcome import Outcome
 from .pooling import Pooled
+from .pretrained import pretrained
 from .schedules import (
     DDPG,
     Cosine,
@@ -126,6 +127,7 @@ __all__ = [
     "loggers",
     "loss",
     "new_epoch",
+    "pretrained",
     "similarities",
     "streams",
 ]

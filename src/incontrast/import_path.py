@@ -15,6 +15,7 @@ from incontrast.files import write_bytes
 
 NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 PATH = f"{NAME}:{NAME}"
+OURS = "incontrast.pretrained:model"  # which reads a folder, and runs nothing that is in it
 
 Trust = bool | Callable[[Collection[str]], bool]
 """Whether code that a file names may be imported, or what says so of these import paths."""
@@ -100,7 +101,7 @@ def as_import_path(value: Any) -> Any:
 def named_code(value: Any) -> set[str]:
     """Every string in settings as JSON that could be an import path."""
     if isinstance(value, str):
-        return {value} if re.fullmatch(PATH, value) else set()
+        return {value} - {OURS} if re.fullmatch(PATH, value) else set()
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return set().union(*map(named_code, parts))
 

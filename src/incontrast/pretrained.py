@@ -1,0 +1,67 @@
+"""Models of ``transformers`` from a folder, as encoders of images or texts (extra ``hf``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from torch import Tensor, nn
+
+from incontrast.import_path import OURS, ImportPath
+from incontrast.pooling import Pooling, pool
+
+ModelPooling = Pooling | Literal["pooler"]
+
+
+def pretrained(folder: str | Path, *, pooling: ModelPooling) -> ImportPath:
+    """The encoder of a domain: a model that ``save_pretrained`` has written, with its weights.
+
+    A learner that is saved with it names the folder, which must stay where it is.
+
+    Args:
+        folder: With ``config.json`` and safetensors; nothing is ever downloaded.
+        pooling: How its last hidden states become one vector: ``"mean"``, ``"max"``, ``"first"``
+            (the class token), or ``"pooler"``, the model's own.
+    """
+    return ImportPath(OURS, {"folder": str(Path(folder).absolute()), "pooling": pooling})
+
+
+def model(folder: str, pooling: Any = None) -> nn.Module:
+    """What ``pretrained`` names: (n, 3, S, S) pixels or a ``TokenBatch`` in, (n, d) out."""
+    kinds = (*get_args(Pooling), "pooler")
+    if pooling not in kinds:
+        names = ", ".join(f'"{kind}"' for kind in kinds)
+        raise ValueError(f"say what an embedding is: pooling is one of {names}, got {pooling!r}")
+    if not (Path(folder) / "config.json").is_file():
+        raise ValueError(
+            f"{folder} has no config.json: give a folder that save_pretrained() has written"
+        )
+    try:
+        from transformers import AutoModel
+    except ImportError as error:
+        raise ImportError('models of transformers need it: pip install "incontrast[hf]"') from error
+    found = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+    return _Model(found, pooling)
+
+
+class _Model(nn.Module):
+    def __init__(self, model: nn.Module, pooling: ModelPooling) -> None:
+        super().__init__()
+        self.model = model
+        self.pooling = pooling
+
+    def forward(self, batch: Any) -> Tensor:
+        mask = None
+        if isinstance(batch, Tensor):
+            output = self.model(pixel_values=batch)
+        else:
+            mask = batch.mask
+            output = self.model(input_ids=batch.ids, attention_mask=mask.long())
+        if self.pooling != "pooler":
+            return pool(output.last_hidden_state, self.pooling, mask)
+        pooled = getattr(output, "pooler_output", None)
+        if pooled is None:
+            kind = type(self.model).__name__
+            raise ValueError(f"{kind} has no pooler of its own: name another pooling")
+        vectors: Tensor = pooled.flatten(1)
+        return vectors
