@@ -20,6 +20,12 @@ settings.register_profile("incontrast", deadline=None)
 settings.load_profile("incontrast")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_permissions(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tests permit is not remembered for whoever runs them."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data sets: INCONTRAST_DATA, or ../shared/data beside the project."""

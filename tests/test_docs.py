@@ -48,7 +48,8 @@ def test_files_that_a_page_names_exist(page: str) -> None:
     code = [*re.findall(r"`([^`\n]+)`", found), *(block.code for block in blocks(page, "sh"))]
     for named in re.findall(r"(?<![\w/.])(\w[\w/-]*\.(?:py|md|toml|txt))\b", "\n".join(code)):
         homes = (ROOT / named, ROOT / "src" / "incontrast" / named)
-        written_here = named == "program.py" or re.search(rf"> ?{re.escape(named)}", found)
+        known = named in ("program.py", "settings.toml")
+        written_here = known or re.search(rf"> ?{re.escape(named)}", found)
         assert written_here or any(home.exists() for home in homes), f"{page} names {named}"
 
 

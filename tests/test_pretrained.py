@@ -1,11 +1,11 @@
-"""Models of transformers from a folder, tiny and untrained ones."""
+"""Models of transformers from a folder as encoders of images; those of texts are in domains."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from incontrast import ICL, Images, Learner, Text, Workspace, pretrained
+from incontrast import ICL, Images, Learner, Workspace, pretrained
 
 transformers = pytest.importorskip("transformers")
 
@@ -21,15 +21,6 @@ def vit(tmp_path_factory):
     )
     torch.manual_seed(0)
     transformers.ViTModel(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "bert"
-    config = transformers.BertConfig(**SMALL, intermediate_size=32, vocab_size=8192)
-    torch.manual_seed(0)
-    transformers.BertModel(config).save_pretrained(folder)
     return folder
 
 
@@ -67,17 +58,6 @@ def test_a_vit_is_updated_saved_and_loaded_without_further_ado(vit, tmp_path) ->
     workspace = Workspace.create(tmp_path / "space", Learner(Images(8, encoder=encoder)))
     workspace.adopt(pixels(24))
     assert torch.equal(Workspace.open(workspace.folder).learner().embed(pixels(5)), before)
-
-
-def test_a_bert_embeds_texts_whatever_they_are_padded_with(bert) -> None:
-    texts = [f"a text about {word} number {n}" for n in range(8) for word in ("cats", "ships")]
-    domain = Text(encoder=pretrained(bert, pooling="mean"))
-    learner = Learner.from_encoder(pretrained(bert, pooling="mean"), domain, seen=texts)
-    alone = learner.embed(texts[:1])
-    together = learner.embed([texts[0], "a much longer text " * 6])[:1]
-    torch.testing.assert_close(alone, together, atol=1e-5, rtol=1e-4)
-    outcome = learner.update([f"something new, {n}" for n in range(8)], strategy=SHORT)
-    assert outcome.steps > 0
 
 
 def test_what_is_not_a_model_or_has_no_pooling_is_refused(vit, tmp_path) -> None:

@@ -51,12 +51,16 @@ class _Model(nn.Module):
         self.pooling = pooling
 
     def forward(self, batch: Any) -> Tensor:
-        mask = None
         if isinstance(batch, Tensor):
-            output = self.model(pixel_values=batch)
-        else:
-            mask = batch.mask
-            output = self.model(input_ids=batch.ids, attention_mask=mask.long())
+            return self._pooled(self.model(pixel_values=batch))
+        vectors: Tensor = batch.in_buckets(self._of_tokens)
+        return vectors
+
+    def _of_tokens(self, batch: Any) -> Tensor:
+        mask = batch.mask
+        return self._pooled(self.model(input_ids=batch.ids, attention_mask=mask.long()), mask)
+
+    def _pooled(self, output: Any, mask: Tensor | None = None) -> Tensor:
         if self.pooling != "pooler":
             return pool(output.last_hidden_state, self.pooling, mask)
         pooled = getattr(output, "pooler_output", None)

@@ -2,7 +2,6 @@
 
 from incontrast.domains.text.collection import TokenBatch
 from incontrast.domains.text.domain import Text
-from incontrast.domains.text.pretrained import TokenModel, from_folder
 from incontrast.domains.text.views import TextViews
 
-__all__ = ["Text", "TextViews", "TokenBatch", "TokenModel", "from_folder"]
+__all__ = ["Text", "TextViews", "TokenBatch"]
