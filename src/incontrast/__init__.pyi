@@ -52,6 +52,7 @@ from .training.task import (
     joint_epoch,
     new_epoch,
 )
+from .transformer import ContrastiveTransformer
 from .weights import load_weights
 from .workspace import Workspace, WorkspaceError
 
@@ -63,6 +64,7 @@ __all__ = [
     "Budget",
     "Callback",
     "Collection",
+    "ContrastiveTransformer",
     "Cosine",
     "Distill",
     "Domain",

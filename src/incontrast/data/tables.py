@@ -234,7 +234,7 @@ def _parquet_values(file: Any) -> int:
     for number in range(len(groups)):
         next(file.iter_batches(1, row_groups=[number]), None)
     columns = [group.column(place) for group in groups for place in range(group.num_columns)]
-    return sum(column.num_values for column in columns)
+    return int(sum(column.num_values for column in columns))
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
