@@ -229,7 +229,12 @@ class Experiment:
         }
 
     def _fresh(self) -> Learner:
-        return Learner(self.group.data.domain, fit_strategy=self.fit_strategy, seed=self.group.seed)
+        return Learner(
+            self.group.data.domain,
+            fit_strategy=self.fit_strategy,
+            head=None,  # the paper has none: its loss sees what is embedded
+            seed=self.group.seed,
+        )
 
 
 def _summary(outcome: Outcome) -> dict[str, Any]:

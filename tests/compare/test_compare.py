@@ -279,6 +279,10 @@ def test_what_a_user_may_not_have_meant_is_told(tmp_path, monkeypatch, blobs) ->
     said = " ".join(shown.output.split())
     assert "OLD and NEW are the same" in said
     assert "Column 'Label'" in said
-    shown = CliRunner().invoke(app, [*command, "--encoder", "small"])
-    assert shown.exit_code == 3
-    assert "size and channels are for images" in " ".join(shown.output.split())
+    for options, message in (
+        (("--size", "32"), "size and channels are for images"),
+        (("--encoder", "small"), "encoder must be a module of your own, got 'small'"),
+    ):
+        shown = CliRunner().invoke(app, [*command, *options])
+        assert shown.exit_code == 3
+        assert message in " ".join(shown.output.split())

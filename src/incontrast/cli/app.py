@@ -330,7 +330,7 @@ def demo(
         raise BadParameter(f"there is no folder {picture.absolute().parent}")
 
 
-@command(app, "compare", opt.table, workspace=False)
+@command(app, "compare", opt.network, opt.table, workspace=False)
 def compare(
     old: Annotated[Path, Argument(help="What came first: a folder or a file of items.")],
     new: Annotated[Path, Argument(help="What came later, of the same kind.")],
@@ -338,9 +338,6 @@ def compare(
     items: Annotated[int, Option(min=8, help="Items at most, old and new together.")] = 2000,
     seed: Annotated[int, Option(min=0, help="The same seed draws the same items.")] = 0,
     out: Annotated[Path | None, Option(help="An HTML file to write as well.")] = None,
-    size: opt.Size = None,
-    channels: opt.Channels = None,
-    encoder: opt.Encoder = None,
     **shared: Any,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one.

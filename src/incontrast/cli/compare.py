@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.status import Status
 
-from incontrast.cli.options import EncoderName
+from incontrast.cli.init import named_encoder
 from incontrast.cli.output import note, note_skipped, print_table, say, stderr, stdout
 from incontrast.compare.recommend import Attempt
 from incontrast.compare.run import Comparison, Show, sampled
@@ -50,19 +50,17 @@ def compare(
     out: Path | None,
     size: int | None,
     channels: int | None,
-    encoder: EncoderName | None,
+    encoder: str | None,
+    encoder_args: dict[str, Any] | None,
     **columns: Any,
 ) -> None:
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
     begin = time.perf_counter()
     first, later = (read_source(data, **columns) for data in (old, new))
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
-    if first.kind != "images" and (size or channels or (encoder and first.kind != "texts")):
-        raise ValueError(
-            f"{first.path} holds {first.kind}: size and channels are for images, encoder for "
-            "images and texts"
-        )
-    domain = _domain(first, size, channels, encoder)
+    if first.kind != "images" and (size or channels):
+        raise ValueError(f"{first.path} holds {first.kind}: size and channels are for images")
+    domain = _domain(first, size, channels, named_encoder(encoder, encoder_args))
     later.check(domain)
     for source in (first, later):
         if len(source) < 2:
@@ -100,9 +98,7 @@ def compare(
         say(f"Report: {out}")
 
 
-def _domain(
-    source: Source, size: int | None, channels: int | None, encoder: EncoderName | None
-) -> Domain:
+def _domain(source: Source, size: int | None, channels: int | None, encoder: Any) -> Domain:
     """The domain of these items; images are made small, unless asked for, to learn in minutes."""
     found = source.domain(size=size, channels=channels, encoder=encoder)
     if isinstance(found, Images) and not size and not encoder and found.size > SMALL:

@@ -34,13 +34,6 @@ Size = Annotated[
 Channels = Annotated[
     int | None, Option(help="Images: 1 (grey) or 3 (colour).", show_default="what they have")
 ]
-Encoder = Annotated[
-    EncoderName | None,
-    Option(
-        help="Images: small, resnet18 or resnet18-standard. Texts: transformer or ngrams.",
-        show_default="small up to 32 pixels, else resnet18; transformer",
-    ),
-]
 Strict = Annotated[
     bool, Option("--strict", help="Refuse files that cannot be read, instead of skipping them.")
 ]
@@ -77,9 +70,9 @@ def network(
         str | None,
         Option(
             callback=_encoder,
-            help="The encoder: small, resnet18 or resnet18-standard for images, or your own, as "
-            "package.module:function.",
-            show_default="for images small up to 32 pixels, else resnet18",
+            help="The encoder: small, resnet18 or resnet18-standard for images, transformer or "
+            "ngrams for texts, or your own, as package.module:function.",
+            show_default="images: small up to 32 pixels, else resnet18; texts: transformer",
         ),
     ] = None,
     encoder_args: Annotated[
