@@ -83,6 +83,7 @@ def test_a_workspace_numbers_spaces_by_its_versions(workspace: ic.Workspace, blo
     assert len(workspace.adapter(target=1).steps) == 2
     first = workspace.versions.record(1)["encoder"]
     assert workspace.links()[0].encoder == workspace.encoder_hash(1) == first
+    assert workspace.stamp(1) == (workspace.id, 1, first)
     # After a rollback the next version has a number that the learner alone would not give it.
     workspace.rollback(1)
     workspace.update(blobs(40, seed=5, shift=-0.5), force=True)

@@ -1,8 +1,25 @@
-"""What keeps stored vectors usable: maps between the spaces of versions."""
+"""What keeps stored vectors usable: maps between the spaces of versions, indexes that migrate."""
 
 from incontrast.compat.adapter import Adapter, Kind
 from incontrast.compat.chain import Chain, chain
+from incontrast.compat.index import FaissIndex, Found, Index, LanceIndex, Stamp
 from incontrast.compat.link import Link, NoAdapter, fit_link
+from incontrast.compat.migration import MigratingIndex
 from incontrast.compat.quality import Quality
 
-__all__ = ["Adapter", "Chain", "Kind", "Link", "NoAdapter", "Quality", "chain", "fit_link"]
+__all__ = [
+    "Adapter",
+    "Chain",
+    "FaissIndex",
+    "Found",
+    "Index",
+    "Kind",
+    "LanceIndex",
+    "Link",
+    "MigratingIndex",
+    "NoAdapter",
+    "Quality",
+    "Stamp",
+    "chain",
+    "fit_link",
+]

@@ -36,7 +36,7 @@ from incontrast.workspace.status import damage_in
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
     from torch import Tensor
 
-    from incontrast.compat import Chain, Link
+    from incontrast.compat import Chain, Link, Stamp
     from incontrast.data import ProbeSet
     from incontrast.domains.base import Domain
     from incontrast.evaluate.probes import Probe
@@ -252,6 +252,15 @@ class Workspace(Layout):
             self.versions.verify(number, saving.LINK_FILES)
             found |= {(link.old, link.new): link for link in saving.read_links(folder)}
         return list(found.values())
+
+    def stamp(self, version: int | None = None) -> Stamp:
+        """What vectors of a version are of, for an index; of the current one by default."""
+        from incontrast.compat import Stamp
+
+        number = self.current if version is None else version
+        if number is None:
+            raise WorkspaceError(f"{self.folder} has no encoder yet: run fit first")
+        return Stamp(self.id, number, self.encoder_hash(number))
 
     def encoder_hash(self, version: int) -> str:
         """Of a version that is kept, or that a map leads to."""

@@ -1,0 +1,234 @@
+"""Indexes of unit vectors, in a FAISS file or in LanceDB, each with a stamp of its encoder."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from incontrast.files import write_bytes
+
+BATCH = 4096  # vectors that are read at a time
+
+
+class Stamp(NamedTuple):
+    """What the vectors of an index are of."""
+
+    workspace: str
+    version: int
+    encoder: str
+
+
+class Found(NamedTuple):
+    """The nearest items of each query, nearest first; fewer where there are fewer items."""
+
+    ids: list[list[str]]
+    cosines: list[list[float]]
+
+
+class Index(Protocol):
+    """Vectors of one version by the names of their items."""
+
+    stamp: Stamp
+
+    def add(self, ids: Sequence[str], vectors: Tensor) -> None:
+        """Add (n, d) vectors, or replace those of the same items."""
+
+    def search(self, queries: Tensor, count: int = 10) -> Found:
+        """The nearest by cosine."""
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Remove items; others are ignored."""
+
+    def ids(self) -> set[str]: ...
+
+    def read(self, ids: Sequence[str]) -> Tensor:
+        """(n, d) the vectors of these items."""
+
+    def flush(self) -> None:
+        """See to it that everything has reached the disk."""
+
+
+class FaissIndex:
+    """An exact index in one file, which is whole or not there; needs faiss-cpu.
+
+    What was added since the last ``flush`` is lost with the process.
+    """
+
+    def __init__(self, file: str | Path, stamp: Stamp) -> None:
+        self.file, self.stamp = Path(file), stamp
+        self._faiss = _imported("faiss", "search")
+        self._index: Any = None
+        self._keys: dict[str, int] = {}
+        self._next = 0
+        if self.file.exists():
+            with np.load(self.file, allow_pickle=False) as content:
+                _check_stamp(self.file, Stamp(*json.loads(str(content["stamp"]))), stamp)
+                self._keys = dict(
+                    zip(content["ids"].tolist(), content["keys"].tolist(), strict=True)
+                )
+                self._next = max(self._keys.values(), default=-1) + 1
+                self._index = self._faiss.deserialize_index(content["index"])
+
+    def add(self, ids: Sequence[str], vectors: Tensor) -> None:
+        rows = _rows(ids, vectors, self._index.d if self._index is not None else None)
+        if self._index is None:
+            flat = self._faiss.IndexFlatIP(rows.shape[1])
+            self._index = self._faiss.IndexIDMap2(flat)
+        self.delete(ids)
+        keys = np.arange(self._next, self._next + len(ids))
+        self._next += len(ids)
+        self._index.add_with_ids(rows, keys)
+        self._keys |= dict(zip(ids, keys.tolist(), strict=True))
+
+    def search(self, queries: Tensor, count: int = 10) -> Found:
+        if not self._keys:
+            return Found([[] for _ in queries], [[] for _ in queries])
+        names = {key: name for name, key in self._keys.items()}
+        rows = _rows(range(len(queries)), queries, self._index.d)
+        cosines, keys = self._index.search(rows, min(count, len(names)))
+        return Found([[names[key] for key in row] for row in keys.tolist()], cosines.tolist())
+
+    def delete(self, ids: Iterable[str]) -> None:
+        gone = [self._keys.pop(name) for name in ids if name in self._keys]
+        if gone:
+            self._index.remove_ids(np.array(gone, np.int64))
+
+    def ids(self) -> set[str]:
+        return set(self._keys)
+
+    def read(self, ids: Sequence[str]) -> Tensor:
+        return torch.from_numpy(
+            np.stack([self._index.reconstruct(self._keys[name]) for name in ids])
+        )
+
+    def flush(self) -> None:
+        content = io.BytesIO()
+        if self._index is not None:
+            np.savez(
+                content,
+                index=self._faiss.serialize_index(self._index),
+                ids=np.array(list(self._keys), dtype=np.str_),
+                keys=np.array(list(self._keys.values()), np.int64),
+                stamp=np.array(json.dumps(self.stamp)),
+            )
+            write_bytes(self.file, content.getvalue())
+
+
+class LanceIndex:
+    """A table of LanceDB, in a folder or in object storage; needs lancedb.
+
+    Every change is durable when its call returns.
+    """
+
+    def __init__(self, place: str | Path, stamp: Stamp, *, table: str = "vectors") -> None:
+        self.stamp, self._name = stamp, table
+        self._database = _imported("lancedb", "lancedb").connect(str(place))
+        self._table: Any = None
+        if table in self._database.list_tables().tables:
+            self._table = self._database.open_table(table)
+            metadata = self._table.schema.metadata[b"incontrast"]
+            _check_stamp(place, Stamp(*json.loads(metadata)), stamp)
+
+    def add(self, ids: Sequence[str], vectors: Tensor) -> None:
+        import pyarrow
+
+        width = None if self._table is None else self._table.schema.field("vector").type.list_size
+        rows = _rows(ids, vectors, width)
+        values = pyarrow.FixedSizeListArray.from_arrays(
+            pyarrow.array(rows.reshape(-1)), rows.shape[1]
+        )
+        schema = pyarrow.schema(
+            [("id", pyarrow.string()), ("vector", values.type)],
+            metadata={"incontrast": json.dumps(self.stamp)},
+        )
+        batch = pyarrow.table([pyarrow.array(list(ids), pyarrow.string()), values], schema=schema)
+        if self._table is None:
+            self._table = self._database.create_table(self._name, batch)
+            return
+        merge = self._table.merge_insert("id").when_matched_update_all()
+        merge.when_not_matched_insert_all().execute(batch)
+
+    def search(self, queries: Tensor, count: int = 10) -> Found:
+        found = Found([], [])
+        for query in normalize(queries.float()).numpy():
+            rows = []
+            if self._table is not None:
+                search = self._table.search(query).distance_type("cosine").limit(count)
+                rows = search.select(["id", "_distance"]).to_list()
+            found.ids.append([row["id"] for row in rows])
+            found.cosines.append([1.0 - row["_distance"] for row in rows])
+        return found
+
+    def delete(self, ids: Iterable[str]) -> None:
+        names = list(ids)
+        for first in range(0, len(names) if self._table is not None else 0, BATCH):
+            self._table.delete(_among(names[first : first + BATCH]))
+
+    def ids(self) -> set[str]:
+        if self._table is None:
+            return set()
+        return set(self._table.search().select(["id"]).to_arrow().column("id").to_pylist())
+
+    def read(self, ids: Sequence[str]) -> Tensor:
+        rows = self._table.search().where(_among(ids)).limit(len(ids)).to_list()
+        found = {row["id"]: row["vector"] for row in rows}
+        return torch.tensor([found[name] for name in ids])
+
+    def flush(self) -> None:
+        pass
+
+
+def _among(ids: Sequence[str]) -> str:
+    """A condition in SQL."""
+    quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in ids)
+    return f"id IN ({quoted})"
+
+
+def _rows(ids: Sequence[Any], vectors: Tensor, width: int | None) -> NDArray[np.float32]:
+    """(n, d) unit vectors; an error for what does not fit."""
+    if vectors.ndim != 2 or len(vectors) != len(ids):
+        raise ValueError(
+            f"{len(ids)} items need ({len(ids)}, d) vectors, got {tuple(vectors.shape)}"
+        )
+    if width not in (None, vectors.shape[1]):
+        raise ValueError(
+            f"the index has vectors of {width} dimensions, got {vectors.shape[1]}: map them into "
+            "its space first"
+        )
+    if not bool(vectors.isfinite().all()):
+        raise ValueError("vectors must be finite, got NaN or infinity")
+    return normalize(vectors.float()).numpy()
+
+
+def _check_stamp(place: object, found: Stamp, wanted: Stamp) -> None:
+    if found != wanted:
+        raise ValueError(
+            f"{place} holds vectors of version {found.version} (encoder {found.encoder[:8]}), "
+            f"not of version {wanted.version} (encoder {wanted.encoder[:8]}): they cannot be mixed"
+        )
+
+
+def _imported(package: str, extra: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(package)
+    except ImportError as error:
+        message = f'this index needs {package}: pip install "incontrast[{extra}]"'
+        raise ImportError(message) from error
+
+
+def batches(ids: Iterable[str]) -> Iterator[list[str]]:
+    """Names, some at a time, in a fixed order."""
+    names = sorted(ids)
+    for first in range(0, len(names), BATCH):
+        yield names[first : first + BATCH]

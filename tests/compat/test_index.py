@@ -1,0 +1,177 @@
+"""Indexes: the same answers from FAISS, LanceDB and a plain product; migration without a gap."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import normalize
+
+from incontrast.compat import chain, fit_link
+from incontrast.compat.index import FaissIndex, Index, LanceIndex, Stamp
+from incontrast.compat.migration import MigratingIndex
+
+ONE, TWO = Stamp("w", 1, "a" * 32), Stamp("w", 2, "b" * 32)
+
+
+def vectors(count: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, 8, generator=Generator().manual_seed(seed))
+
+
+TURN = torch.linalg.qr(vectors(8, 7)).Q
+LINKS = [fit_link(vectors(200), vectors(200) @ TURN, old=1, new=2, seed=0)]
+
+
+def maps(source: int, target: int):
+    return chain(LINKS, source, target)
+
+
+def names(count: int, first: int = 0) -> list[str]:
+    return [f"it'em {number}" for number in range(first, first + count)]
+
+
+def faiss_at(place: Path, stamp: Stamp) -> Index:
+    pytest.importorskip("faiss")
+    return FaissIndex(place, stamp)
+
+
+def lance_at(place: Path, stamp: Stamp) -> Index:
+    pytest.importorskip("lancedb")
+    return LanceIndex(place, stamp)
+
+
+Opened = Callable[[Path, Stamp], Index]
+both = pytest.mark.parametrize("opened", [faiss_at, lance_at])
+
+
+@both
+def test_an_index_finds_what_a_product_finds(opened: Opened, tmp_path: Path) -> None:
+    index, stored, queries = opened(tmp_path / "index", ONE), vectors(50), vectors(5, 1)
+    assert index.search(queries).ids == [[]] * 5
+    index.add(names(30), 3 * stored[:30])
+    index.add(names(20, 30), stored[30:])
+    index.flush()
+    index = opened(tmp_path / "index", ONE)  # as another process opens it
+    cosines = normalize(queries) @ normalize(stored).T
+    expected = cosines.topk(10, dim=1)
+    found = index.search(queries)
+    assert found.ids == [[names(50)[place] for place in row] for row in expected.indices.tolist()]
+    assert torch.allclose(torch.tensor(found.cosines), expected.values, atol=1e-5)
+    first = found.ids[0][0]
+    index.delete([first, "unknown"])
+    assert first not in index.search(queries).ids[0]
+    other = names(50)[0] if first != names(50)[0] else names(50)[1]
+    index.add([other], queries[:1])  # replaced
+    assert index.search(queries[:1], 1).ids == [[other]]
+    assert index.ids() == set(names(50)) - {first}
+    assert torch.allclose(index.read([other]), normalize(queries[:1]), atol=1e-6)
+
+
+@both
+def test_vectors_that_do_not_fit_are_refused(opened: Opened, tmp_path: Path) -> None:
+    index = opened(tmp_path / "index", ONE)
+    index.add(names(3), vectors(3))
+    index.flush()
+    with pytest.raises(ValueError, match="vectors of 8 dimensions, got 4"):
+        index.add(names(1), torch.ones(1, 4))
+    with pytest.raises(ValueError, match=r"2 items need \(2, d\) vectors, got \(3, 8\)"):
+        index.add(names(2), vectors(3))
+    with pytest.raises(ValueError, match="must be finite"):
+        index.add(names(1), torch.full((1, 8), float("nan")))
+    with pytest.raises(ValueError, match=r"version 1 \(encoder aaaaaaaa\), not of version 2"):
+        opened(tmp_path / "index", TWO)
+
+
+@both
+def test_a_migration_serves_all_along(opened: Opened, tmp_path: Path) -> None:
+    stored, later, queries = vectors(60), vectors(10, 2), vectors(5, 1)
+    index = MigratingIndex(tmp_path, maps, first=ONE, opened=opened)
+    index.add(names(60), stored, 1)
+    before = index.search(queries, 1).ids
+    index.prepare(TWO)
+    assert index.search(queries @ TURN, 2).ids == before  # new queries, old index
+    index.add(names(10, 60), later @ TURN, 2)  # into both
+    with pytest.raises(ValueError, match="version 2 lacks 60 of 70 items: backfill it first"):
+        index.cutover()
+    expected = index.search(queries, 1).ids
+    index.backfill()
+    index.cutover()
+    index = MigratingIndex(tmp_path, maps, opened=opened)  # as another process opens it
+    assert index.serving.stamp == TWO
+    assert index.search(queries @ TURN, 2).ids == expected
+    assert index.search(queries, 1).ids == expected  # an old client
+    index.add(["late"], queries[:1] @ TURN, 2)
+    index.delete(names(1))
+    index.rollback()
+    assert index.serving.stamp == ONE
+    assert index.search(queries[:1], 1, 1).ids == [["late"]]
+    assert names(1)[0] not in index.serving.ids()
+
+
+def test_what_cannot_be_migrated_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    with pytest.raises(ValueError, match="say of which version the first is"):
+        MigratingIndex(tmp_path, maps)
+    index = MigratingIndex(tmp_path, maps, first=ONE)
+    for call in (index.backfill, index.cutover):
+        with pytest.raises(ValueError, match="prepare one of another version first"):
+            call()
+    with pytest.raises(ValueError, match="unrelated workspaces"):
+        index.prepare(Stamp("other", 2, "b" * 32))
+    with pytest.raises(ValueError, match="no map from the space of version 1 to that of version 5"):
+        index.prepare(Stamp("w", 5, "c" * 32))
+    with pytest.raises(ValueError, match="serves version 1 already"):
+        index.prepare(ONE)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+import incontrast.compat.index as module
+from incontrast.compat import migration
+from test_index import TWO, maps
+module.BATCH = 10
+index = migration.MigratingIndex(sys.argv[1], maps)
+print("open", flush=True)
+index.prepare(TWO) if index.serving.stamp != TWO else None
+index.backfill(lambda done, total: print(done, flush=True))
+index.cutover() if index.serving.stamp != TWO else None
+print("over", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_kills_during_backfill_and_cutover(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    stored, queries = vectors(300), vectors(5, 1)
+    index = MigratingIndex(tmp_path, maps, first=ONE)
+    index.add(names(300), stored, 1)
+    expected = index.search(queries, 1).ids
+    paths = os.pathsep.join([*sys.path, str(Path(__file__).parent)])
+    for lines in (1, 3, 6, 12, 30, 31, 32):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        assert child.stdout is not None
+        for _ in range(lines):
+            if not child.stdout.readline():
+                break
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        served = MigratingIndex(tmp_path, maps)
+        assert served.search(queries @ TURN, 2).ids == expected
+    index = MigratingIndex(tmp_path, maps)
+    if index.serving.stamp != TWO:
+        index.backfill()
+        index.cutover()
+    assert index.search(queries, 1).ids == expected
