@@ -82,7 +82,10 @@ STRATEGIES: dict[str, ic.Strategy] = {
         lr=4e-3, batch_size=64, ema_leaning=4.0, **LONG
     ),
     "warm start, 96 at 4e-3": ic.WarmStart(lr=4e-3, batch_size=96, **LONG),
+    "ICL, tolerance 5 %": ic.ICL(**LONG),
 }
+
+TOLERANCES = {"ICL, tolerance 5 %": 0.05}  # that a learner is given, as a workspace does
 
 
 class Measures(NamedTuple):
@@ -223,12 +226,18 @@ class Bench:
         if key(row) in self.done:
             return self.done[key(row)]
         twin = copy.deepcopy(learner)
-        outcome = twin.update(self.problem.new.items, strategy=strategy, budget=budget)
+        outcome = twin.update(
+            self.problem.new.items,
+            strategy=strategy,
+            budget=budget,
+            tolerance=TOLERANCES.get(strategy_name),
+        )
         row |= {
             "old": len(self.problem.old),
             "new": len(self.problem.new),
             "forward_passes": outcome.forward_passes,
             "steps": outcome.steps,
+            "kept": outcome.kept,
             **measure(twin, self.problem, self.alpha),
             "settings": repr(strategy),
             "date": time.strftime("%Y-%m-%d"),
