@@ -165,18 +165,6 @@ def test_an_update_that_costs_old_items_too_much_keeps_a_part_of_its_change(
     assert scratch.kept == 1.0  # weights of two encoders that are not kin have nothing between
 
 
-def test_where_new_items_are_like_old_ones_the_loss_of_all_decides(
-    learner, digits, monkeypatch
-) -> None:
-    monkeypatch.setattr(Learner, "_drifted", lambda *_: False)
-    hasty = ICL(max_epochs=2, lr=2e-2)
-    _, whole = updated(learner, digits[0][:100], hasty)
-    _, part = updated(learner, digits[0][:100], hasty, tolerance=0.05)
-    assert whole.loss.after.all > whole.loss.before.all
-    assert part.kept in (0.25, 0.5, 0.75)
-    assert part.loss.after.all < whole.loss.after.all
-
-
 @pytest.mark.parametrize("start", [1e-2, 1e-5])
 def test_a_learned_learning_rate_does_not_need_a_good_start(learner, digits, start) -> None:
     _, outcome = updated(learner, digits[1], ICL(lr=Learned(start=start)))

@@ -33,16 +33,14 @@ def keep_part(
     before: Measured,
     after: Measured,
     measure: Callable[[nn.Module], Measured],
-    *,
     tolerance: float,
-    drifted: bool,
 ) -> tuple[nn.Module, Measured, float]:
     """The encoder that keeps the best part of a change, what is known of it, and the part.
 
     An encoder and the one it was trained from are joined by a line of weights that work, once
-    BatchNorm's statistics fit them. Where new items differ from old ones, a larger part is better
-    as long as old items lose no more than tolerated and new ones gain. Where they do not differ,
-    the loss of all decides. If no part will do, the whole change is kept.
+    BatchNorm's statistics fit them. Half of the change is kept where it is better than the whole
+    on old and on new items, as it often is where they are alike. Otherwise it is as much as costs
+    old items no more than tolerated; all of it, if no part will do or new items gain by none.
 
     Args:
         task: The run, with the trained encoder and the one of before.
@@ -50,34 +48,34 @@ def keep_part(
         after: What is known of the trained one.
         measure: Measures another.
         tolerance: How much larger the loss of old items may be, as a share.
-        drifted: Whether new items differ from old ones.
     """
     assert task.before is not None
-    bound = before.loss.old * (1.0 + tolerance)
+    old, new, _ = before.loss
+    bound = old * (1.0 + tolerance)
 
     def less(first: float, second: float) -> bool:  # rounding differs between processes
         return task.engine.broadcast_float(first - second) < 0.0
 
     whole = kept = (task.encoder, after, 1.0)
-    if drifted and not less(bound, after.loss.old):
+    if not less(old, after.loss.old):
         return whole
     low, high = 0.0, 1.0
-    for number in range(1, PARTS + 1):
-        part = (low + high) / 2 if drifted else number / (PARTS + 1)
+    for number in range(PARTS):
+        part = (low + high) / 2
         encoder = between(task.before, task.encoder, part)
         with seeded(task.seed, "calibration", device=task.engine.device):
             calibrate(task, encoder)
         found = measure(encoder)
-        if not drifted:
-            if less(found.loss.all, kept[1].loss.all):
-                kept = encoder, found, part
-        elif less(bound, found.loss.old):
+        if number == 0:
+            if less(found.loss.old, after.loss.old) and less(found.loss.new, after.loss.new):
+                return encoder, found, part
+            if not less(bound, after.loss.old):
+                return whole
+        if less(bound, found.loss.old):
             high = part
         else:
             low, kept = part, (encoder, found, part)
-    if drifted and not less(kept[1].loss.new, before.loss.new):
-        return whole
-    return kept
+    return kept if less(kept[1].loss.new, new) else whole
 
 
 @torch.no_grad()

@@ -21,7 +21,6 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views, width_of
 from incontrast.embedding import embed
-from incontrast.evaluate.drift import FEWEST as COMPARABLE
 from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
 from incontrast.evaluate.population import measure
@@ -310,10 +309,9 @@ class Learner:
             checkpoint: As in ``fit``.
             probe: As in ``fit``.
             tolerance: How much larger the loss of old items may be afterwards, as a share: 0.05 is
-                5 %. The learner then keeps as large a part of the change as that allows, or, where
-                new items are like old ones, the part with the lowest loss of all
-                (``Outcome.kept``): weights on the line between the encoder of before and the
-                trained one. None keeps all of it.
+                5 %. The learner then keeps as large a part of the change as that allows, or half
+                of it where that is better on old and new items (``Outcome.kept``): weights on the
+                line between the encoder of before and the trained one. None keeps all of it.
         """
         start, budget = time.perf_counter(), check_budget(budget)
         if not self.fitted:
@@ -411,8 +409,7 @@ class Learner:
                 before,
                 after,
                 lambda encoder: self._measure(encoder, domain, increment, probe)[0],
-                tolerance=tolerance,
-                drifted=self._drifted(current, domain, increment),
+                tolerance,
             )
         links = self._links(current, encoder, domain, increment, version, pairs)
         measuring = seconds_before + time.perf_counter() - trained
@@ -425,12 +422,6 @@ class Learner:
             if isinstance(callback, Callback):
                 callback.on_outcome(outcome, self)
         return outcome
-
-    def _drifted(self, encoder: nn.Module, domain: Domain, increment: Increment) -> bool:
-        if increment.stored < COMPARABLE:  # too few to tell
-            return True
-        found = measure_drift(encoder, domain, increment, **self._settings())
-        return self.engine.broadcast(found.drifted)
 
     def _links(
         self,
@@ -495,7 +486,7 @@ class Learner:
         """
         if budget.seconds is None:
             return budget
-        parts = 1 if tolerance is None else 2 + PARTS  # drift is measured like a part
+        parts = 1 if tolerance is None else 1 + PARTS
         items = pairs + parts * min(increment.stored + increment.new_count, CALIBRATED)
         others = self.evaluations_after - 1 + parts
         after = measuring * (others + items / self._evaluated(increment))

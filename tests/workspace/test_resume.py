@@ -151,7 +151,7 @@ def test_what_was_refused_can_be_trained_again_with_other_settings(tmp_path, blo
 def test_what_was_refused_can_be_judged_by_another_tolerance(tmp_path, blobs) -> None:
     space = refused(tmp_path, blobs)
     (reason,) = space.state().operation["failed_checks"]
-    assert "than the 5% that is tolerated" in reason
+    assert "than the 0% that is tolerated" in reason
     assert not space.update(tolerance=0.06).promoted
     assert "than the 6% that is tolerated" in space.state().operation["failed_checks"][0]
     step = space.update(tolerance=1e6)
