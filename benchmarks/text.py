@@ -34,8 +34,8 @@ import real_data
 from incontrast.randomness import seeded
 
 ROWS = Path(__file__).parent / "results" / "text.jsonl"
-EPOCHS = {"ngrams": 15, "transformer": 10}
-RATES = {"ngrams": 5e-3, "transformer": 1e-3}
+EPOCHS = 15
+LR = 5e-3
 STEPS = 30
 SHORT_TEXTS = 200_000
 
@@ -96,8 +96,8 @@ def tfidf(split: Split, seed: int, width: int) -> tuple[NDArray[Any], NDArray[An
 def embedded(split: Split, seed: int, encoder: str) -> tuple[NDArray[Any], NDArray[Any]]:
     strategy = ic.Retrain(
         batch_size=128,
-        lr=ic.Cosine(RATES[encoder]),
-        max_epochs=EPOCHS[encoder],
+        lr=ic.Cosine(LR),
+        max_epochs=EPOCHS,
         patience=None,
     )
     learner = ic.Learner(ic.Text(encoder=encoder), fit_strategy=strategy, seed=seed)

@@ -60,7 +60,8 @@ def graphs(wide: bool) -> tuple[ic.Domain, Any]:
 def texts(wide: bool) -> tuple[ic.Domain, Any]:
     lines = [f"{'many ' * (number % 5)}word {number}" for number in range(OLD + NEW)]
     items = ic.Text().collect(lines)
-    return ic.Text(width=32, layers=1, views=ic.TextViews(shuffle=2.0)).fit_statistics(items), items
+    domain = ic.Text(encoder="transformer", width=32, views=ic.TextViews(shuffle=2.0))
+    return domain.fit_statistics(items), items
 
 
 DATA = {"vectors": vectors, "images": images, "graphs": graphs, "texts": texts}

@@ -106,14 +106,14 @@ class Source:
             size: Side in pixels; that of a typical image of the source by default, 224 at most.
             channels: 1 or 3; 1 by default if the images looked at are all grey.
             encoder: One of your own; of images also ``"small"``, the default up to 32 pixels, or
-                ``"resnet18"``, of texts ``"transformer"``.
+                ``"resnet18"``, of texts ``"ngrams"``.
         """
         if self.kind == "graphs":
             return Graphs(encoder=encoder)
         if self.kind == "vectors":
             return Vectors(self.items.shape[1], encoder=encoder)
         if self.kind == "texts":
-            return Text(encoder=encoder or "transformer")
+            return Text(encoder=encoder or "ngrams")
         if size is None or channels is None:
             looked = typical_image(self.items)
             size = size or looked.size

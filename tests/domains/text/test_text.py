@@ -30,7 +30,7 @@ PLAIN: dict[str, Any] = {
 
 
 def fitted(**settings: Any) -> ic.Text:
-    domain = ic.Text(**{"width": 32, "layers": 1, **settings})
+    domain = ic.Text(**{"encoder": "transformer", "width": 32, **settings})
     return domain.fit_statistics(domain.collect(SENTENCES))
 
 
@@ -40,7 +40,7 @@ def views(domain: ic.Text, seed: int = 0) -> tuple[TokenBatch, TokenBatch]:
 
 
 def learner(**settings: Any) -> ic.Learner:
-    domain = ic.Text(width=32, layers=1)
+    domain = ic.Text(encoder="transformer", width=32)
     chosen = {"fit_strategy": ic.Retrain(max_epochs=2), "strategy": ic.ICL(max_epochs=1)}
     return ic.Learner(domain, **{**chosen, **settings})
 
@@ -48,12 +48,12 @@ def learner(**settings: Any) -> ic.Learner:
 @pytest.mark.parametrize("encoder", ["transformer", "ngrams"])
 @pytest.mark.parametrize("items", [SENTENCES, list(itertools.pairwise(SENTENCES))])
 def test_the_domain_keeps_its_contract(encoder: str, items: Any) -> None:
-    ic.check_domain(ic.Text(encoder=encoder, width=32, layers=1), items)
+    ic.check_domain(ic.Text(encoder=encoder, width=32), items)
 
 
 def test_dropout_alone_makes_two_views() -> None:
     views = ic.TextViews(**{**PLAIN, "dropout": 0.1})
-    ic.check_domain(ic.Text(width=32, layers=1, views=views), SENTENCES)
+    ic.check_domain(ic.Text(encoder="transformer", width=32, views=views), SENTENCES)
 
 
 def test_the_same_texts_give_the_same_tokeniser_and_no_update_changes_it() -> None:
@@ -70,7 +70,7 @@ def test_the_same_texts_give_the_same_tokeniser_and_no_update_changes_it() -> No
 def test_training_is_bitwise_reproducible(encoder: str) -> None:
     def embeddings() -> Tensor:
         strategies = {"fit_strategy": ic.Retrain(max_epochs=1), "strategy": ic.ICL(max_epochs=1)}
-        model = ic.Learner(ic.Text(encoder=encoder, width=32, layers=1), seed=3, **strategies)
+        model = ic.Learner(ic.Text(encoder=encoder, width=32), seed=3, **strategies)
         model.fit(SENTENCES[:120])
         model.update(SENTENCES[120:])
         return model.embed(SENTENCES)
@@ -265,7 +265,7 @@ def test_a_given_tokeniser_frames_every_text(tmp_path: Path) -> None:
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    domain = ic.Text(tokenizer=tmp_path, width=32, layers=1, length=5)
+    domain = ic.Text(encoder="transformer", tokenizer=tmp_path, width=32, length=5)
     ic.check_domain(domain, SENTENCES)
     for batch in (domain.prepare(_batch(6)), *views(domain)):
         last = batch.ids.gather(1, batch.lengths[:, None] - 1)
