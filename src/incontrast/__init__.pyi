@@ -5,6 +5,8 @@ from .domains.check import DomainError, check_domain
 from .domains.graphs import Graphs
 from .domains.images import Images
 from .domains.images.views import ImageViews
+from .domains.pairs import Pairs
+from .domains.per_item import PerItem
 from .domains.text import Text
 from .domains.text.views import TextViews
 from .domains.vectors import Vectors
@@ -89,6 +91,8 @@ __all__ = [
     "Optimizer",
     "OptimizerFactory",
     "Outcome",
+    "Pairs",
+    "PerItem",
     "Policy",
     "Pooled",
     "Probe",

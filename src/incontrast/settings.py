@@ -13,6 +13,7 @@ from incontrast.domains.base import Domain
 from incontrast.domains.graphs import Graphs
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
+from incontrast.domains.pairs import Pairs
 from incontrast.domains.text import Text
 from incontrast.domains.text.views import TextViews
 from incontrast.domains.vectors import Vectors
@@ -25,7 +26,7 @@ from incontrast.training.optimizers import Adam, Optimizer, Prodigy
 KNOWN: dict[str, type[Any]] = {
     known.__name__: known
     for known in (
-        *(Vectors, Images, ImageViews, Graphs, Text, TextViews),
+        *(Vectors, Images, ImageViews, Graphs, Text, TextViews, Pairs),
         *(KeepAll, Reservoir, Queue),
         *(Fixed, Cosine, Learned, DDPG),
         *(Adam, Optimizer, Prodigy),

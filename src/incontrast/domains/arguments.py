@@ -10,6 +10,7 @@ import torch
 from torch import Generator, nn
 
 from incontrast.domains.base import Domain, Part
+from incontrast.domains.per_item import PerItem
 from incontrast.import_path import as_import_path
 from incontrast.randomness import seeded
 
@@ -43,8 +44,10 @@ class ArgumentDomain(Domain):
     also by its import path: ``"package.module:function"``, or an ``ImportPath`` with arguments.
 
     ``views`` is None for the domain's own, or whatever makes one random view of a batch: a function
-    of the batch and a ``torch.Generator`` to draw from, or a ``torch.nn.Module`` (torchvision's v2
-    transforms, kornia) that is called with the batch while torch's own generators are seeded.
+    of the batch and a ``torch.Generator`` to draw from, a ``PerItem`` of a function of one item, or
+    a ``torch.nn.Module`` (torchvision's v2 transforms, kornia) that is called with the batch while
+    torch's own generators are seeded. Two of them are for the first and the second view: a crop of
+    much and one of little, say.
     """
 
     networks: ClassVar[tuple[str, ...]] = ()
@@ -121,12 +124,15 @@ class ArgumentDomain(Domain):
 
     @property
     def views_draw_globally(self) -> bool:  # type: ignore[override]
-        return isinstance(self._given("views"), nn.Module)
+        given = self._given("views")
+        parts = given if isinstance(given, tuple) else (given,)
+        return any(isinstance(part, nn.Module | PerItem) for part in parts)
 
     def _given_views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
-        given = self._given("views")
+        recipes = self._given("views")
+        recipes = recipes if isinstance(recipes, tuple) else (recipes, recipes)
 
-        def view(side: Any) -> Any:
+        def view(side: Any, given: Any) -> Any:
             if not isinstance(given, nn.Module):
                 return self.after_views(given(side, generator))
             seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
@@ -134,7 +140,7 @@ class ArgumentDomain(Domain):
                 return self.after_views(given(side))
 
         first, second = self.sides(batch)
-        return view(first), view(second)
+        return view(first, recipes[0]), view(second, recipes[1])
 
     def _given(self, name: str) -> Any:
         value = getattr(self, name)
@@ -152,9 +158,13 @@ class ArgumentDomain(Domain):
                 "encoder must be a torch.nn.Module or a function without arguments that makes one, "
                 f"got {encoder!r}"
             )
-        if isinstance(views, type) or not (views is None or callable(views)):
-            hint = " (without its parentheses?)" if isinstance(views, type) else ""
-            raise TypeError(
-                "views must be a function of a batch and a torch.Generator, or a torch.nn.Module, "
-                f"that gives one view, got {views!r}{hint}"
-            )
+        recipes = views if isinstance(views, tuple) else (views, views)
+        for recipe in recipes:
+            if isinstance(recipe, type) or not (views is None or callable(recipe)):
+                hint = " (without its parentheses?)" if isinstance(recipe, type) else ""
+                raise TypeError(
+                    "views must be a function of a batch and a torch.Generator, or a "
+                    f"torch.nn.Module, that gives one view, got {recipe!r}{hint}"
+                )
+        if len(recipes) != 2:
+            raise ValueError(f"views must be two, one for each side, got {len(recipes)}")

@@ -1,0 +1,151 @@
+"""Pairs that belong together: a query and its clicked item, a photograph and a later one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from torch import Generator, Tensor, nn
+
+from incontrast.domains.base import Collection, Domain
+
+
+@dataclass(frozen=True, eq=False)
+class PairBatch:
+    """The first and the second items of some pairs."""
+
+    first: Any
+    second: Any
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def to(self, device: Any) -> PairBatch:
+        return PairBatch(self.first.to(device), self.second.to(device))
+
+
+class PairCollection:
+    """Two collections of one length, side by side."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        self.first, self.second = first, second
+
+    @property
+    def background(self) -> bool:
+        return bool(self.first.background or self.second.background)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.first.nbytes + self.second.nbytes)
+
+    def sizes(self) -> Tensor:
+        sizes: Tensor = self.first.sizes() + self.second.sizes()
+        return sizes
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def take(self, indices: Tensor) -> PairBatch:
+        return PairBatch(self.first.take(indices), self.second.take(indices))
+
+    def select(self, indices: Tensor) -> Self:
+        return type(self)(self.first.select(indices), self.second.select(indices))
+
+    def extend(self, other: Self) -> Self:
+        return type(self)(self.first.extend(other.first), self.second.extend(other.second))
+
+
+@dataclass(frozen=True)
+class Pairs(Domain):
+    """Pairs of items of one kind that belong together, and are each other's positives.
+
+    ``fit`` and ``update`` take ``(first, second)``: two collections of one length, as the domain
+    takes them. ``embed`` also takes items alone. An item alone is a pair with itself, so that pairs
+    and other items can be learned from together.
+
+    Args:
+        domain: The kind of the items: ``Images(...)``, ``Vectors(...)``, ``Graphs()``. ``Text`` has
+            pairs of its own.
+        augment: Whether the loss sees random views of the two; else the items themselves.
+
+    >>> import torch
+    >>> from incontrast import Vectors
+    >>> clicks = Pairs(Vectors(2, mean=(0.0, 0.0), std=(1.0, 1.0)), augment=False)
+    >>> pairs = clicks.collect((torch.zeros(3, 2), torch.ones(3, 2)))
+    >>> first, second = clicks.views(pairs.take(torch.arange(3)), torch.Generator())
+    >>> first.sum().item(), second.sum().item()
+    (0.0, 6.0)
+    """
+
+    domain: Domain
+    augment: bool = True
+
+    @property
+    def views_draw_globally(self) -> bool:  # type: ignore[override]
+        return self.domain.views_draw_globally
+
+    @property
+    def views_on_cpu(self) -> bool:  # type: ignore[override]
+        return self.domain.views_on_cpu
+
+    def collect(self, items: Any) -> PairCollection:
+        if isinstance(items, PairCollection):
+            return items
+        if isinstance(items, tuple) and len(items) == 2:
+            first, second = (self.domain.collect(side) for side in items)
+            if len(first) != len(second):
+                raise ValueError(
+                    f"pairs need as many first items as second ones, got {len(first)} and "
+                    f"{len(second)}"
+                )
+            return PairCollection(first, second)
+        alone = self.domain.collect(items)
+        return PairCollection(alone, alone)
+
+    def fit_statistics(self, collection: Any) -> Pairs:
+        both = collection.first.extend(collection.second)
+        return replace(self, domain=self.domain.fit_statistics(both))
+
+    def views(self, batch: PairBatch, generator: Generator) -> tuple[Any, Any]:
+        if not self.augment:
+            return self.domain.prepare(batch.first), self.domain.prepare(batch.second)
+        # Of both sides at once, so that what is drawn depends on their places alone.
+        first, second = self.domain.views(self.domain.join([batch.first, batch.second]), generator)
+        return first[: len(batch)], second[len(batch) :]
+
+    def encoder(self) -> nn.Module:
+        return self.domain.encoder()
+
+    def prepare(self, batch: PairBatch) -> Any:
+        """Of the first items: what is embedded."""
+        return self.domain.prepare(batch.first)
+
+    def join(self, batches: Sequence[Any]) -> Any:
+        """Of pairs, as of views."""
+        if not isinstance(batches[0], PairBatch):
+            return self.domain.join(batches)
+        return PairBatch(
+            self.domain.join([batch.first for batch in batches]),
+            self.domain.join([batch.second for batch in batches]),
+        )
+
+    def materialise(self, collection: PairCollection, indices: Tensor) -> Collection:
+        sides = (collection.first, collection.second)
+        return PairCollection(*(self.domain.materialise(side, indices) for side in sides))
+
+    def pack(self, collection: PairCollection, indices: Tensor) -> list[bytes]:
+        first = self.domain.pack(collection.first, indices)
+        second = self.domain.pack(collection.second, indices)
+        return [
+            len(one).to_bytes(8, "big") + one + two for one, two in zip(first, second, strict=True)
+        ]
+
+    def unpack(self, blobs: Sequence[bytes]) -> PairCollection:
+        ends = [8 + int.from_bytes(blob[:8], "big") for blob in blobs]
+        if any(end > len(blob) for end, blob in zip(ends, blobs, strict=True)):
+            raise ValueError("packed pairs are damaged or of another kind")
+        return PairCollection(
+            self.domain.unpack([blob[8:end] for end, blob in zip(ends, blobs, strict=True)]),
+            self.domain.unpack([blob[end:] for end, blob in zip(ends, blobs, strict=True)]),
+        )
