@@ -374,12 +374,17 @@ def test_the_time_left_is_told_and_hours_are_warned_of(caplog) -> None:
     )
     assert progress.seconds_left == pytest.approx(19990.0)
     assert replace(progress, done=0.0).seconds_left == math.inf
+    first = replace(progress, steps=1, seconds=100.0, done=0.0)  # slow, as first steps are
+    later = replace(progress, steps=4, seconds=110.0)
     warn = HoursAhead()
     with caplog.at_level(logging.WARNING):
-        warn(replace(progress, done=0.5))
-        warn(progress)  # looked once
+        warn(first)
+        warn(replace(later, done=0.5))
+        warn(later)  # looked once
     assert not caplog.text
+    warn = HoursAhead()
     with caplog.at_level(logging.WARNING):
-        HoursAhead()(progress)
+        warn(first)
+        warn(later)
     assert "will take about 5.6 h on this machine" in caplog.text
     assert "--seconds 600), 6 epochs (max_epochs=6)" in caplog.text

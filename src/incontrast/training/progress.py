@@ -118,12 +118,17 @@ class HoursAhead(Callback):
 
     def __init__(self) -> None:
         self.looked = False
+        self.first: tuple[float, float] | None = None  # seconds, part done: a first step is slow
 
     def on_step(self, progress: Progress) -> None:
-        if self.looked or progress.steps < 3 or progress.seconds < 5.0:
+        if self.first is None:
+            self.first = progress.seconds, progress.done
+        seconds = progress.seconds - self.first[0]
+        if self.looked or progress.steps < 4 or seconds < 5.0:
             return
         self.looked = True
-        left = progress.seconds_left
+        done = progress.done - self.first[1]
+        left = seconds / done * (1.0 - progress.done) if done else math.inf
         if left > 3600.0:
             epochs = max(1, int(progress.epochs * 600.0 / (progress.seconds + left)))
             log.warning(
