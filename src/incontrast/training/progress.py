@@ -128,9 +128,10 @@ class HoursAhead(Callback):
             return
         self.looked = True
         done = progress.done - self.first[1]
-        left = seconds / done * (1.0 - progress.done) if done else math.inf
+        total = seconds / done if done else math.inf
+        left = total * (1.0 - progress.done)
         if left > 3600.0:
-            epochs = max(1, int(progress.epochs * 600.0 / (progress.seconds + left)))
+            epochs = max(1, int(progress.epochs * 600.0 / total))
             log.warning(
                 "training will take about %s on this machine. Minutes instead: a budget "
                 "(Budget(seconds=600), --seconds 600), %s (max_epochs=%d), or a smaller encoder "
