@@ -2,6 +2,7 @@
 
     python benchmarks/compat.py train --cache FOLDER       encoders, of which embeddings are kept
     python benchmarks/compat.py measure --cache FOLDER     rows, from those embeddings
+    python benchmarks/compat.py dial                       rows on ICL(compatible=...)
     python benchmarks/compat.py speed
     python benchmarks/compat.py show
 
@@ -17,18 +18,31 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import re
+import statistics
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import normalize
 
 import incontrast as ic
+from incontrast.compat import fit_link
+from incontrast.compat.adapter import candidates
+from incontrast.compat.plan import make_plan
+from incontrast.compat.quality import RELEVANT, measured, nearest
 from incontrast.data import Labelled
+from incontrast.randomness import generator
 from parity_sets import SETS, Problem, drawn, mnist_parts, of_classes
 
+ROWS = Path(__file__).parent / "results" / "compat.jsonl"
+KEY = ("kind", "set", "alpha", "updates", "seed")
+PAIRS = 1000  # items of the index that are re-embedded to fit a map
+WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)  # of the anchor
 ALPHAS, SEEDS = (0.05, 0.3), (0, 1, 2)
 TRAINED = ("MNIST by class", "MNIST at random", "PROTEINS", "Imagenette by class")
 CHAINED = ("MNIST by class", "MNIST at random")
@@ -127,10 +141,216 @@ def train(cache: Path) -> None:
         chain(cache, name, seed)
 
 
+def dial() -> None:
+    """What ``compatible`` costs new items and gives stored vectors, on a tuning set."""
+    name, alpha = "digits by class", 0.05
+    done = {(row["seed"], row["compatible"]) for row in rows() if row["kind"] == "dial"}
+    for seed in SEEDS:
+        if all((seed, weight) in done for weight in WEIGHTS):
+            continue
+        problem, retraining = SETS[name].problem(alpha, seed), SETS[name].retraining
+        learner = ic.Learner(problem.domain, fit_strategy=retraining, seed=seed)
+        passes = learner.fit(problem.old.items).forward_passes
+        corpus, queries = problem[1:3], problem[3:]
+        labels, asked = labels_of(*corpus), labels_of(*queries)
+        before = torch.from_numpy(embedded(learner, *corpus))
+        for weight in WEIGHTS:
+            twin = copy.deepcopy(learner)
+            strategy = ic.ICL(compatible=weight, **LONG)
+            budget = ic.Budget(forward_passes=round(SHARE * passes))
+            twin.update(problem.new.items, strategy=strategy, budget=budget)
+            after, found = (torch.from_numpy(embedded(twin, *part)) for part in (corpus, queries))
+            fresh = torch.from_numpy(embedded(twin, queries[1]))
+            write(
+                {
+                    "kind": "dial",
+                    "set": name,
+                    "alpha": alpha,
+                    "seed": seed,
+                    "compatible": weight,
+                    "nothing": precision(found, before, asked, labels),
+                    "map": precision(found, twin.links[0].to_new(before), asked, labels),
+                    "full": precision(found, after, asked, labels),
+                    "full, new classes": precision(fresh, after, queries[1].labels, labels),
+                }
+            )
+
+
+def measure(cache: Path) -> None:
+    """Precision@10 with nothing, each map, parts re-embedded, everything."""
+    done = {tuple(row.get(name) for name in KEY) for row in rows()}
+    for seed in SEEDS:
+        for name, alpha in product(TRAINED, ALPHAS):
+            file = place(cache, name, alpha, seed)
+            if file.exists():
+                data = dict(np.load(file))
+                for what in ("update", "retraining"):
+                    about = {"kind": what, "set": name, "alpha": alpha, "seed": seed}
+                    if tuple(about.get(part) for part in KEY) not in done:
+                        write({**about, **figures(data, "before", what, seed)})
+        for name in CHAINED:
+            file = place(cache, "chain", name, seed)
+            if file.exists():
+                data = dict(np.load(file))
+                for version in range(2, 7):
+                    about = {"kind": "chain", "set": name, "updates": version - 1, "seed": seed}
+                    if tuple(about.get(part) for part in KEY) not in done:
+                        write({**about, **chained(data, version, seed)})
+
+
+def tensors(data: dict[str, Any], *names: str) -> list[torch.Tensor]:
+    return [torch.from_numpy(data[name]) for name in names]
+
+
+def figures(data: dict[str, Any], old: str, new: str, seed: int) -> dict[str, Any]:
+    """With a map fitted on PAIRS items of the index, and a plan made on the same."""
+    before, after, queries = tensors(data, old, new, f"{new}_queries")
+    asked, labels = data["query_labels"], data["labels"]
+    sample = torch.randperm(len(before), generator=generator(seed, "pairs"))[:PAIRS]
+    plan = make_plan(before[sample], after[sample], old=1, new=2, seed=seed)
+    old_queries = torch.from_numpy(data[f"{old}_queries"])
+    row: dict[str, Any] = {
+        "items": len(before),
+        "old encoder": precision(old_queries, before, asked, labels),
+        "none": precision(queries, before, asked, labels),
+        "full": precision(queries, after, asked, labels),
+        "chosen": [plan.link.to_old.kind, plan.link.to_new.kind],
+        "expected recall": round(plan.link.expected("to_new").recall, 4),
+    }
+    source, target = normalize(before), normalize(after)
+    rest, held = sample[: PAIRS * 2 // 3], sample[PAIRS * 2 // 3 :]
+    ranked = nearest(target[held], target[held], RELEVANT)
+    for kind in ("orthogonal", "low-rank", "affine", "residual"):
+        # As fit_link does it: the strength that is best on held-out pairs.
+        for way, (x, y) in {"to_old": (target, source), "to_new": (source, target)}.items():
+            best, found = -1.0, None
+            for adapter in candidates(kind, x[rest], y[rest], generator(seed, "hidden")):
+                pair_of = (adapter(x[held]), y[held])
+                recall = measured(*(pair_of if way == "to_old" else pair_of[::-1]), ranked).recall
+                best, found = (recall, adapter) if recall > best else (best, found)
+            if found is not None:
+                sides = (found(queries), before) if way == "to_old" else (queries, found(before))
+                row[f"{kind} {way}"] = precision(*sides, asked, labels)
+    mapped = plan.link.to_new(before)
+    row["map to_old"] = precision(plan.link.to_old(queries), before, asked, labels)
+    row["map to_new"] = precision(queries, mapped, asked, labels)
+    order = plan.priority(before).argsort(descending=True)
+    at_random = torch.randperm(len(before), generator=generator(seed, "at random"))
+    for share in (0.05, 0.1, 0.25):
+        for title, chosen in (("plan", order), ("at random", at_random)):
+            mixed = mapped.clone()
+            again = chosen[: round(share * len(before))]
+            mixed[again] = target[again]
+            row[f"{share:.0%} {title}"] = precision(queries, mixed, asked, labels)
+    return row
+
+
+def chained(data: dict[str, Any], version: int, seed: int) -> dict[str, Any]:
+    """The first index after some updates: over all maps in a row, and by one direct map."""
+    sample = torch.randperm(len(data["labels"]), generator=generator(seed, "pairs"))[:PAIRS]
+    links = []
+    for number in range(1, version):
+        before, after = tensors(data, str(number), str(number + 1))
+        links.append(fit_link(before[sample], after[sample], old=number, new=number + 1, seed=seed))
+    first, queries = tensors(data, "1", f"{version}_queries")
+    asked, labels = data["query_labels"], data["labels"]
+    there, back = ic.compat.chain(links, version, 1), ic.compat.chain(links, 1, version)
+    direct = figures(data, "1", str(version), seed)
+    return {
+        **direct,
+        "chain to_old": precision(there(queries), first, asked, labels),
+        "chain to_new": precision(queries, back(first), asked, labels),
+        "chain expected recall": round(back.recall, 4),
+    }
+
+
+def precision(queries: Any, corpus: Any, asked: Any, labels: Any) -> float:
+    """Mean share of the ten nearest that have the query's label."""
+    near = (normalize(queries) @ normalize(corpus).T).topk(10, dim=1).indices.numpy()
+    return round(float((labels[near] == asked[:, None]).mean()), 4)
+
+
+def speed() -> None:
+    """Seconds to fit, and to apply one map, on one thread; processor time of this process."""
+    draws = torch.Generator().manual_seed(0)
+    for count, width in ((1000, 128), (10_000, 512)):
+        before = torch.randn(count, 32, generator=draws) @ torch.randn(32, width, generator=draws)
+        before += 0.3 * torch.randn(count, width, generator=draws)
+        turn = torch.eye(width) + 0.02 * torch.randn(width, width, generator=draws)
+        after = before @ turn + 0.1 * torch.randn(count, width, generator=draws)
+        start = time.process_time()
+        link = fit_link(before, after, old=1, new=2, seed=0)
+        row: dict[str, Any] = {"kind": "speed", "pairs": count, "width": width}
+        row["fit seconds"] = round(time.process_time() - start, 2)
+        for kind in ("orthogonal", "low-rank", "affine", "residual"):
+            adapter = next(candidates(kind, normalize(before), normalize(after), draws))
+            for size, title in ((1, "one"), (100_000 // (width // 128), "many")):
+                vectors = torch.randn(size, width, generator=draws)
+                repeats = 2000 if size == 1 else 3
+                adapter(vectors)
+                start = time.process_time()
+                for _ in range(repeats):
+                    adapter(vectors)
+                each = (time.process_time() - start) / repeats / size
+                row[f"{kind}, µs a vector, {title} at a time"] = round(1e6 * each, 2)
+        row["chosen"] = [link.to_old.kind, link.to_new.kind]
+        write(row)
+
+
+def rows() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+
+
+def write(row: dict[str, Any]) -> None:
+    with ROWS.open("a") as file:
+        file.write(json.dumps({**row, "date": time.strftime("%Y-%m-%d")}) + "\n")
+    print(row, flush=True)
+
+
+def show() -> None:
+    """Medians over seeds, as tables in Markdown."""
+    columns = ("old encoder", "none", "map to_old", "map to_new", "5% plan", "10% plan", "full")
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows():
+        if "full" in row and "map to_new" in row:
+            key = tuple(row.get(name) for name in ("kind", "set", "alpha", "updates"))
+            groups.setdefault(key, []).append(row)
+    for part, extra in (("update", ()), ("retraining", ()), ("chain", ("chain to_new",))):
+        names = (*columns, *extra)
+        last = ("updates",) if extra else ("α",)
+        print(
+            f"\n{part}\n\n|",
+            " | ".join(("data", *last, "seeds", *names, "map + 10 % of full")),
+            "|",
+        )
+        print("|---" * (len(names) + 4) + "|")
+        for (kind, name, alpha, updates), found in groups.items():
+            if kind == part:
+                figure = [
+                    f"{statistics.median(row[column] for row in found):.3f}" for column in names
+                ]
+                kept = [row["10% plan"] / row["full"] for row in found]
+                told = f"{statistics.median(kept):.1%} ({min(kept):.1%} to {max(kept):.1%})"
+                place_of = str(updates if extra else alpha)
+                print("|", " | ".join((name, place_of, str(len(found)), *figure, told)), "|")
+    print(
+        "\n| compatible | seeds | nothing | map | full | full, new classes |\n" + "|---" * 6 + "|"
+    )
+    for weight in WEIGHTS:
+        found = [row for row in rows() if row.get("compatible") == weight]
+        if found:
+            names = ("nothing", "map", "full", "full, new classes")
+            cells = [f"{statistics.median(row[name] for row in found):.3f}" for name in names]
+            print("|", " | ".join((f"{weight:g}", str(len(found)), *cells)), "|")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("train", "measure", "speed", "show"))
+    parser.add_argument("what", choices=("train", "measure", "dial", "speed", "show"))
     parser.add_argument("--cache", type=Path, default=Path("build/compat"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    train(arguments.cache)
+    if arguments.what in ("train", "measure"):
+        {"train": train, "measure": measure}[arguments.what](arguments.cache)
+    else:
+        {"dial": dial, "speed": speed, "show": show}[arguments.what]()

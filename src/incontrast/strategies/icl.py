@@ -11,6 +11,7 @@ from torch import Tensor
 from incontrast.bounds import check_number, check_whole
 from incontrast.loss import increment_losses
 from incontrast.schedules import DDPG, Schedule
+from incontrast.strategies.anchor import anchor_loss
 from incontrast.strategies.meta import Meta, support_steps
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.optimizers import Adam, OptimizerFactory
@@ -73,6 +74,8 @@ class ICL(Strategy):
         emphasis: How much more than α new items weigh at first; None is α all along.
         epoch_steps: Steps of an epoch at least. A small increment is passed over several times:
             20 new items need as many steps as 160.
+        compatible: Weight of 1 − cos between old items and their embeddings of before. More of it
+            keeps stored vectors more usable without a map, and holds new items back.
     """
 
     lr: Schedule | float = 2e-3
@@ -86,6 +89,7 @@ class ICL(Strategy):
     meta: Meta | None = None
     emphasis: Emphasis | None = Emphasis()
     epoch_steps: int = 10
+    compatible: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,6 +98,7 @@ class ICL(Strategy):
         advice = "1 is retraining's loss on old items, 0 the paper's"
         check_number("[0, inf)", advice, retention=self.retention)
         check_whole(1, epoch_steps=self.epoch_steps)
+        check_number("[0, inf)", "0 holds nothing in its place", compatible=self.compatible)
 
     @classmethod
     def paper(
@@ -193,4 +198,7 @@ class ICL(Strategy):
         if self.meta is not None and self.meta.query == "new":
             return of_new.mean()
         weight = alpha if self.emphasis is None else self.emphasis.weight(alpha, task.done)
-        return (1.0 - weight) * of_old.mean() + weight * of_new.mean()
+        loss = (1.0 - weight) * of_old.mean() + weight * of_new.mean()
+        if self.compatible:
+            loss = loss + self.compatible * anchor_loss(task, batch, first, second)
+        return loss

@@ -70,6 +70,7 @@ class ViewBatch(NamedTuple):
 
     views: Any  # a batch of 2n
     old: int  # old items of the whole batch
+    places: Tensor = NONE  # (old,) where they are among the stored ones
 
 
 class InfiniteSampler:
@@ -232,7 +233,7 @@ class Task:
             (old, new), seed = order
             pairs = ((old_items, old), (new_items, new))  # old items first: losses count on it
             sources = [(items, places) for items, places in pairs if items is not None]
-            return ViewBatch(two_views(self.domain, sources, seed, self.engine), len(old))
+            return ViewBatch(two_views(self.domain, sources, seed, self.engine), len(old), old)
 
         slow = new_items.background or (old_items is not None and old_items.background)
         slow = slow or (self.domain.views_on_cpu and self.engine.device.type != "cpu")
