@@ -17,10 +17,10 @@ SHARE = float(os.environ.get("FAULTS", "0.05"))
 COUNTS = {
     "kills": 1000,
     "full": 100,
-    "training": 40,
-    "workspaces": 4000,
-    "learners": 3000,
-    "inputs": 3000,
+    "training": 32,
+    "workspaces": 2000,
+    "learners": 4000,
+    "inputs": 4000,
     "races": 300,
 }
 

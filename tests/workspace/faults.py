@@ -500,21 +500,29 @@ def training(folder: Path) -> Any:
     ]
     whole = {name: undisturbed(folder, command) for name, command in kinds}
 
+    def disturbed(work: Work, target: Path, step: int, delay: float) -> None:
+        """Train, and be killed so many seconds after the state of a step begins to be written."""
+        usual, steps = resume.TrainingFile.write, 0
+
+        def write(*arguments: Any) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == step:
+                signal.setitimer(signal.ITIMER_REAL, delay)
+            usual(*arguments)
+
+        resume.TrainingFile.write = write  # type: ignore[method-assign]
+        work(target)
+
     def one(number: int) -> Case:
         draws = random.Random(number)
         name, command = kinds[number % len(kinds)]
-        target, inside = fresh(folder, command.start), 0
-        file = checkpoint if name.startswith("Learner") else target / "training.checkpoint"
+        target, inside, wrong = fresh(folder, command.start), 0, []
         for _ in range(draws.choice([1, 2, 3])):
-            moment = draws.uniform(0.05, 1.0) * whole[name].seconds
-
-            def disturbed(moment: float = moment) -> None:
-                signal.setitimer(signal.ITIMER_REAL, moment)
-                command.work(target)
-
-            ended = in_fork(disturbed)
-            inside += ended.code < 0 and file.exists()
-        wrong = [] if ended.code in (0, -signal.SIGALRM) else [ended.said]
+            moment = draws.randrange(1, LONG), draws.uniform(0.0001, 0.02)
+            ended = in_fork(lambda when=moment: disturbed(command.work, target, *when))
+            inside += ended.code == -signal.SIGALRM
+            wrong += [] if ended.code in (0, -signal.SIGALRM) else [ended.said]
         if (ended := in_fork(lambda: command.work(target))).code != 0:
             wrong.append(ended.said)
         elif command.result(target) != whole[name].result:
