@@ -171,7 +171,8 @@ def speed() -> None:
         )
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "texts.txt"
-        short = islice((f"{text} {n}" for n in range(100) for text in texts), SHORT_TEXTS)
+        lines = (f"{' '.join(text.split())} {n}" for n in range(100) for text in texts)
+        short = islice(lines, SHORT_TEXTS)
         file.write_text("\n".join(short), encoding="utf-8")
         learner = ic.Learner(ic.Text(encoder="ngrams"))
         space = ic.Workspace.create(Path(place) / "space", learner)

@@ -70,9 +70,9 @@ def network(
         str | None,
         Option(
             callback=_encoder,
-            help="The encoder: small, resnet18 or resnet18-standard for images, transformer or "
-            "ngrams for texts, or your own, as package.module:function.",
-            show_default="images: small up to 32 pixels, else resnet18; texts: transformer",
+            help="The encoder: small, resnet18 or resnet18-standard for images, ngrams or "
+            "transformer for texts, or your own, as package.module:function.",
+            show_default="images: small up to 32 pixels, else resnet18; texts: ngrams",
         ),
     ] = None,
     encoder_args: Annotated[

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Generator, Tensor, nn
 
 import incontrast as ic
@@ -34,6 +37,9 @@ def fitted(**settings: Any) -> ic.Text:
     return domain.fit_statistics(domain.collect(SENTENCES))
 
 
+DOMAIN = cache(fitted)
+
+
 def views(domain: ic.Text, seed: int = 0) -> tuple[TokenBatch, TokenBatch]:
     batch = domain.collect(SENTENCES).take(torch.arange(40))
     return domain.views(batch, Generator().manual_seed(seed))
@@ -41,7 +47,10 @@ def views(domain: ic.Text, seed: int = 0) -> tuple[TokenBatch, TokenBatch]:
 
 def learner(**settings: Any) -> ic.Learner:
     domain = ic.Text(encoder="transformer", width=32)
-    chosen = {"fit_strategy": ic.Retrain(max_epochs=2), "strategy": ic.ICL(max_epochs=1)}
+    chosen = {
+        "fit_strategy": ic.Retrain(max_epochs=2),
+        "strategy": ic.ICL(max_epochs=1, epoch_steps=2),
+    }
     return ic.Learner(domain, **{**chosen, **settings})
 
 
@@ -69,7 +78,10 @@ def test_the_same_texts_give_the_same_tokeniser_and_no_update_changes_it() -> No
 @pytest.mark.parametrize("encoder", ["transformer", "ngrams"])
 def test_training_is_bitwise_reproducible(encoder: str) -> None:
     def embeddings() -> Tensor:
-        strategies = {"fit_strategy": ic.Retrain(max_epochs=1), "strategy": ic.ICL(max_epochs=1)}
+        strategies = {
+            "fit_strategy": ic.Retrain(max_epochs=1),
+            "strategy": ic.ICL(max_epochs=1, epoch_steps=2),
+        }
         model = ic.Learner(ic.Text(encoder=encoder, width=32), seed=3, **strategies)
         model.fit(SENTENCES[:120])
         model.update(SENTENCES[120:])
@@ -351,6 +363,20 @@ def test_a_long_text_is_stored_whole_and_read_in_part() -> None:
     texts = domain.collect([long, "x" * 10_000_000, *SENTENCES])
     assert domain.unpack(domain.pack(texts, torch.tensor([0]))).contents[0] == long.encode()
     assert domain.prepare(texts.take(torch.arange(2))).lengths.max() == domain.length
+
+
+@given(st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=5))
+@settings(max_examples=50)
+def test_any_text_is_kept_and_embedded(texts: list[str]) -> None:
+    domain = DOMAIN()
+    kept = domain.collect(texts)
+    again = domain.unpack(domain.pack(kept, torch.arange(len(kept))))
+    assert [content.decode() for content in again.contents] == texts
+    batch = kept.take(torch.arange(len(kept)))
+    assert domain.encoder()(domain.prepare(batch)).isfinite().all()
+    for view in domain.views(batch, Generator().manual_seed(0)):
+        assert (view.lengths >= 1).all()
+        assert (view.ids < domain.tokeniser.size).all()
 
 
 def test_duplicates_by_the_thousand_train() -> None:
