@@ -253,7 +253,12 @@ class Learner:
         return self._train(begin, self.fit_strategy, budget, start, callbacks, checkpoint, probe)
 
     def adopt(
-        self, seen: Any, *, seen_count: int | None = None, weights: Weights | None = None
+        self,
+        seen: Any,
+        *,
+        seen_count: int | None = None,
+        weights: Weights | None = None,
+        probe: Probe | None = None,
     ) -> Outcome:
         """Take an encoder that was trained elsewhere as version 1; see ``from_encoder``.
 
@@ -261,6 +266,7 @@ class Learner:
             seen: The items that it was trained on, or a uniform sample of them.
             seen_count: The number of items that a sample stands for.
             weights: Of the domain's encoder; None for those that it is made with.
+            probe: Labelled items whose scores are in the outcome.
 
         Returns:
             Its loss on these items.
@@ -276,7 +282,7 @@ class Learner:
             policy = self.memory.policy
             self.memory = Memory.for_sample(policy, increment.new_count, seen_count)
         begin = _Start(encoder, domain, increment, self.memory, {}, 1)
-        return self._train(begin, NoUpdate(), check_budget(None), start, (), None, None)
+        return self._train(begin, NoUpdate(), check_budget(None), start, (), None, probe)
 
     def _made_elsewhere(self, domain: Domain, weights: Weights | None) -> nn.Module:
         with seeded(self.seed, "weights", 1):

@@ -38,9 +38,16 @@ def model(folder: str, pooling: Any = None) -> nn.Module:
         )
     try:
         from transformers import AutoModel
+        from transformers.utils import logging
     except ImportError as error:
         raise ImportError('models of transformers need it: pip install "incontrast[hf]"') from error
-    found = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # of what takes a moment
+    try:
+        found = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
     return _Model(found, pooling)
 
 

@@ -43,6 +43,16 @@ def test_an_adopted_encoder_is_the_first_version_and_is_updated(blobs, tmp_path)
     assert workspace.rollback() == 1
 
 
+def test_a_probe_judges_what_is_adopted(blobs, tmp_path) -> None:
+    rows = blobs(40)
+    table = tmp_path / "probe.csv"
+    lines = [",".join([*map(str, row), "high" if row[0] > 0 else "low"]) for row in rows.tolist()]
+    table.write_text("\n".join(["a,b,c,d,e,f,g,h,label", *lines]))
+    step = create(tmp_path).adopt(rows, weights=weights(), probe=table)
+    scores = step.outcome["probe"]
+    assert scores["before"] == scores["after"]
+
+
 def test_a_sample_stands_for_what_was_seen_in_every_later_version(blobs, tmp_path) -> None:
     workspace = create(tmp_path, Reservoir())
     workspace.adopt(blobs(60), weights=weights(), seen_count=600)

@@ -83,12 +83,12 @@ def init(
         raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
 
 
-@command(app, "encoder", opt.training, opt.table, opt.permission, torchrun=True)
+@command(app, "encoder", opt.training, opt.probing, opt.table, opt.permission, torchrun=True)
 def fit(data: opt.Data = None, workspace: opt.Folder = Path(), **shared: Any) -> None:
     """Train a first encoder on data, and remember them."""
 
 
-@command(app, "encoder", opt.network, opt.table, opt.permission)
+@command(app, "encoder", opt.network, opt.probing, opt.table, opt.permission)
 def adopt(
     data: Annotated[Path, Argument(help="What the encoder was trained on, or a sample of it.")],
     workspace: opt.Folder = Path(),
@@ -112,7 +112,7 @@ def adopt(
     """
 
 
-@command(app, "encoder", opt.training, opt.table, opt.permission, torchrun=True)
+@command(app, "encoder", opt.training, opt.probing, opt.table, opt.permission, torchrun=True)
 def update(
     data: opt.Data = None,
     workspace: opt.Folder = Path(),

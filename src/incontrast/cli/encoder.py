@@ -114,6 +114,8 @@ def adopt(
     channels: int | None,
     encoder: str | None,
     encoder_args: dict[str, Any] | None,
+    probe: Path | None,
+    probe_label: str,
     trust: bool,
     **options: Any,
 ) -> Answer:
@@ -130,6 +132,7 @@ def adopt(
     theirs = space.template().initial_domain
     if any((size, channels, encoder)) and domain != theirs:
         raise ValueError(f"{workspace} is a workspace for another encoder already, {theirs}")
+    options["probe"] = None if probe is None else ProbeSet(probe, probe_label)
     step = space.adopt(source, weights=weights, seen_count=seen_count, notify=note, **options)
     return _told(space, step)
 

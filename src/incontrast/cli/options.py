@@ -121,15 +121,6 @@ def training(
         Option(min=0.0, help="Training time at most; the result depends on the machine."),
     ] = None,
     forward_passes: Annotated[int | None, Option(min=1, help="Forward passes at most.")] = None,
-    probe: Annotated[
-        Path | None,
-        Option(
-            help="Labelled items to judge encoders by, before and after: images in a subfolder for "
-            "each class, or a table with labels. Remembered for the next updates.",
-            show_default=False,
-        ),
-    ] = None,
-    probe_label: Annotated[str, Option(help="The probe's column of labels.")] = "label",
     log_to: Annotated[
         str | None,
         Option(
@@ -142,6 +133,20 @@ def training(
     discard: Discard = False,
 ) -> None:
     """Options of commands that train."""
+
+
+def probing(
+    probe: Annotated[
+        Path | None,
+        Option(
+            help="Labelled items to judge encoders by, before and after: images in a subfolder for "
+            "each class, or a table with labels. Remembered for the next updates.",
+            show_default=False,
+        ),
+    ] = None,
+    probe_label: Annotated[str, Option(help="The probe's column of labels.")] = "label",
+) -> None:
+    """Options of commands that judge an encoder."""
 
 
 def permission(

@@ -49,11 +49,13 @@ def update_page(
         page.Section("Journal", (_journal(journal),)),
     ]
     standing = " It is the current one." if current else ""
+    adopted = record["kind"] == "adopt"
+    items = counted(record["data"]["items"], "item" if adopted else "new item")
+    done = "Adopted as it was, with" if adopted else f"{outcome['strategy']} on"
     return page.Page(
         title=f"Version {number}",
         lead=(
-            f"**{told.sentence}**{standing} {outcome['strategy']} on "
-            f"{counted(record['data']['items'], 'new item')} of `{record['data']['name']}`: "
+            f"**{told.sentence}**{standing} {done} {items} of `{record['data']['name']}`: "
             f"{told.changes or 'nothing to compare'}."
         ),
         sections=tuple(sections),

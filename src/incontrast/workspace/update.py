@@ -358,7 +358,8 @@ class Update:
                 "probe": self._probe(operation),
             }
             if self.adopted is not None:
-                outcome = learner.adopt(new, weights=self.adopted[0])
+                probe = options["probe"]
+                outcome = learner.adopt(new, weights=self.adopted[0], probe=probe)
             elif before is None:
                 outcome = learner.fit(new, **options)
             else:

@@ -329,6 +329,7 @@ class Workspace(Layout):
         strict: bool = False,
         force: bool = False,
         discard: bool = False,
+        probe: Probe | ProbeSet | str | Path | None = None,
         notify: Notify | None = None,
     ) -> Step:
         """Take an encoder that was trained elsewhere as the first version; nothing is trained.
@@ -338,10 +339,11 @@ class Workspace(Layout):
             weights: Of the domain's encoder, see ``load_weights``; None for those that it is made
                 with.
             seen_count: The number of items that a sample stands for.
-            strict: As in ``update``, like ``force``, ``discard`` and ``notify``.
+            strict: As in ``update``, like ``force``, ``discard``, ``probe`` and ``notify``.
         """
         flags = {"strict": strict, "force": force, "discard": discard}
-        return self._run("adopt", items, notify, flags, adopted=(weights, seen_count))
+        adopted = (weights, seen_count)
+        return self._run("adopt", items, notify, flags, probe=probe, adopted=adopted)
 
     def update(
         self,
