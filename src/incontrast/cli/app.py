@@ -316,6 +316,43 @@ def history(
     """Write an HTML page over all versions: quality, drift, cost, neighbours kept."""
 
 
+@command(app, "serve", opt.permission)
+def serve(
+    workspace: opt.Folder = Path(),
+    host: Annotated[
+        str, Option(help="The address to listen on; others than this machine's need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="The port to listen on.")] = 8000,
+    workers: Annotated[int, Option(min=1, help="Processes, each with its own encoder.")] = 1,
+    token: Annotated[
+        str | None,
+        Option(
+            envvar="INCONTRAST_TOKEN",
+            help="What clients must give; better in the environment, where others do not see it.",
+            show_default=False,
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        Option(exists=True, dir_okay=False, help="A file with the token.", show_default=False),
+    ] = None,
+    batch_size: Annotated[int, Option(min=1, help="Items of a forward pass at most.")] = 64,
+    max_items: Annotated[int, Option(min=1, help="Items of a request at most.")] = 1024,
+    max_bytes: Annotated[int, Option(min=1, help="Bytes of a request's body at most.")] = 2**24,
+    max_waiting: Annotated[
+        int, Option(min=1, help="Items that may wait for the encoder; more are refused.")
+    ] = 8192,
+    **shared: Any,
+) -> None:
+    """Serve embeddings over HTTP; a promoted version is swapped in without a gap."""
+    if token and token_file:
+        raise BadParameter("give --token or --token-file, not both")
+    if max_waiting < max_items:
+        raise BadParameter(f"--max-waiting must be at least --max-items, which is {max_items}")
+    if not (token or token_file or re.fullmatch(r"localhost|127(\.\d+){3}|::1", host)):
+        raise BadParameter(f"{host} can be reached from elsewhere: give --token or --token-file")
+
+
 @command(app, "demo", workspace=False)
 def demo(
     seed: Annotated[int, Option(help="The same seed gives the same losses.")] = 0,

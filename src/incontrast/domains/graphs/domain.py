@@ -14,7 +14,7 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain, Part, check_distinct
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection
 from incontrast.domains.graphs.encoder import GCN
-from incontrast.domains.graphs.reading import pack_graphs, read_graphs, unpack_graphs
+from incontrast.domains.graphs.reading import graph_of, pack_graphs, read_graphs, unpack_graphs
 from incontrast.domains.graphs.views import two_views
 
 
@@ -87,6 +87,10 @@ class Graphs(ArgumentDomain):
         An undirected edge is two edges, one in each direction.
         """
         return self._fitting(items if isinstance(items, GraphCollection) else read_graphs(items))
+
+    def collect_json(self, items: list[Any]) -> GraphCollection:
+        """Take graphs as a ``.jsonl`` file has them: ``edges``, and ``x`` or ``nodes``."""
+        return self.collect([graph_of(item, f"graph {n}") for n, item in enumerate(items)])
 
     def fit_statistics(self, collection: Collection) -> Graphs:
         if not isinstance(collection, GraphCollection):

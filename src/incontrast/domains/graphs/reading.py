@@ -65,6 +65,34 @@ def read_graphs(items: Any, called: Callable[[int], str] = "graph {}".format) ->
     )
 
 
+def graph_of(graph: Any, where: str) -> tuple[Tensor, Tensor | None, int | None]:
+    """What JSON tells of a graph: (2, edges) both ways, (nodes, features) or None, and the number
+    of nodes if it is told."""
+    if not isinstance(graph, dict) or "edges" not in graph:
+        raise ValueError(f'{where} must be {{"edges": [[0, 1], …], "x": [[…], …]}}')
+    rule = "edges must be pairs of node numbers"
+    pairs = _numbers(graph["edges"], None, where, rule)
+    pairs = pairs.long().reshape(0, 2) if pairs.numel() == 0 else pairs
+    if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.dtype != torch.int64:
+        raise ValueError(f"{where}: {rule}, got shape {tuple(pairs.shape)} of {pairs.dtype}")
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    both = torch.unique(torch.cat([pairs, pairs.flip(1)]), dim=0) if len(pairs) else pairs
+    x = None
+    if graph.get("x") is not None:
+        x = _numbers(graph["x"], torch.float64, where, "x must be a row of numbers for each node")
+    nodes = graph.get("nodes")
+    if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
+        raise ValueError(f"{where}: nodes must be a number of at least 1, got {nodes!r:.40}")
+    return both.T, x, nodes
+
+
+def _numbers(value: Any, dtype: torch.dtype | None, where: str, rule: str) -> Tensor:
+    try:
+        return torch.tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{where}: {rule}") from error
+
+
 def checked_graphs(
     x: Tensor | None,
     edge_index: Tensor,

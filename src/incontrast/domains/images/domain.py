@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import os
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Part, check_distinct, constant
 from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
+from incontrast.domains.images.files import decode_contents
 from incontrast.domains.images.reading import read_images
 from incontrast.domains.images.views import ImageViews
 
@@ -98,6 +100,11 @@ class Images(ArgumentDomain):
         """
         return read_images(items, self.size, self.channels)
 
+    def collect_json(self, items: list[Any]) -> ImageCollection:
+        """Take the contents of image files, as bytes or in base64, also as data URIs."""
+        contents = [_content(item, number) for number, item in enumerate(items)]
+        return ImageCollection(decode_contents(contents, size=self.size, channels=self.channels))
+
     def fit_statistics(self, collection: Any) -> Images:
         if not collection.files:
             check_distinct(collection.pixels)
@@ -172,3 +179,15 @@ class Images(ArgumentDomain):
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         mean, std = _IMAGENET[self.channels]
         return self.mean or mean, self.std or std
+
+
+def _content(item: Any, number: int) -> bytes:
+    if isinstance(item, bytes):
+        return item
+    try:
+        return base64.b64decode(item.rpartition(",")[2], validate=True)
+    except (AttributeError, ValueError) as error:
+        raise ValueError(
+            f"image {number} must be the content of an image file in base64, "
+            f"got {str(item)[:40]!r}: {error}"
+        ) from error

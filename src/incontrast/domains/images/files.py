@@ -1,5 +1,6 @@
 """Image files: found, checked, decoded; some of them may be damaged."""
 
+import io
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +101,21 @@ def decode_files(
     return _in_threads(read, len(paths))
 
 
+def decode_contents(contents: Sequence[bytes], *, size: int, channels: int) -> Tensor:
+    """(n, C, S, S) uint8 pixels of images that are contents of files; all of them must be sound."""
+    pixels = torch.empty(len(contents), channels, size, size, dtype=torch.uint8)
+
+    def read(number: int) -> str | None:
+        def put(image: Image.Image) -> None:
+            pixels.numpy()[number] = _decoded(image, size, channels)
+
+        return _opened(contents[number], put, f"image {number}")
+
+    for reason in filter(None, _in_threads(read, len(contents))):
+        raise ValueError(reason)
+    return pixels
+
+
 def readable_images(
     files: Sequence[str], *, size: int, channels: int, strict: bool = False, keep: bool = True
 ) -> tuple[Tensor, tuple[Skipped, ...]]:
@@ -150,11 +166,14 @@ def printable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _opened(path: str, use: Callable[[Image.Image], None]) -> str | None:
-    """Open a file and use it; what is wrong with it, if anything."""
-    name = printable(path)
+def _opened(
+    source: str | bytes, use: Callable[[Image.Image], None], name: str | None = None
+) -> str | None:
+    """Open a file, or the content of one, and use it; what is wrong with it, if anything."""
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    name = printable(str(source)) if name is None else name
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(file, formats=FORMATS) as image:
             limit = Image.MAX_IMAGE_PIXELS
             if limit is not None and image.width * image.height > limit:
                 raise Image.DecompressionBombError(f"{image.width}×{image.height} pixels")
@@ -167,14 +186,14 @@ def _opened(path: str, use: Callable[[Image.Image], None]) -> str | None:
             f"({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         )
     except Exception as error:  # damaged files make Pillow raise nearly anything
-        reason = "it is empty" if _is_empty(path) else str(error) or type(error).__name__
-        return f"{name} cannot be read as an image: {reason}. Replace or remove the file"
+        reason = "it is empty" if _is_empty(source) else str(error) or type(error).__name__
+        return f"{name} cannot be read as an image: {reason}. Replace or remove it"
     return None
 
 
-def _is_empty(path: str) -> bool:
+def _is_empty(source: str | bytes) -> bool:
     try:
-        return Path(path).stat().st_size == 0
+        return not source if isinstance(source, bytes) else Path(source).stat().st_size == 0
     except OSError:
         return False
 

@@ -93,6 +93,9 @@ class Text(ArgumentDomain):
         or a ``TextCollection``."""
         return read_texts(items)
 
+    def collect_json(self, items: list[Any]) -> TextCollection:
+        return read_texts(items)
+
     def fit_statistics(self, collection: Any) -> Text:
         contents = collection.contents
         if len(contents) > 1 and all(content == contents[0] for content in contents):

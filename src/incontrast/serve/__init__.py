@@ -1,0 +1,1 @@
+"""A workspace's current version over HTTP: batched across requests, swapped without a gap."""

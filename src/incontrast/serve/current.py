@@ -1,0 +1,122 @@
+"""The current version in memory, and a thread that exchanges it once another one is promoted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from incontrast.compat import Chain, chain
+from incontrast.serve.metrics import Metrics
+from incontrast.serve.settings import ServeSettings
+from incontrast.workspace import Workspace, WorkspaceError
+
+log = logging.getLogger(__name__)
+
+
+class Version:
+    """A version in memory, with the maps that lead to other spaces: it needs no file any more."""
+
+    def __init__(self, workspace: Workspace, number: int) -> None:
+        self.number = number
+        self.learner = workspace.learner(number, memory=False)
+        self.domain = self.learner.domain
+        self.links = workspace.links()
+        self.encoders = {link.old: link.encoder for link in self.links if link.encoder}
+        for kept in workspace.versions.numbers():
+            self.encoders[kept] = str(workspace.versions.record(kept)["encoder"])
+
+    @property
+    def encoder(self) -> str:
+        """Its hash."""
+        return self.encoders[self.number]
+
+    def adapter(self, space: int) -> Chain:
+        """What maps its embeddings into the space of another version, or leaves them as they are.
+
+        Raises:
+            NoAdapter: No map leads there.
+        """
+        return chain(self.links, self.number, space)
+
+    @torch.no_grad()
+    def embed(self, batches: list[Any]) -> Tensor:
+        """(n, d) embeddings of the items of all batches, in one forward pass, on the CPU."""
+        engine = self.learner.engine
+        batch = batches[0] if len(batches) == 1 else self.domain.join(batches)
+        prepared = self.domain.prepare(engine.place(batch))
+        return engine.forward(self.learner.backbone, prepared).float().cpu()
+
+
+class Current:
+    """The current version of a workspace; the last one that could be loaded if a later one cannot.
+
+    Args:
+        settings: Which workspace, and how often to look at it.
+        metrics: Where to note what happens.
+    """
+
+    def __init__(self, settings: ServeSettings, metrics: Metrics) -> None:
+        self.folder = settings.workspace
+        self._trust = settings.trust
+        self._interval = settings.interval
+        self._metrics = metrics
+        self.problem: str | None = None
+        """Why the workspace cannot be read, or its current version not be loaded."""
+        found = self.open()
+        self._id, self._seen = found.id, self._stamp()
+        self.version = Version(found, _current(found))
+        self._note()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._thread.start()
+
+    def open(self) -> Workspace:
+        """The workspace as it is now."""
+        return Workspace.open(self.folder, trust=self._trust)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def refresh(self) -> None:
+        """Load the current version if it is another one; until it is complete, nobody sees it."""
+        try:
+            stamp = self._stamp()
+            if stamp == self._seen and self.problem is None:
+                return
+            workspace = self.open()
+            if workspace.id != self._id:
+                raise WorkspaceError(f"{self.folder} is another workspace now: start serve again")
+            number = _current(workspace)
+            encoder = workspace.encoder_hash(number)
+            if (number, encoder) != (self.version.number, self.version.encoder):
+                self.version = Version(workspace, number)
+            self._seen, self.problem = stamp, None
+        except Exception as error:  # whatever happens to the files, what is loaded keeps serving
+            if str(error) != self.problem:
+                log.warning("version %d keeps serving: %s", self.version.number, error)
+            self.problem = str(error)
+        self._note()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._interval):
+            self.refresh()
+
+    def _stamp(self) -> tuple[int, int]:
+        found = (self.folder / "state.json").stat()
+        return found.st_ino, found.st_mtime_ns
+
+    def _note(self) -> None:
+        self._metrics.version.set(self.version.number)
+        self._metrics.readable.set(self.problem is None)
+
+
+def _current(workspace: Workspace) -> int:
+    number = workspace.current
+    if number is None:
+        raise WorkspaceError(f"{workspace.folder} has no encoder yet: run incontrast fit first")
+    return number

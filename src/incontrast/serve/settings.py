@@ -1,0 +1,58 @@
+"""What a service is told: in the environment, since worker processes are started with no more."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from incontrast.bounds import check_number, check_whole
+
+VARIABLE = "INCONTRAST_SERVE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """What a service is told.
+
+    Args:
+        workspace: Whose current version is served.
+        token: What a client must give; None lets everybody in.
+        trust: Permit the code that somebody else's workspace names.
+        threads: Threads that torch computes with; its own choice if None.
+        batch_size: Items at most that go through the encoder together.
+        max_bytes: Of the body of a request.
+        max_items: Of a request.
+        max_waiting: Items that may wait for the encoder; and 16 bodies of full size, in bytes.
+        interval: Seconds between two looks at which version is the current one.
+    """
+
+    workspace: Path
+    token: str | None = None
+    trust: bool = False
+    threads: int | None = None
+    batch_size: int = 64
+    max_bytes: int = 2**24
+    max_items: int = 1024
+    max_waiting: int = 8192
+    interval: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_whole(1, batch_size=self.batch_size, max_bytes=self.max_bytes)
+        check_whole(1, max_items=self.max_items, max_waiting=self.max_waiting)
+        check_number("(0, inf)", interval=self.interval)
+        if self.max_waiting < self.max_items:
+            raise ValueError(
+                f"max_waiting ({self.max_waiting}) must be at least max_items ({self.max_items}), "
+                "else the largest requests are never answered"
+            )
+
+    def export(self) -> None:
+        """Put these into the environment, for the processes that this one starts."""
+        os.environ[VARIABLE] = json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_environment(cls) -> ServeSettings:
+        settings = cls(**json.loads(os.environ[VARIABLE]))
+        return replace(settings, workspace=Path(settings.workspace))

@@ -1,0 +1,404 @@
+"""The service: what it answers, what it refuses, and the swap of versions under load."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+import uvicorn
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from incontrast import ICL, Graphs, Images, Learner, Retrain, Text, Vectors, Workspace
+from incontrast.compat import Chain
+from incontrast.domains.base import Domain
+from incontrast.serve.app import create_app
+from incontrast.serve.batching import Batcher, QueueFull
+from incontrast.serve.body import NPY, read_batches, read_npy, write_npy
+from incontrast.serve.metrics import Metrics
+from incontrast.serve.settings import ServeSettings
+
+
+@pytest.fixture(scope="module")
+def created(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
+    """A workspace with two versions and a map between them."""
+    folder = tmp_path_factory.mktemp("served") / "space"
+    learner = Learner(
+        Vectors(8, hidden=16, out=8), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+    )
+    workspace = Workspace.create(folder, learner)
+    workspace.fit(blobs(60))
+    workspace.update(blobs(20, seed=1), force=True)
+    return folder
+
+
+@pytest.fixture
+def space(created: Path, tmp_path: Path) -> Workspace:
+    shutil.copytree(created, tmp_path / "space")
+    return Workspace.open(tmp_path / "space")
+
+
+@contextmanager
+def client_of(space: Workspace, **settings: Any) -> Iterator[TestClient]:
+    settings = {"interval": 0.01, **settings}
+    with TestClient(create_app(ServeSettings(workspace=space.folder, **settings))) as client:
+        yield client
+
+
+def detail(response: httpx.Response, status: int) -> str:
+    assert response.status_code == status, response.text
+    told: str = response.json()["detail"]
+    return told
+
+
+def wait_for(condition: Any, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class TestEmbed:
+    def test_json_and_npy_give_what_the_version_gives(self, space: Workspace, blobs) -> None:
+        rows = blobs(5, seed=3)
+        expected = space.embed(rows).numpy()
+        with client_of(space) as client:
+            answer = client.post("/embed", json={"items": rows.tolist()})
+            told = answer.json()
+            np.testing.assert_allclose(told.pop("embeddings"), expected, rtol=1e-4, atol=1e-5)
+            encoder = space.encoder_hash(2)
+            assert told == {"version": 2, "encoder": encoder, "space": 2, "space_encoder": encoder}
+            headers = {"content-type": NPY, "accept": NPY}
+            answer = client.post("/embed", content=write_npy(rows.numpy()), headers=headers)
+            found = np.load(io.BytesIO(answer.content))
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+            assert answer.headers["x-incontrast-version"] == "2"
+            assert answer.headers["x-incontrast-encoder"] == encoder
+
+    def test_the_space_of_another_version(self, space: Workspace, blobs) -> None:
+        rows = blobs(5, seed=3)
+        with client_of(space) as client:
+            told = client.post("/embed?space=1", json={"items": rows.tolist()}).json()
+            assert (told["version"], told["space"]) == (2, 1)
+            assert told["space_encoder"] == space.encoder_hash(1)
+            expected = space.embed(rows, space=1).numpy()
+            np.testing.assert_allclose(told["embeddings"], expected, rtol=1e-4, atol=1e-5)
+            items = {"items": rows.tolist()}
+            assert "no map" in detail(client.post("/embed?space=7", json=items), 422)
+            assert "space" in detail(client.post("/embed?space=first", json=items), 422)
+
+    @pytest.mark.parametrize(
+        ("items", "sentence"),
+        [
+            ([[float("nan")] * 8], "finite"),
+            ([[1.0] * 7], r"shape \(n, 8\)"),
+            ([[1.0] * 8, [1.0]], "one shape"),
+            (["/etc/passwd"], "lists of numbers"),
+            ([[None] * 8], "lists of numbers"),
+            ([[10**400] * 8], "lists of numbers"),
+            ([], "at least one"),
+            ("rows", "must be a list"),
+            (None, "must be a list"),
+        ],
+        ids=lambda value: str(value)[:20],
+    )
+    def test_what_cannot_be_used_is_refused_in_a_sentence(
+        self, space: Workspace, items: Any, sentence: str
+    ) -> None:
+        with client_of(space) as client:
+            body = json.dumps({"items": items}).encode()
+            answer = client.post(
+                "/embed", content=body, headers={"content-type": "application/json"}
+            )
+            with pytest.raises(ValueError, match=sentence):
+                raise ValueError(detail(answer, 422))
+
+    def test_limits(self, space: Workspace) -> None:
+        with client_of(space, max_items=4, max_bytes=1000) as client:
+            row = [0.5] * 8
+            assert "4 items" in detail(client.post("/embed", json={"items": [row] * 5}), 413)
+            assert "1000 bytes" in detail(client.post("/embed", json={"items": [row] * 99}), 413)
+            typed = {"content-type": "text/csv"}
+            assert "text/csv" in detail(client.post("/embed", content=b"1,2", headers=typed), 415)
+            parts = iter([b'{"items": ', b"[]}"])
+            assert "Content-Length" in detail(client.post("/embed", content=parts), 411)
+            for body in (b"{", b"[]", b"[" * 900, b'{"rows": []}'):
+                kind = {"content-type": "application/json"}
+                assert "items" in detail(client.post("/embed", content=body, headers=kind), 422)
+
+    def test_a_token_is_asked_for(self, space: Workspace) -> None:
+        items = {"items": [[0.5] * 8]}
+        with client_of(space, token="secret") as client:
+            for path in ("/versions", "/metrics", "/"):
+                assert "token" in detail(client.get(path), 401)
+            for given in ("Bearer wrong", "Basic c2VjcmV0", "Basic ä", "Bearer", ""):
+                headers = {"authorization": given.encode()}
+                detail(client.post("/embed", json=items, headers=headers), 401)
+            assert client.get("/healthz").status_code == 200
+            bearer = {"authorization": "Bearer secret"}
+            assert client.post("/embed", json=items, headers=bearer).status_code == 200
+            assert client.get("/", auth=("anybody", "secret")).status_code == 200
+
+
+class TestBodies:
+    @pytest.mark.parametrize(
+        "array",
+        [
+            np.arange(6.0).reshape(2, 3),
+            np.asfortranarray(np.arange(6).reshape(2, 3)),
+            np.zeros((0, 3)),
+        ],
+    )
+    def test_arrays_come_back(self, array: np.ndarray) -> None:
+        np.testing.assert_array_equal(read_npy(write_npy(array)), array)
+
+    def test_a_header_that_lies_reserves_nothing(self) -> None:
+        body = write_npy(np.zeros((2, 3)))
+        huge = body.replace(b"(2, 3), }   ", b"(2, 3000000), }")[: len(body)]
+        for wrong in (huge, body[:-1], body + b"0", b"", b"\x93NUMPY", body[:40]):
+            with pytest.raises(ValueError, match="NumPy's format"):
+                read_npy(wrong)
+
+    def test_objects_are_not_unpickled(self) -> None:
+        file = io.BytesIO()
+        np.save(file, np.array([{}], dtype=object), allow_pickle=True)
+        with pytest.raises(ValueError, match="numbers are read"):
+            read_npy(file.getvalue())
+
+    def test_images_in_base64_are_what_their_file_is(self, tmp_path: Path) -> None:
+        domain = Images(8, channels=1, encoder="small")
+        pixels = np.random.default_rng(0).integers(0, 256, (12, 10), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "a.png")
+        content = (tmp_path / "a.png").read_bytes()
+        expected = domain.collect([tmp_path / "a.png"]).take(torch.tensor([0]))
+        text = base64.b64encode(content).decode()
+        for body in ({"items": [text]}, {"items": [f"data:image/png;base64,{text}"]}):
+            (found,) = batches(domain, body)
+            assert torch.equal(found, expected)
+        (found,) = read_batches(domain, "image/png", content, max_items=1, batch_size=4)
+        assert torch.equal(found, expected)
+
+    @pytest.mark.parametrize("item", ["a.png", "/etc/passwd", 5, "", "AAAA", ["a.png"]])
+    def test_no_request_opens_a_file(
+        self, item: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        Image.new("L", (8, 8)).save(tmp_path / "a.png")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(ValueError, match="image 0"):
+            batches(Images(8, channels=1), {"items": [item]})
+
+    def test_texts_and_graphs(self, tmp_path: Path) -> None:
+        texts = Text().collect_json(["Where is it?", ["question", "answer"]])
+        assert texts.contents[0] == b"Where is it?"
+        graphs = batches(Graphs(features=1), {"items": [{"edges": [[0, 1]], "x": [[1], [2]]}] * 2})
+        assert len(graphs[0]) == 2
+        with pytest.raises(ValueError, match="graph 0 must be"):
+            batches(Graphs(), {"items": ["graphs.jsonl"]})
+
+    def test_many_items_are_several_batches(self) -> None:
+        found = batches(Vectors(1), {"items": [[n] for n in range(10)]})
+        assert [len(batch) for batch in found] == [4, 4, 2]
+        assert torch.cat(found)[:, 0].tolist() == list(range(10))
+
+
+def batches(domain: Domain, body: Any) -> list[Any]:
+    content = json.dumps(body).encode()
+    return read_batches(domain, "application/json", content, max_items=10, batch_size=4)
+
+
+class Slow:
+    """A version whose forward passes wait until they may, and which remembers them."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+        self.passes: list[int] = []
+
+    def embed(self, batches: list[torch.Tensor]) -> torch.Tensor:
+        assert self.may.wait(20)
+        rows = torch.cat(batches)
+        self.passes.append(len(rows))
+        if bool((rows < 0).any()):
+            raise RuntimeError("an item that breaks the encoder")
+        return rows * 2
+
+
+class TestBatcher:
+    def submit(self, batcher: Batcher, version: Any, *numbers: float) -> Future[torch.Tensor]:
+        rows = torch.tensor([[number] for number in numbers])
+        (future,) = batcher.submit(version, Chain((), 1.0, 1.0), [rows])
+        return future
+
+    def test_what_waits_goes_through_the_encoder_together(self) -> None:
+        first, second = Slow(), Slow()
+        batcher = Batcher(4, 100, Metrics())
+        futures = [self.submit(batcher, first, 0.0)]
+        wait_for(lambda: batcher._waiting == 0)  # the first is under way, alone
+        futures += [self.submit(batcher, first, float(n), float(n)) for n in range(1, 4)]
+        futures += [self.submit(batcher, second, 4.0)]
+        first.may.set()
+        second.may.set()
+        batcher.close()
+        assert [future.result(20)[0, 0].item() for future in futures] == [0, 2, 4, 6, 8]
+        assert (first.passes, second.passes) == ([1, 4, 2], [1])
+
+    def test_too_many_are_refused_and_cancelled_ones_left_out(self) -> None:
+        slow = Slow()
+        batcher = Batcher(4, 3, Metrics())
+        running = self.submit(batcher, slow, 1.0)
+        wait_for(running.running)
+        waiting = self.submit(batcher, slow, 1.0, 2.0, 3.0)
+        with pytest.raises(QueueFull, match="3 items wait"):
+            self.submit(batcher, slow, 1.0)
+        assert waiting.cancel()
+        slow.may.set()
+        batcher.close()
+        assert slow.passes == [1]
+
+    def test_one_bad_item_harms_nobody_else(self) -> None:
+        slow = Slow()
+        batcher = Batcher(8, 100, Metrics())
+        running = self.submit(batcher, slow, 1.0)
+        wait_for(running.running)
+        good, bad, other = (self.submit(batcher, slow, n) for n in (1.0, -1.0, 3.0))
+        slow.may.set()
+        batcher.close()
+        assert (good.result(20).item(), other.result(20).item()) == (2, 6)
+        with pytest.raises(RuntimeError, match="breaks"):
+            bad.result(20)
+
+
+class TestWorkspace:
+    def test_versions_history_and_metrics(self, space: Workspace) -> None:
+        with client_of(space) as client:
+            client.post("/embed", json={"items": [[0.5] * 8] * 3})
+            told = client.get("/versions").json()
+            assert (told["version"], told["current"]) == (2, 2)
+            assert [version["version"] for version in told["kept"]] == [1, 2]
+            assert told["spaces"]["1"]["encoder"] == space.encoder_hash(1)
+            page = client.get("/")
+            assert "2 versions so far" in page.text
+            assert page.headers["refresh"]
+            metrics = client.get("/metrics").text
+            assert 'incontrast_requests_total{path="/embed",status="200"} 1.0' in metrics
+            assert "incontrast_batch_items_sum 3.0" in metrics
+            assert "incontrast_version 2.0" in metrics
+            client.get("/wp-admin")
+            assert 'path="other",status="404"' in client.get("/metrics").text
+
+    def test_a_rollback_is_followed(self, space: Workspace) -> None:
+        with client_of(space) as client:
+            space.rollback()
+            wait_for(lambda: health(client)["version"] == 1)
+            told = client.post("/embed?space=2", json={"items": [[0.5] * 8]}).json()
+            assert (told["version"], told["encoder"]) == (1, space.encoder_hash(1))
+            assert told["space_encoder"] == space.encoder_hash(2)
+
+    def test_a_version_that_cannot_be_loaded_leaves_the_last_one(self, space: Workspace) -> None:
+        space.rollback(1)
+        weights = space.versions.folder(2) / "encoder.safetensors"
+        content = weights.read_bytes()
+        with client_of(space) as client:
+            weights.write_bytes(content[:-1])
+            space.write_state(replace(space.state(), current=2), None)
+            wait_for(lambda: "is damaged" in health(client)["workspace"])
+            assert health(client)["version"] == 1
+            assert client.post("/embed", json={"items": [[0.5] * 8]}).json()["version"] == 1
+            weights.write_bytes(content)
+            wait_for(lambda: health(client)["version"] == 2)
+            assert health(client)["workspace"] == "ok"
+
+    @pytest.mark.parametrize("how", ["deleted", "replaced"])
+    def test_the_last_version_outlives_its_workspace(
+        self, space: Workspace, created: Path, how: str
+    ) -> None:
+        with client_of(space) as client:
+            shutil.rmtree(space.folder)
+            if how == "replaced":
+                Workspace.create(space.folder, Learner(Vectors(8)))
+            wait_for(lambda: health(client)["workspace"] != "ok")
+            assert health(client)["status"] == "ok"
+            told = client.post("/embed", json={"items": [[0.5] * 8]}).json()
+            assert told["version"] == 2
+            if how == "deleted":
+                assert "cannot be read" in detail(client.get("/versions"), 503)
+                assert "cannot be read" in detail(client.get("/"), 503)
+            assert "incontrast_workspace_readable 0.0" in client.get("/metrics").text
+
+
+def health(client: TestClient) -> dict[str, Any]:
+    told: dict[str, Any] = client.get("/healthz").json()
+    return told
+
+
+@contextmanager
+def server_of(space: Workspace) -> Iterator[str]:
+    """The address of a real server, in a thread."""
+    app = create_app(ServeSettings(workspace=space.folder, interval=0.02))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_for(lambda: server.started)
+        (listening,) = server.servers[0].sockets
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_updates_and_a_rollback_under_load_fail_and_mix_nothing(space: Workspace, blobs) -> None:
+    rows = blobs(30, seed=5)
+    answers: list[tuple[int, dict[str, Any]]] = []
+    done = threading.Event()
+
+    def ask(address: str, start: int, query: str) -> None:
+        with httpx.Client(base_url=address, timeout=60) as client:
+            while not done.is_set():
+                items = rows[start : start + 3].tolist()
+                answer = client.post(f"/embed{query}", json={"items": items})
+                answers.append((start, {"status": answer.status_code, **answer.json()}))
+
+    def reached(version: int) -> bool:
+        return bool(answers) and answers[-1][1].get("version") == version
+
+    with server_of(space) as address, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask, address, 3 * n, "?space=1" if n == 3 else "") for n in range(4)]
+        try:
+            wait_for(lambda: reached(2))
+            assert space.update(blobs(20, seed=6), force=True).version == 3
+            wait_for(lambda: reached(3))
+            assert space.rollback() == 2
+            wait_for(lambda: reached(2))
+        finally:
+            done.set()
+        for asker in asked:
+            asker.result(60)
+
+    assert {told["status"] for _, told in answers} == {200}
+    assert {told["version"] for _, told in answers} == {2, 3}
+    learners = {number: space.learner(number, memory=False) for number in (2, 3)}
+    expected = {
+        (number, start, into): learner.embed(rows[start : start + 3], space=into).numpy()
+        for number, learner in learners.items()
+        for start, into in [(0, None), (3, None), (6, None), (9, 1)]
+    }
+    for start, told in answers:
+        version = told["version"]
+        assert told["encoder"] == space.encoder_hash(version)
+        assert told["space"] == (1 if start == 9 else version)
+        own = expected[version, start, 1 if start == 9 else None]
+        np.testing.assert_allclose(told["embeddings"], own, rtol=1e-4, atol=1e-5)
