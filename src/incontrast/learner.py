@@ -81,8 +81,8 @@ class Learner:
     learner exactly as it was.
 
     Args:
-        domain: The kind of data: ``Images(...)``, ``Text()``, ``Graphs()``, ``Vectors(...)`` or your
-            own.
+        domain: The kind of data: ``Images(...)``, ``Text()``, ``Graphs()``, ``Vectors(...)`` or one
+            of your own.
         strategy: How an update is done.
         fit_strategy: How the first encoder is trained, and a retraining from scratch.
         objective: Temperature and number of negatives of the contrastive loss.
