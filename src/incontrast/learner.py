@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from incontrast.compat import Chain, Link, NoAdapter, chain, fit_link
 from incontrast.compat.link import FEWEST, check_pairs, unchanged
-from incontrast.data.labelled import Labelled
-from incontrast.data.sources import Source, collect
+from incontrast.data.sources import collect
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views, width_of
@@ -663,10 +662,8 @@ def _checked(strategy: Any) -> Strategy:
 
 def _collected(domain: Domain, items: Any, *, least: int = 1) -> Collection:
     """Labels of labelled data are never looked at; items of a store were collected before."""
-    if isinstance(items, str | Path | Source | Labelled):
+    if not isinstance(items, StoredCollection):
         items = collect(items, domain)
-    elif not isinstance(items, StoredCollection):
-        items = domain.collect(items)
     if len(items) < least:
         raise ValueError(f"there are no items in what {type(domain).__name__}.collect() returned")
     collection: Collection = items

@@ -88,9 +88,10 @@ def _train(
         return _discard(space, kind) if first else None
     with engine.error_barrier("read the data"):
         # The first process ingests the data; the others read them from the workspace.
-        source = None
+        source: Source | Path | None = None
         if data is not None and first:
-            source = read_source(data, check=False, **table)
+            shard = data.suffix == ".tar"
+            source = data if shard else read_source(data, check=False, **table)
     with training_bar(stderr(), kind, lines=True) as progress:
         step: Step = getattr(space, kind)(
             source,

@@ -1,6 +1,7 @@
 """Readers: files and folders as items for a domain, with labels where there are any."""
 
 from incontrast.data.graphs import tu
+from incontrast.data.inputs import TarImages
 from incontrast.data.labelled import Labelled, digits, image_folder, mnist
 from incontrast.data.probe_set import ProbeSet
 from incontrast.data.sources import Source, read_source
@@ -10,6 +11,7 @@ __all__ = [
     "Labelled",
     "ProbeSet",
     "Source",
+    "TarImages",
     "arrays",
     "digits",
     "image_folder",

@@ -8,13 +8,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from incontrast.data.graphs import json_graphs, tu
+from incontrast.data.inputs import Kind, unwrapped
 from incontrast.data.labelled import Labelled
 from incontrast.data.tables import TABLES, StoredRows, read_table
 from incontrast.data.texts import TextFile, holds_texts, text_folder, text_lines, text_records
@@ -37,7 +38,6 @@ from incontrast.import_path import ImportPath
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["images", "vectors", "graphs", "texts"]
 
 CHUNK_BYTES = 8 * 2**20  # of pixels that are decoded at a time
 CHUNK = 4096  # items of other kinds that are taken at a time
@@ -329,10 +329,12 @@ def rows_at_once(domain: Domain) -> int:
 
 
 def resolve(items: Any, domain: Domain) -> Any:
-    """A path as a ``Source`` that the domain takes, labelled items without their labels.
+    """A path as a ``Source`` that the domain takes, labelled items without their labels, what other
+    libraries have as items.
 
     A domain of a user's own gets paths as they are.
     """
+    items = unwrapped(items, _kind_of(domain))
     if isinstance(items, str | Path) and _kind_of(domain) is not None:
         items = read_source(items, check=False)
     if isinstance(items, Source):

@@ -155,4 +155,5 @@ class Vectors(ArgumentDomain):
 def _tensor(array: NDArray[Any]) -> Tensor:
     if array.dtype.kind not in "fiub":
         raise ValueError(f"their type is {array.dtype}")
-    return torch.as_tensor(array.astype(array.dtype.newbyteorder("="), copy=False))
+    copied = not array.flags.writeable  # a memory map, say, which torch would warn of
+    return torch.as_tensor(array.astype(array.dtype.newbyteorder("="), copy=copied))

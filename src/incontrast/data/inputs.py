@@ -1,0 +1,133 @@
+"""Data as other libraries have them: DataLoaders, Hugging Face datasets, WebDataset shards."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from incontrast.domains.images.files import is_image
+
+Kind = Literal["images", "vectors", "graphs", "texts"]
+
+
+class TarImages(IterableDataset[tuple[Image.Image, str]]):
+    """The images of WebDataset shards: ``.tar`` files, read from start to end, never unpacked.
+
+    Each comes with its key, the name without its ending, by which WebDataset finds what belongs
+    together. ``keys()`` lists them.
+    """
+
+    def __init__(self, *paths: str | Path) -> None:
+        self.paths = [Path(path) for path in paths]
+
+    def __iter__(self) -> Iterator[tuple[Image.Image, str]]:
+        for path, name, content in self._members():
+            try:
+                image = Image.open(io.BytesIO(content))
+                image.load()
+            except Exception as error:  # damaged images make Pillow raise nearly anything
+                raise ValueError(f"{path}, {name} cannot be read as an image: {error}") from error
+            yield image, _key(name)
+
+    def keys(self) -> list[str]:
+        """The key of every image, in order."""
+        return [_key(name) for _, name, _ in self._members()]
+
+    def _members(self) -> Iterator[tuple[Path, str, bytes]]:
+        for path in self.paths:
+            count = 0
+            try:
+                with tarfile.open(path, "r:") as shard:
+                    for member in shard:
+                        if member.isfile() and is_image(Path(member.name).name):
+                            found = shard.extractfile(member)
+                            count += 1
+                            yield path, member.name, b"" if found is None else found.read()
+            except (tarfile.TarError, OSError, EOFError) as error:
+                raise ValueError(f"{path} cannot be read as a .tar file: {error}") from error
+            if not count:
+                raise ValueError(f"{path} holds no images: a shard has files such as 0001.jpg")
+
+
+def _key(name: str) -> str:
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/{file.partition('.')[0]}".removeprefix("/")
+
+
+def unwrapped(items: Any, kind: Kind | None) -> Any:
+    """What a domain of this kind collects, out of what another library has; else the items."""
+    if isinstance(items, DataLoader):
+        return _loaded(items)
+    if type(items).__module__.partition(".")[0] == "datasets" and hasattr(items, "column_names"):
+        return _Column(items, _column(items, kind))
+    paths = items if isinstance(items, list | tuple) else [items]
+    shards = [isinstance(path, str | Path) and Path(path).suffix == ".tar" for path in paths]
+    return TarImages(*paths) if kind == "images" and paths and all(shards) else items
+
+
+def _loaded(loader: DataLoader[Any]) -> Any:
+    """The items of all batches; what stands beside them in tuples is left out."""
+    batches = []
+    for batch in loader:
+        beside = isinstance(batch, list | tuple) and batch and not isinstance(batch[0], str)
+        batches.append(batch[0] if beside else batch)
+    if not batches:
+        raise ValueError("there are no items: the DataLoader gave no batch")
+    if isinstance(batches[0], Tensor):
+        return torch.cat(batches)
+    if isinstance(batches[0], dict):
+        raise ValueError(
+            f"a DataLoader must give batches of items, got dictionaries of {list(batches[0])}: "
+            "choose one of them in its collate_fn"
+        )
+    return [item for batch in batches for item in batch]
+
+
+class _Column(Dataset[Any]):
+    """One column of a Hugging Face dataset."""
+
+    def __init__(self, dataset: Any, column: str) -> None:
+        self.dataset, self.column = dataset, column
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index][self.column]
+
+
+def _column(dataset: Any, kind: Kind | None) -> str:
+    """The only column of a dataset that can be of a kind."""
+    if not hasattr(dataset, "__len__"):
+        raise ValueError("a streaming dataset has no length: give one that is loaded")
+    if len(dataset) == 0:
+        raise ValueError("there are no items: the dataset is empty")
+    row = dataset[0]
+    fits = [str(name) for name, value in row.items() if _is(value, kind)]
+    if len(fits) != 1:
+        what = "no column" if not fits else f"several columns ({', '.join(fits)})"
+        raise ValueError(
+            f"the dataset has {what} of {kind or 'this kind'} (it has {', '.join(row)}): keep one "
+            "with dataset.select_columns([name])"
+        )
+    return fits[0]
+
+
+def _is(value: Any, kind: Kind | None) -> bool:
+    if kind == "texts":
+        return isinstance(value, str)
+    if kind == "images":
+        array = isinstance(value, np.ndarray | Tensor) and value.ndim in (2, 3)
+        return array or isinstance(value, Image.Image)
+    if kind == "vectors":
+        return isinstance(value, list | np.ndarray | Tensor) and np.asarray(value).ndim == 1
+    return not isinstance(value, int | float | str)
