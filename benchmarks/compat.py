@@ -11,7 +11,8 @@ For each data set, growth ratio α and seed an encoder is fitted on the old item
 The index is X′ as the encoder of before embedded it. Precision@10 is the share of a query's ten
 nearest items that have its label. Encoders are trained once, all figures come from their
 embeddings; a rerun skips what is there. The sets are those of benchmarks/parity_sets.py, with at
-most 3,000 old items; choices were made on its TUNING sets alone.
+most 3,000 old items. Maps and plan were chosen on MNIST by class, seed 0; see
+docs/explanation/stored-vectors.md for what else had been looked at.
 """
 
 from __future__ import annotations
