@@ -49,6 +49,7 @@ from incontrast.data import read_source
 from incontrast.memory import Store, StoreUnwritable
 from incontrast.training import resume
 from incontrast.workspace import WorkspaceError, evaluation
+from incontrast.workspace.config import CONFIG
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.files import Journal
 from incontrast.workspace.ingest import NewData
@@ -605,6 +606,7 @@ def workspaces(folder: Path) -> Any:
     whole = Workspace.open(made).learner()
     assert whole.memory.items is not None
     items, embedded = whole.memory.items.take(torch.arange(30)), whole.embed(rows(9, 8))
+    config = (made / CONFIG).read_bytes()
 
     def look(target: Path) -> None:
         """Whatever does not fail must be right."""
@@ -618,9 +620,11 @@ def workspaces(folder: Path) -> Any:
             assert torch.equal(memory.items.take(torch.arange(len(memory))), items)
         with explained():
             update(target)
-            if workspace.current == 4:  # and not after a state that was lost
-                weights = workspace.versions.folder(4) / "encoder.safetensors"
-                assert weights.read_bytes().hex() == update_whole["weights"]
+        if (target / CONFIG).exists() and (target / CONFIG).read_bytes() != config:
+            return  # it is there to be edited: other settings give other weights
+        if workspace.current == 4:  # and not after a state that was lost
+            weights = workspace.versions.folder(4) / "encoder.safetensors"
+            assert weights.read_bytes().hex() == update_whole["weights"]
         if not found:
             assert bits(target) == update_whole
 
