@@ -361,3 +361,16 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(StoreError, match="is not a store of items"):
         Store.open(tmp_path / "other.sqlite")
+
+
+def test_a_check_of_pages_that_give_rows_nobody_asked_for(tmp_path: Path, monkeypatch) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    add(store, 0, b"one", b"two")
+    whole = store._rows
+
+    def astray(query: str, *values: object):
+        for row in whole(query, *values):
+            yield (row[0] - 55, *row[1:]) if "id >= ?" in query and len(row) == 3 else row
+
+    monkeypatch.setattr(store, "_rows", astray)
+    assert f"{store.path} is damaged: its items are not in order" in store.check()

@@ -182,7 +182,7 @@ SCENARIOS: list[Scenario] = [
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in text("docs/how-to/when-something-fails.md").splitlines()
-    if line.startswith("| ")
+    if line.startswith("| ") and line.count("|") == 5
 ][1:]
 
 
