@@ -1,7 +1,7 @@
 """Kills, full disks, damaged files and races, for every command: nothing lost, nothing wrong.
 
 A share of the full counts by default; ``FAULTS=1 pytest tests/slow/test_faults.py`` runs all of
-them, which takes about half an hour of one core.
+them, for an estimated half hour of one idle core.
 """
 
 from __future__ import annotations
