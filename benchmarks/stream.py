@@ -1,6 +1,6 @@
 """Ten updates of 1 % each in one workspace, against retraining on everything each time.
 
-    python benchmarks/stream.py run [--items 50000] [--seeds 0]
+    python benchmarks/stream.py run [--items 48000] [--epochs 20] [--seeds 0]
     python benchmarks/stream.py show
 
 MNIST's digits 0 to 7 are there at first; 8 and 9 arrive in ten parts. The reservoir keeps a tenth
@@ -60,7 +60,7 @@ def quality(learner: ic.Learner, corpus: Labelled, unseen: Labelled) -> dict[str
     return found
 
 
-def run(items: int, seed: int) -> dict[str, Any]:
+def run(items: int, epochs: int, seed: int) -> dict[str, Any]:
     first, arriving, unseen = parts(items, seed)
     everything = Labelled(
         np.concatenate([first.items, *(part.items for part in arriving)]),
@@ -68,9 +68,18 @@ def run(items: int, seed: int) -> dict[str, Any]:
     )
     domain = ic.Images(28, 1, encoder="small", views=ic.ImageViews(flip=0.0))
     learner = ic.Learner(
-        domain, fit_strategy=RETRAINING, memory=ic.Reservoir(items=len(first) // 10), seed=seed
+        domain,
+        strategy=ic.ICL(max_epochs=epochs),
+        fit_strategy=RETRAINING,
+        memory=ic.Reservoir(items=len(first) // 10),
+        seed=seed,
     )
-    row: dict[str, Any] = {"items": len(first), "part": len(arriving[0]), "seed": seed}
+    row: dict[str, Any] = {
+        "items": len(first),
+        "part": len(arriving[0]),
+        "epochs": epochs,
+        "seed": seed,
+    }
     with tempfile.TemporaryDirectory() as folder:
         space = ic.Workspace.create(Path(folder) / "space", learner)
         passes = space.fit(first.items).outcome["forward_passes"]
@@ -94,7 +103,8 @@ def show() -> None:
         row = json.loads(line)
         ratio = row["passes of retrainings"] / row["passes of updates"]
         print(
-            f"{row['items']:,} digits, ten parts of {row['part']}, seed {row['seed']}: "
+            f"{row['items']:,} digits, ten parts of {row['part']}, {row['epochs']} epochs, "
+            f"seed {row['seed']}: "
             f"{ratio:.0f} times fewer forward passes; {sum(row['promoted'])} of {PARTS} promoted"
         )
         for name in ("no update", "ten updates", "retraining"):
@@ -105,13 +115,14 @@ def show() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("what", choices=["run", "show"])
-    parser.add_argument("--items", type=int, default=50_000)
+    parser.add_argument("--items", type=int, default=48_000)
+    parser.add_argument("--epochs", type=int, default=ic.ICL().max_epochs, help="of an update")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.what == "run":
         for seed in arguments.seeds:
-            row = run(arguments.items, seed)
+            row = run(arguments.items, arguments.epochs, seed)
             with ROWS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
     show()
