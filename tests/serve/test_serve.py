@@ -24,13 +24,14 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from incontrast import ICL, Graphs, Images, Learner, Retrain, Text, Vectors, Workspace
-from incontrast.compat import Chain
+from incontrast.compat import Chain, MigratingIndex
 from incontrast.domains.base import Domain
 from incontrast.serve.app import create_app
 from incontrast.serve.batching import Batcher, QueueFull
 from incontrast.serve.body import NPY, read_batches, read_npy, write_npy
 from incontrast.serve.metrics import Metrics
 from incontrast.serve.settings import ServeSettings
+from incontrast.workspace import WorkspaceError
 
 
 @pytest.fixture(scope="module")
@@ -337,6 +338,61 @@ class TestWorkspace:
                 assert "cannot be read" in detail(client.get("/versions"), 503)
                 assert "cannot be read" in detail(client.get("/"), 503)
             assert "incontrast_workspace_readable 0.0" in client.get("/metrics").text
+
+
+class TestSearch:
+    @pytest.fixture
+    def index(self, space: Workspace, tmp_path: Path, blobs) -> MigratingIndex:
+        """Of version 1, with 20 items."""
+        pytest.importorskip("faiss")
+        index = MigratingIndex(tmp_path / "index", space.adapter, first=space.stamp(1))
+        index.add([f"item {n}" for n in range(20)], space.embed(blobs(20), version=1), 1)
+        return index
+
+    def test_queries_are_mapped_into_the_space_of_the_index(
+        self, space: Workspace, index: MigratingIndex, blobs
+    ) -> None:
+        rows = blobs(5, seed=3)
+        with client_of(space, index=index.folder) as client:
+            told = client.post("/search?count=3", json={"items": rows.tolist()}).json()
+            found = index.search(space.embed(rows), 2, 3)
+            assert told["ids"] == found.ids
+            np.testing.assert_allclose(told["cosines"], found.cosines, atol=1e-4)
+            assert (told["version"], told["space"]) == (2, 1)
+            assert told["space_encoder"] == space.encoder_hash(1)
+            assert "count" in detail(client.post("/search?count=0", json={"items": []}), 422)
+
+    def test_what_is_added_and_a_cutover_are_followed(
+        self, space: Workspace, index: MigratingIndex, blobs
+    ) -> None:
+        rows = blobs(1, seed=3)
+
+        def search() -> dict[str, Any]:
+            told: dict[str, Any] = client.post("/search", json={"items": rows.tolist()}).json()
+            return told
+
+        with client_of(space, index=index.folder) as client:
+            index.add(["new"], space.embed(rows), 2)
+            wait_for(lambda: search()["ids"][0][0] == "new")
+            index.prepare(space.stamp(2))
+            index.backfill()
+            assert search()["space"] == 1
+            index.cutover()
+            wait_for(lambda: search()["space"] == 2)
+            index.rollback()
+            wait_for(lambda: search()["space"] == 1)
+
+    def test_an_index_of_elsewhere_is_refused(self, space: Workspace, tmp_path: Path) -> None:
+        pytest.importorskip("faiss")
+        for wrong in ({"workspace": "another"}, {"encoder": "0" * 32}):
+            folder = tmp_path / next(iter(wrong))
+            MigratingIndex(folder, space.adapter, first=space.stamp(1)._replace(**wrong))
+            with pytest.raises(WorkspaceError, match="cannot be compared"):
+                create_app(ServeSettings(workspace=space.folder, index=folder))
+
+    def test_without_an_index_there_is_no_search(self, space: Workspace) -> None:
+        with client_of(space) as client:
+            assert "--index" in detail(client.post("/search", json={"items": [[0.5] * 8]}), 404)
 
 
 def health(client: TestClient) -> dict[str, Any]:

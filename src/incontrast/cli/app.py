@@ -319,6 +319,12 @@ def history(
 @command(app, "serve", opt.permission)
 def serve(
     workspace: opt.Folder = Path(),
+    index: Annotated[
+        Path | None,
+        Option(
+            exists=True, file_okay=False, help="An index to search in.", show_default="no search"
+        ),
+    ] = None,
     host: Annotated[
         str, Option(help="The address to listen on; others than this machine's need a token.")
     ] = "127.0.0.1",

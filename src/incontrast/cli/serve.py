@@ -16,6 +16,7 @@ MISSING = "serve needs fastapi, uvicorn and prometheus-client: pip install 'inco
 def serve(
     *,
     workspace: Path,
+    index: Path | None,
     host: str,
     port: int,
     workers: int,
@@ -44,7 +45,12 @@ def serve(
     if threads is None and workers > 1:
         threads = max(1, (os.cpu_count() or 1) // workers)
     settings = ServeSettings(
-        workspace=space.folder, token=token or None, trust=trust, threads=threads, **limits
+        workspace=space.folder,
+        index=None if index is None else index.absolute(),
+        token=token or None,
+        trust=trust,
+        threads=threads,
+        **limits,
     )
     note(f"serving version {space.current} of {space.folder} on http://{host}:{port}")
     how: dict[str, Any] = {"host": host, "port": port, "access_log": False, "log_level": "warning"}

@@ -10,11 +10,11 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.requests import ClientDisconnect
@@ -33,6 +33,7 @@ from incontrast.workspace import WorkspaceError
 RECEIVED = 30  # seconds in which the body of a request must have come
 BODIES = 16  # of full size that may be in memory
 LATER = {"Retry-After": "1"}
+Count = Annotated[int, Query(ge=1, le=1000)]
 REFRESH = {"Refresh": "5"}  # seconds after which a browser loads the page again
 
 
@@ -83,6 +84,7 @@ class Service:
     def router(self) -> APIRouter:
         router = APIRouter(dependencies=[Depends(self.authorise)])
         router.add_api_route("/embed", self.embed, methods=["POST"])
+        router.add_api_route("/search", self.search, methods=["POST"])
         router.add_api_route("/versions", self.versions)
         router.add_api_route("/metrics", self.measured)
         router.add_api_route("/", self.history)
@@ -109,6 +111,26 @@ class Service:
         """Embeddings by the version that is current when the request comes."""
         version = self.current.version
         space = version.number if space is None else space
+        wanted = request.headers.get("accept", "")
+        async with self._embedded(request, version, space) as rows:
+            return await to_thread.run_sync(_answer, version, space, rows, wanted)
+
+    async def search(self, request: Request, count: Count = 10) -> Response:
+        """The nearest items in the index, by queries that are mapped into its space."""
+        version, index = self.current.version, self.current.index
+        if index is None:
+            raise HTTPException(404, "there is no index: start serve with --index FOLDER")
+        space = index.stamp.version
+        async with self._embedded(request, version, space) as rows:
+            found = await to_thread.run_sync(index.search, rows, count)
+        about = version.about(space)
+        return JSONResponse({**about, **found._asdict()}, headers=_headers(about))
+
+    @asynccontextmanager
+    async def _embedded(
+        self, request: Request, version: Version, space: int
+    ) -> AsyncIterator[Tensor]:
+        """Embeddings of the items of a request, which counts as waiting until it is answered."""
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         with self._body_counted(request):
             try:
@@ -131,9 +153,12 @@ class Service:
                 known: dict[type[Exception], int] = {TooLarge: 413, UnknownFormat: 415}
                 status = known.get(type(error), 422)
                 raise HTTPException(status, str(error)) from error
-            parts = await asyncio.gather(*map(asyncio.wrap_future, futures))
-            wanted = request.headers.get("accept", "")
-            return await to_thread.run_sync(_answer, version, space, parts, wanted)
+            rows = torch.cat(await asyncio.gather(*map(asyncio.wrap_future, futures)))
+            finite = rows.isfinite().all(1)
+            if not bool(finite.all()):
+                item = int((~finite).nonzero()[0])
+                raise HTTPException(422, f"the embedding of item {item} is not finite")
+            yield rows
 
     @contextmanager
     def _body_counted(self, request: Request) -> Iterator[None]:
@@ -208,22 +233,16 @@ def _readable() -> Iterator[None]:
         raise HTTPException(503, f"the workspace cannot be read: {error}", LATER) from error
 
 
-def _answer(version: Version, space: int, parts: list[Tensor], wanted: str) -> Response:
-    rows = torch.cat(parts)
-    finite = rows.isfinite().all(1)
-    if not bool(finite.all()):
-        item = int((~finite).nonzero()[0])
-        raise HTTPException(422, f"the embedding of item {item} is not finite: is it an outlier?")
-    about = {
-        "version": version.number,
-        "encoder": version.encoder,
-        "space": space,
-        "space_encoder": version.encoders.get(space),
-    }
-    headers = {f"X-Incontrast-{name.replace('_', '-')}": str(told) for name, told in about.items()}
+def _answer(version: Version, space: int, rows: Tensor, wanted: str) -> Response:
+    about = version.about(space)
+    headers = _headers(about)
     if NPY in wanted:
         return Response(write_npy(rows.numpy()), media_type=NPY, headers=headers)
     return JSONResponse({**about, "embeddings": rows.tolist()}, headers=headers)
+
+
+def _headers(about: dict[str, Any]) -> dict[str, str]:
+    return {f"X-Incontrast-{name.replace('_', '-')}": str(told) for name, told in about.items()}
 
 
 async def _one_sentence(request: Request, error: Exception) -> JSONResponse:

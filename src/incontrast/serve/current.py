@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from incontrast.compat import Chain, chain
+from incontrast.compat import Chain, MigratingIndex, chain
+from incontrast.compat.index import Index
 from incontrast.serve.metrics import Metrics
 from incontrast.serve.settings import ServeSettings
 from incontrast.workspace import Workspace, WorkspaceError
@@ -33,6 +34,15 @@ class Version:
     def encoder(self) -> str:
         """Its hash."""
         return self.encoders[self.number]
+
+    def about(self, space: int) -> dict[str, Any]:
+        """What an answer in a space names."""
+        return {
+            "version": self.number,
+            "encoder": self.encoder,
+            "space": space,
+            "space_encoder": self.encoders.get(space),
+        }
 
     def adapter(self, space: int) -> Chain:
         """What maps its embeddings into the space of another version, or leaves them as they are.
@@ -60,7 +70,7 @@ class Current:
     """
 
     def __init__(self, settings: ServeSettings, metrics: Metrics) -> None:
-        self.folder = settings.workspace
+        self.folder, self._index_folder = settings.workspace, settings.index
         self._trust = settings.trust
         self._interval = settings.interval
         self._metrics = metrics
@@ -69,6 +79,8 @@ class Current:
         found = self.open()
         self._id, self._seen = found.id, self._stamp()
         self.version = Version(found, _current(found))
+        self.index = self._open_index()
+        """What to search in: complete as it is, it is exchanged like the version."""
         self._note()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -95,6 +107,8 @@ class Current:
             encoder = workspace.encoder_hash(number)
             if (number, encoder) != (self.version.number, self.version.encoder):
                 self.version = Version(workspace, number)
+            if stamp[1:] != self._seen[1:]:
+                self.index = self._open_index()
             self._seen, self.problem = stamp, None
         except Exception as error:  # whatever happens to the files, what is loaded keeps serving
             if str(error) != self.problem:
@@ -106,9 +120,25 @@ class Current:
         while not self._stop.wait(self._interval):
             self.refresh()
 
-    def _stamp(self) -> tuple[int, int]:
-        found = (self.folder / "state.json").stat()
-        return found.st_ino, found.st_mtime_ns
+    def _open_index(self) -> Index | None:
+        if self._index_folder is None:
+            return None
+        index = MigratingIndex(self._index_folder, self.open().adapter).serving
+        known = self._id, self.version.encoders.get(index.stamp.version)
+        if known != (index.stamp.workspace, index.stamp.encoder):
+            raise WorkspaceError(
+                f"{self._index_folder} holds vectors of an encoder that is unknown to "
+                f"{self.folder}: they cannot be compared"
+            )
+        return index
+
+    def _stamp(self) -> tuple[tuple[str, int, int], ...]:
+        """What changes with the pointer to the current version, and with the index."""
+        files = [self.folder / "state.json"]
+        if self._index_folder is not None:
+            files += sorted(self._index_folder.glob("[!.]*"))
+        found = [(file.name, file.stat()) for file in files]
+        return tuple((name, about.st_ino, about.st_mtime_ns) for name, about in found)
 
     def _note(self) -> None:
         self._metrics.version.set(self.version.number)

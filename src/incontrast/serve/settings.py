@@ -18,6 +18,7 @@ class ServeSettings:
 
     Args:
         workspace: Whose current version is served.
+        index: The folder of a ``MigratingIndex`` to search in, if there is one.
         token: What a client must give; None lets everybody in.
         trust: Permit the code that somebody else's workspace names.
         threads: Threads that torch computes with; its own choice if None.
@@ -29,6 +30,7 @@ class ServeSettings:
     """
 
     workspace: Path
+    index: Path | None = None
     token: str | None = None
     trust: bool = False
     threads: int | None = None
@@ -55,4 +57,5 @@ class ServeSettings:
     @classmethod
     def from_environment(cls) -> ServeSettings:
         settings = cls(**json.loads(os.environ[VARIABLE]))
-        return replace(settings, workspace=Path(settings.workspace))
+        index = None if settings.index is None else Path(settings.index)
+        return replace(settings, workspace=Path(settings.workspace), index=index)

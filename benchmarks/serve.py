@@ -1,0 +1,213 @@
+"""The service beside the encoder itself, and under load while versions are swapped.
+
+    python benchmarks/serve.py
+
+For two encoders of images: the time of `embed` on 1 and on 32 images in this process; then
+`incontrast serve` in another one, asked in NumPy's format by asyncio clients that keep their
+connections: 1 client with 1 image, 8 clients with 32. Direct calls and the service take turns, and
+each figure is over all turns, so that a busy machine slows down both. One thread each. Then three
+updates and a rollback while 4 clients ask: every answer is computed again by the version it names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+import incontrast as ic
+from incontrast.serve.body import NPY, write_npy
+
+TURNS = 4
+SECONDS = 4.0  # of a turn
+ENCODERS = ("small", "resnet18")
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    seconds: float
+
+
+class Client:
+    """A connection that is kept; a library would take time that counts as the service's."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    async def __aenter__(self) -> Client:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    async def embed(self, body: bytes) -> Answer:
+        start = time.perf_counter()
+        head = f"POST /embed HTTP/1.1\r\nHost: here\r\nContent-Type: {NPY}\r\nAccept: {NPY}\r\n"
+        self.writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        status, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+        headers = dict(line.split(": ", 1) for line in lines if line)
+        content = await self.reader.readexactly(int(headers["content-length"]))
+        return Answer(int(status.split()[1]), headers, content, time.perf_counter() - start)
+
+
+def images(count: int, seed: int) -> torch.Tensor:
+    draws = np.random.default_rng(seed)
+    return torch.from_numpy(draws.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8))
+
+
+def create(folder: Path, encoder: str) -> ic.Workspace:
+    learner = ic.Learner(
+        ic.Images(32, encoder=encoder),
+        fit_strategy=ic.Retrain(max_epochs=1),
+        strategy=ic.ICL(max_epochs=1),
+    )
+    workspace = ic.Workspace.create(folder, learner, threads=1)
+    workspace.fit(images(96, 0), force=True)
+    return workspace
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "incontrast", "serve", "-w", str(folder), "--port", str(port)]
+    process = subprocess.Popen([*command, "--batch-size", "32"], stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None:
+            try:
+                async with Client(port):
+                    break
+            except OSError:
+                await asyncio.sleep(0.2)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def ask(
+    port: int, clients: int, body: bytes, until: Callable[[], bool], answers: list[Answer]
+) -> None:
+    async def one() -> None:
+        async with Client(port) as client:
+            while not until():
+                answers.append(await client.embed(body))
+
+    await asyncio.gather(*(one() for _ in range(clients)))
+
+
+async def ask_for(port: int, clients: int, body: bytes, seconds: float) -> list[Answer]:
+    answers: list[Answer] = []
+    end = time.perf_counter() + seconds
+    await ask(port, clients, body, lambda: time.perf_counter() > end, answers)
+    return answers
+
+
+def call(learner: ic.Learner, rows: torch.Tensor, seconds: float) -> list[float]:
+    """Times of direct calls."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        learner.embed(rows)
+        times.append(time.perf_counter() - start)
+    return times
+
+
+async def compare(workspace: ic.Workspace, encoder: str) -> None:
+    learner = workspace.learner(memory=False)
+    rows = images(32, 1)
+    async with serving(workspace.folder) as port:
+        for count, clients in ((1, 1), (32, 8)):
+            part = rows[:count]
+            body = write_npy(part.numpy())
+            await ask_for(port, 1, body, 1.0)
+            direct: list[float] = []
+            answers: list[Answer] = []
+            for _ in range(TURNS):
+                direct += call(learner, part, SECONDS)
+                answers += await ask_for(port, clients, body, SECONDS)
+            assert {answer.status for answer in answers} == {200}
+            own = [1000 * figure for figure in np.percentile(direct, [50, 99])]
+            told = np.percentile([1000 * answer.seconds for answer in answers], [50, 99])
+            alone = count * len(direct) / sum(direct)
+            served = count * len(answers) * clients / sum(answer.seconds for answer in answers)
+            print(
+                f"{encoder:9} {count:3} {clients:8} {own[0]:8.1f} {own[1]:8.1f} {told[0]:8.1f} "
+                f"{told[1]:8.1f} {alone:9.0f} {served:9.0f} {served / alone:7.2f}",
+                flush=True,
+            )
+
+
+async def swap(workspace: ic.Workspace) -> None:
+    rows = images(4, 2)
+    answers: list[Answer] = []
+    done = False
+
+    async def change() -> None:
+        nonlocal done
+        for seed in (3, 4, 5):
+            await asyncio.to_thread(workspace.update, images(48, seed), force=True)
+            await asyncio.sleep(2.0)
+        await asyncio.to_thread(workspace.rollback)
+        await asyncio.sleep(2.0)
+        done = True
+
+    async with serving(workspace.folder) as port:
+        body = write_npy(rows.numpy())
+        await asyncio.gather(ask(port, 4, body, lambda: done, answers), change())
+    failed = [answer for answer in answers if answer.status != 200]
+    expected = {
+        number: (
+            workspace.encoder_hash(number),
+            workspace.learner(number, memory=False).embed(rows).numpy(),
+        )
+        for number in workspace.versions.numbers()
+    }
+    counts: dict[int, int] = {}
+    mixed = 0
+    for answer in answers:
+        number = int(answer.headers["x-incontrast-version"])
+        counts[number] = counts.get(number, 0) + 1
+        encoder, own = expected[number]
+        found = np.load(io.BytesIO(answer.body))
+        same = np.allclose(found, own, rtol=1e-3, atol=1e-4)
+        mixed += not same or answer.headers["x-incontrast-encoder"] != encoder
+    by_version = ", ".join(f"{count} by version {number}" for number, count in counts.items())
+    print(f"\n3 updates and a rollback: {len(answers)} answers ({by_version})")
+    print(f"failed: {len(failed)}, mixed: {mixed}")
+
+
+async def main() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, {os.cpu_count()} cores", end=", ")
+    print(f"load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}\n")
+    print(f"{'':22} {'embed, ms':>17} {'service, ms':>17} {'images a second':>19}")
+    print(f"{'encoder':9} {'n':>3} {'clients':>8}" + 2 * f" {'p50':>8} {'p99':>8}", end=" ")
+    print(f"{'embed':>9} {'service':>9} {'share':>7}")
+    with tempfile.TemporaryDirectory() as folder:
+        for encoder in ENCODERS:
+            workspace = create(Path(folder) / encoder, encoder)
+            await compare(workspace, encoder)
+        await swap(ic.Workspace.open(Path(folder) / ENCODERS[0]))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
