@@ -1,8 +1,9 @@
-"""Shared fixtures: small data with structure, and the real sets where there are any."""
+"""Shared fixtures: small data with structure, a workspace, the real sets where there are any."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 from hypothesis import settings
 from torch import Generator, Tensor
+
+from incontrast import ICL, Learner, Retrain, Vectors, Workspace
 
 # Two tests run side by side on two cores; more threads would only wait for each other. One thread
 # also makes sums independent of the machine's number of cores. `make test-portable` tries others.
@@ -47,3 +50,22 @@ def blobs() -> Callable[..., Tensor]:
         return centres[which] + torch.randn(count, dim, generator=draws) + shift
 
     return make
+
+
+@pytest.fixture(scope="session")
+def created(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
+    """A workspace with two versions, to copy."""
+    folder = tmp_path_factory.mktemp("created") / "space"
+    learner = Learner(
+        Vectors(8, hidden=16, out=8), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+    )
+    workspace = Workspace.create(folder, learner)
+    workspace.fit(blobs(40))
+    workspace.update(blobs(20, seed=1), force=True)
+    return folder
+
+
+@pytest.fixture
+def space(created: Path, tmp_path: Path) -> Workspace:
+    shutil.copytree(created, tmp_path / "space")
+    return Workspace.open(tmp_path / "space")

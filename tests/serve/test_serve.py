@@ -23,7 +23,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from incontrast import ICL, Graphs, Images, Learner, Retrain, Text, Vectors, Workspace
+from incontrast import Graphs, Images, Learner, Text, Vectors, Workspace
 from incontrast.compat import Chain, MigratingIndex
 from incontrast.domains.base import Domain
 from incontrast.serve.app import create_app
@@ -32,25 +32,6 @@ from incontrast.serve.body import NPY, read_batches, read_npy, write_npy
 from incontrast.serve.metrics import Metrics
 from incontrast.serve.settings import ServeSettings
 from incontrast.workspace import WorkspaceError
-
-
-@pytest.fixture(scope="module")
-def created(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
-    """A workspace with two versions and a map between them."""
-    folder = tmp_path_factory.mktemp("served") / "space"
-    learner = Learner(
-        Vectors(8, hidden=16, out=8), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
-    )
-    workspace = Workspace.create(folder, learner)
-    workspace.fit(blobs(60))
-    workspace.update(blobs(20, seed=1), force=True)
-    return folder
-
-
-@pytest.fixture
-def space(created: Path, tmp_path: Path) -> Workspace:
-    shutil.copytree(created, tmp_path / "space")
-    return Workspace.open(tmp_path / "space")
 
 
 @contextmanager
@@ -323,9 +304,7 @@ class TestWorkspace:
             assert health(client)["workspace"] == "ok"
 
     @pytest.mark.parametrize("how", ["deleted", "replaced"])
-    def test_the_last_version_outlives_its_workspace(
-        self, space: Workspace, created: Path, how: str
-    ) -> None:
+    def test_the_last_version_outlives_its_workspace(self, space: Workspace, how: str) -> None:
         with client_of(space) as client:
             shutil.rmtree(space.folder)
             if how == "replaced":
