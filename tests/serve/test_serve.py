@@ -296,7 +296,8 @@ class TestWorkspace:
         with client_of(space) as client:
             weights.write_bytes(content[:-1])
             space.write_state(replace(space.state(), current=2), None)
-            wait_for(lambda: "is damaged" in health(client)["workspace"])
+            wait_for(lambda: health(client)["workspace"] == "unreadable")
+            assert "is damaged" in client.get("/versions").json()["problem"]
             assert health(client)["version"] == 1
             assert client.post("/embed", json={"items": [[0.5] * 8]}).json()["version"] == 1
             weights.write_bytes(content)

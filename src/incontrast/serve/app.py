@@ -104,7 +104,8 @@ class Service:
             with suppress(ValueError):
                 given = base64.b64decode(given).decode().partition(":")[2]
         if not hmac.compare_digest(given.encode(), self.settings.token.encode()):
-            known = {"WWW-Authenticate": 'Basic realm="incontrast", Bearer'}
+            # Not Bearer as well: Chromium asks for no password then.
+            known = {"WWW-Authenticate": 'Basic realm="incontrast"'}
             raise HTTPException(401, "give the token: Authorization: Bearer TOKEN", known)
 
     async def embed(self, request: Request, space: int | None = None) -> Response:
@@ -178,12 +179,15 @@ class Service:
             self._bytes -= length
 
     async def health(self) -> JSONResponse:
-        """Whether it serves; what is wrong with the workspace does not keep it from that."""
+        """Whether it serves; a workspace that cannot be read does not keep it from that.
+
+        Anybody may ask, so it names no folder.
+        """
         serves = self.batcher.alive
         about = {
             "status": "ok" if serves else "failed",
             "version": self.current.version.number,
-            "workspace": self.current.problem or "ok",
+            "workspace": "ok" if self.current.problem is None else "unreadable",
         }
         return JSONResponse(about, 200 if serves else 503)
 
@@ -204,6 +208,7 @@ class Service:
                 "encoder": version.encoder,
                 "spaces": spaces,
                 "current": workspace.current,
+                "problem": self.current.problem,
                 "kept": [{name: record.get(name) for name in names} for record in kept],
             }
 
@@ -221,7 +226,7 @@ class Service:
                 lines = lines_of(journal.events(), current)
                 if not lines:
                     raise HTTPException(404, "no version was trained in this workspace yet")
-                self._page = (key, render(history_page(lines, str(workspace.folder))))
+                self._page = (key, render(history_page(lines, workspace.folder.name)))
             return HTMLResponse(self._page[1], headers=REFRESH)
 
 
