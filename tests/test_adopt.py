@@ -17,7 +17,9 @@ from incontrast import (
     KeepAll,
     Learner,
     NoUpdate,
+    Pairs,
     Pooled,
+    Probe,
     Queue,
     Reservoir,
     Vectors,
@@ -43,6 +45,28 @@ def test_an_adopted_encoder_gives_the_embeddings_it_gave(blobs) -> None:
     assert (learner.memory.seen, len(learner.memory)) == (50, 50)
     with torch.no_grad():
         torch.testing.assert_close(learner.embed(rows), module(rows))
+
+
+def test_the_encoder_of_pairs_is_adopted_too(blobs) -> None:
+    rows = blobs(50)
+    for given in (network(), network):
+        learner = Learner.from_encoder(given, Pairs(PLAIN), seen=(rows, rows + 0.1))
+        with torch.no_grad():
+            torch.testing.assert_close(learner.embed(rows), network().eval()(rows))
+
+
+def test_a_domain_that_makes_its_encoder_itself_takes_no_other(blobs) -> None:
+    class Own(Vectors):
+        def encoder(self) -> nn.Module:
+            return network()
+
+    with pytest.raises(
+        TypeError, match=r"Own makes its encoder itself .* state_dict\(\) as weights"
+    ):
+        Learner.from_encoder(network, Own(8), seen=blobs(20))
+    weights = {name: value + 1 for name, value in network().state_dict().items()}
+    learner = Learner.from_encoder(None, Own(8), seen=blobs(20), weights=weights)
+    assert torch.equal(learner.backbone[0].weight, weights["0.weight"])
 
 
 def test_an_adopted_encoder_is_updated_and_the_users_module_is_not(blobs) -> None:
@@ -102,6 +126,15 @@ def test_samples_that_make_no_sense_are_refused(blobs) -> None:
         Learner.from_encoder(network(), PLAIN, seen=blobs(50), seen_count=100, memory=KeepAll())
     with pytest.raises(ValueError, match="seen_count=100 is the number that seen stands for"):
         Learner.from_encoder(network(), PLAIN, seen_count=100)
+
+
+def test_a_failed_adoption_leaves_the_memory_as_it_was(blobs) -> None:
+    learner = Learner(replace(PLAIN, encoder=network), memory=Reservoir())
+    memory, unreadable = learner.memory, Probe(blobs(4)[:, :3], [0, 1, 0, 1])
+    with pytest.raises(ValueError, match="8"):
+        learner.adopt(blobs(50), seen_count=1000, probe=unreadable)
+    assert not learner.fitted
+    assert learner.memory is memory
 
 
 def test_without_old_items_updates_need_none_and_the_cost_is_said(blobs, caplog) -> None:

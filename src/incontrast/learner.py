@@ -19,6 +19,7 @@ from incontrast.data.sources import collect
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views, width_of
+from incontrast.domains.pairs import Pairs
 from incontrast.embedding import embed
 from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
@@ -277,10 +278,10 @@ class Learner:
         encoder = self._made_elsewhere(domain, weights)
         encoder = self._with_head(encoder, domain, increment.new, 1).eval()
         check_views(domain, increment.new, encoder, place=self.engine.place)
+        memory = self.memory
         if seen_count is not None:
-            policy = self.memory.policy
-            self.memory = Memory.for_sample(policy, increment.new_count, seen_count)
-        begin = _Start(encoder, domain, increment, self.memory, {}, 1)
+            memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
+        begin = _Start(encoder, domain, increment, memory, {}, 1)
         return self._train(begin, NoUpdate(), check_budget(None), start, (), None, probe)
 
     def _made_elsewhere(self, domain: Domain, weights: Weights | None) -> nn.Module:
@@ -647,8 +648,15 @@ class _Start(NamedTuple):
 
 
 def _with_encoder(domain: Domain, encoder: Any) -> Domain:
-    if encoder is None or not isinstance(domain, ArgumentDomain):
+    if encoder is None:
         return domain
+    if isinstance(domain, Pairs):
+        return replace(domain, domain=_with_encoder(domain.domain, encoder))
+    if not isinstance(domain, ArgumentDomain) or type(domain).encoder is not ArgumentDomain.encoder:
+        raise TypeError(
+            f"{type(domain).__name__} makes its encoder itself and takes none, got {encoder!r}: "
+            "give None, and the encoder's state_dict() as weights"
+        )
     adopting: Domain = replace(cast(Any, domain), encoder=encoder)
     return adopting
 
