@@ -45,5 +45,14 @@ def blocks(page: str, language: str) -> list[Block]:
 
 
 def shape(output: str) -> list[str]:
-    """The words of an output, line by line; its figures depend on the machine."""
-    return [" ".join(NUMBER.sub("#", line).split()) for line in output.strip().splitlines()]
+    """The words of an output, line by line; its figures depend on the machine.
+
+    So does what follows from them: the advice on stored vectors, and whether all of a change is
+    kept.
+    """
+    lines = [" ".join(NUMBER.sub("#", line).split()) for line in output.strip().splitlines()]
+    return [
+        re.sub("^stored vectors .*", "stored vectors", line)
+        for line in lines
+        if "of the change is kept" not in line
+    ]

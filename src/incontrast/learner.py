@@ -358,7 +358,12 @@ class Learner:
             else:
                 encoder = copy.deepcopy(current)
             remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
-        self.engine.check_equal(lambda: facts(self.seed, version, domain, increment, strategy))
+        self.engine.check_equal(
+            lambda: {
+                **facts(self.seed, version, domain, increment, strategy),
+                "the tolerance": tolerance,
+            }
+        )
         self.engine.broadcast_weights(encoder)
         task = Task(
             encoder,
@@ -407,9 +412,11 @@ class Learner:
         self.engine.broadcast_weights(encoder)
         if current is None or strategy.from_scratch:
             pass  # nothing that this encoder could be compared with
-        elif as_schedule(strategy.lr).guarded:
-            if self.engine.broadcast_float(after.loss.all - before.loss.all) > 0.0:
-                encoder, after, kept = current, before, 0.0
+        elif (
+            as_schedule(strategy.lr).guarded
+            and self.engine.broadcast_float(after.loss.all - before.loss.all) > 0.0
+        ):
+            encoder, after, kept = current, before, 0.0
         elif tolerance is not None and run.steps:
             encoder, after, kept = keep_part(
                 task,
@@ -418,6 +425,7 @@ class Learner:
                 lambda encoder: self._measure(encoder, domain, increment, probe)[0],
                 tolerance,
             )
+            self.engine.broadcast_weights(encoder)  # statistics that were set anew
         links = self._links(current, encoder, domain, increment, version, pairs)
         measuring = seconds_before + time.perf_counter() - trained
         outcome = _outcome(strategy, increment, run, before, after, measuring, kept)

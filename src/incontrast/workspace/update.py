@@ -365,7 +365,7 @@ class Update:
             else:
                 options |= {
                     "strategy": self._strategy(operation),
-                    "tolerance": self.workspace.settings["tolerance"],
+                    "tolerance": operation["tolerance"],
                 }
                 outcome = learner.update(new, **options)
         self._before, self._after = before, learner
