@@ -229,6 +229,25 @@ def test_torchvisions_and_timms_weights_fit_resnet18(tmp_path) -> None:
         assert torch.equal(found.layer4[1].conv2.weight, source.layer4[1].conv2.weight)
 
 
+def test_of_two_prefixes_that_fit_the_user_chooses() -> None:
+    query, key = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def under(prefix: str, module: nn.Module) -> dict[str, torch.Tensor]:
+        return {prefix + name: value for name, value in module.state_dict().items()}
+
+    both = {**under("encoder_k.", key), **under("encoder_q.", query)}
+    with pytest.raises(ValueError, match=r"under 'encoder_k\.' and under 'encoder_q\.': choose"):
+        load_weights(nn.Linear(3, 2), both)
+    found = load_weights(nn.Linear(3, 2), both, prefix="encoder_q.")
+    assert torch.equal(found.weight, query.weight)
+    with pytest.raises(ValueError, match="2 missing"):
+        load_weights(nn.Linear(3, 2), both, prefix="encoder.")
+    same = {**under("a.", query), **under("b.", query)}
+    assert torch.equal(load_weights(nn.Linear(3, 2), same).weight, query.weight)
+    shapes = {**under("large.", nn.Linear(3, 9)), **under("small.", query)}
+    assert torch.equal(load_weights(nn.Linear(3, 2), shapes).weight, query.weight)
+
+
 def test_weights_that_do_not_fit_are_named_with_the_nearest(tmp_path) -> None:
     good = ResNet18().state_dict()
     wrong = {name.replace("layer1.0", "layer1_0"): value for name, value in good.items()}

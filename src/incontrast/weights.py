@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ CLASSIFIERS = ("fc.", "classifier.", "head.fc.")  # of torchvision's and timm's 
 SHOWN = 5  # names of a kind that an error lists
 
 
-def load_weights(module: M, weights: Weights) -> M:
+def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M:
     """Give a module the weights of a file or a state dict; returns the module.
 
     A prefix of the names (``module.``, ``backbone.``) and a classifier at the end, which an encoder
@@ -26,16 +27,27 @@ def load_weights(module: M, weights: Weights) -> M:
     Args:
         module: Its weights are replaced.
         weights: A ``.safetensors`` file, or names and tensors.
+        prefix: Of the names to take (``encoder_q.``); None for the one under which most fit.
 
     Raises:
-        ValueError: They do not fit; says which names, and the nearest ones.
+        ValueError: They do not fit, and it says which names, and the nearest ones; or different
+            weights fit equally well under two prefixes.
     """
     found = dict(weights) if isinstance(weights, Mapping) else _read(Path(weights))
     own = module.state_dict()
-    fitting = _renamed(found, own)
+    choices = _renamed(found, own, prefix)
+    (first, fitting), *others = choices.items()
     problems = _problems(fitting, own)
     if problems:
         raise ValueError("the weights do not fit the encoder: " + "; ".join(problems))
+    for other, named in others:
+        common = own.keys() & fitting.keys() & named.keys()
+        if not all(torch.equal(fitting[k], named[k].to(fitting[k])) for k in common):
+            raise ValueError(
+                f"different weights fit the encoder equally well, those under {first!r} and under "
+                f"{other!r}: choose by load_weights(encoder, weights, prefix={first!r}), or give "
+                "the tensors of one alone"
+            )
     module.load_state_dict(fitting, strict=False)
     return module
 
@@ -52,15 +64,26 @@ def _read(file: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _renamed(found: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Under the encoder's names, as far as leaving away prefix and classifier goes."""
+def _renamed(
+    found: dict[str, Tensor], own: dict[str, Tensor], prefix: str | None
+) -> dict[str, dict[str, Tensor]]:
+    """By prefix, under the encoder's names without it and the classifier: those that fit best."""
     ends = {name[: place + 1] for name in found for place, sign in enumerate(name) if sign == "."}
-    choices = [
-        {name.removeprefix(prefix): v for name, v in found.items() if name.startswith(prefix)}
-        for prefix in ("", *sorted(ends))
-    ]
-    best = max(choices, key=lambda named: len(named.keys() & own.keys()))
-    return {k: v for k, v in best.items() if k in own or not k.startswith(CLASSIFIERS)}
+    choices = {
+        start: {name.removeprefix(start): v for name, v in found.items() if name.startswith(start)}
+        for start in (("", *sorted(ends)) if prefix is None else (prefix,))
+    }
+
+    def fit(named: dict[str, Tensor]) -> tuple[int, int]:
+        common = named.keys() & own.keys()
+        return len(common), sum(named[k].shape == own[k].shape for k in common)
+
+    best = max(map(fit, choices.values()))
+    return {
+        start: {k: v for k, v in named.items() if k in own or not k.startswith(CLASSIFIERS)}
+        for start, named in choices.items()
+        if fit(named) == best
+    }
 
 
 def _problems(found: dict[str, Tensor], own: dict[str, Tensor]) -> list[str]:
