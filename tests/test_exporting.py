@@ -64,11 +64,23 @@ def test_what_cannot_be_exported_says_so(tmp_path: Path, blobs) -> None:
     learner = fitted(blobs(30), encoder=Restless)
     with pytest.raises(ValueError, match="gives embeddings that are off by"):
         ic.export(learner, tmp_path / "encoder.pt2")
-    assert not (tmp_path / "encoder.pt2").exists()
+    assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match=r"exported to \.onnx, \.pt2, \.safetensors, got 'x\.pt'"):
         ic.export(learner, tmp_path / "x.pt")
     with pytest.raises(ValueError, match="weights are not normalised"):
         ic.export(learner, tmp_path / "x.safetensors", normalized=True)
+
+
+def test_a_failed_export_leaves_the_file_of_before(tmp_path: Path, blobs) -> None:
+    learner, file = fitted(blobs(30)), tmp_path / "encoder.pt2"
+    ic.export(learner, file)
+    before = file.read_bytes()
+    with torch.no_grad():
+        next(learner.backbone.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match="gives embeddings that are off by nan"):
+        ic.export(learner, file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_the_command(tmp_path: Path, blobs) -> None:

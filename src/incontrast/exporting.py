@@ -6,6 +6,7 @@ import copy
 import logging
 import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,16 +70,17 @@ def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> d
         return {"file": str(file), "format": file.suffix[1:], "items": 0, "difference": 0.0}
     module = Exported(encoder, learner.domain, normalized).eval()
     items = _items(learner)
-    with torch.no_grad():
-        expected = module(items)
-        found = _written(module, items, file)
-    difference = 0.0 if found is None else float((found - expected).abs().max())
-    if difference > TOLERANCE * max(1.0, float(expected.abs().max())):
-        file.unlink()
-        raise ValueError(
-            f"what was written gives embeddings that are off by {difference:.1e}, more than "
-            f"{TOLERANCE:g}: an operation of this encoder does not translate"
-        )
+    with torch.no_grad(), TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
+        expected, beside = module(items), Path(folder, file.name)
+        found = _written(module, items, beside)
+        difference = 0.0 if found is None else float((found - expected).abs().max())
+        # NaN is no less than any bound, and no more.
+        if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
+            raise ValueError(
+                f"what was written gives embeddings that are off by {difference:.1e}, more than "
+                f"{TOLERANCE:g}: an operation of this encoder does not translate"
+            )
+        beside.replace(file)
     compared = 0 if found is None else len(items)
     if found is None:
         log.warning('%s is not checked: pip install "incontrast[onnx]" does', file)
