@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,52 @@ def test_another_version_starts_over(workspace: ic.Workspace, file: Path, tmp_pa
     done = reembed(workspace, file, share=0.5)
     assert done.version == 3
     assert matches(file, exact(workspace, tmp_path)).sum() >= 350
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture
+def killed_before_the_move(monkeypatch: pytest.MonkeyPatch):
+    """Interrupts a call when its export waits to be moved into place."""
+
+    def kill(call) -> None:
+        def stop(file: Path) -> None:
+            if any(file.parent.glob(f".{file.name}.*/{file.name}")):
+                raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr("incontrast.workspace.shards.finish_exports", stop)
+            with pytest.raises(Killed):
+                call()
+
+    return kill
+
+
+def test_an_export_never_replaces_a_file_that_it_was_not_made_of(
+    workspace: ic.Workspace, file: Path, tmp_path: Path, killed_before_the_move
+) -> None:
+    killed_before_the_move(lambda: reembed(workspace, file))
+    waiting = tmp_path / ".index.npy.reembed"
+    copy = shutil.copytree(waiting, tmp_path / "copy")
+    other = read_source(tmp_path / "b.npy")
+    embed_source(workspace, other, file, normalized=True, overwrite=True)
+    assert not waiting.exists()  # it was finished before it was overwritten
+    copy.rename(waiting)  # as if it had been overwritten by somebody who does not know of it
+    assert reembed(workspace, file).rows == 200
+    assert np.allclose(np.load(file), exact(workspace, tmp_path)[500:], atol=1e-5)
+    assert not waiting.exists()
+
+
+def test_re_embedding_first_finishes_what_embed_began(
+    workspace: ic.Workspace, file: Path, tmp_path: Path, killed_before_the_move
+) -> None:
+    other = read_source(tmp_path / "b.npy")
+    killed_before_the_move(lambda: embed_source(workspace, other, file, version=1, overwrite=True))
+    assert reembed(workspace, file).rows == 200
+    assert np.allclose(np.load(file), exact(workspace, tmp_path)[500:], atol=1e-5)
+    assert not list(tmp_path.glob(".index*"))
 
 
 def test_what_cannot_be_mapped_is_refused(

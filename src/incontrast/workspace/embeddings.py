@@ -12,7 +12,14 @@ from typing import Any, Literal
 from incontrast.data.sources import Source
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import guarded, read_json
-from incontrast.workspace.shards import STAMPED, Shards, export, finish_export, leftovers
+from incontrast.workspace.shards import (
+    STAMPED,
+    Shards,
+    export,
+    finish_exports,
+    leftovers,
+    workplace,
+)
 from incontrast.workspace.stamps import (
     MANIFEST,
     ids_file,
@@ -101,7 +108,7 @@ def embed_source(
         about["source"]["embedded_by"] = about["encoder"]
         about |= {"version": space, "encoder": workspace.encoder_hash(space)}
     # The shards of a file lie beside it until they are complete.
-    folder = file.with_name(f".{file.name}.shards") if file.suffix else file
+    folder = workplace(file, "shards") if file.suffix else file
     shards = Shards(folder, about, learner, source, mapped)
     engine = learner.engine
     done: Embedded | None = None
@@ -139,7 +146,7 @@ def _begin(
     """The stamp of embeddings that are up to date; None if there is something to embed."""
     wanted, data = shards.about, shards.about["source"]
     if file.suffix:
-        finish_export(file, shards.folder)
+        finish_exports(file)
     stamp = _written(workspace, file, overwrite)
     begun = _unfinished(shards.folder, overwrite)
     complete = stamp is not None and stamp["complete"] and not overwrite

@@ -31,7 +31,7 @@ from incontrast.learner import Learner
 from incontrast.randomness import generator
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import guarded, read_json, write_json
-from incontrast.workspace.shards import Shard, export, finish_export
+from incontrast.workspace.shards import Shard, export, finish_exports, workplace
 from incontrast.workspace.stamps import MANIFEST, ids_file, problems, register, stamp_of
 from incontrast.workspace.workspace import Workspace
 
@@ -93,8 +93,8 @@ def reembed(
     if share is not None and not 0.0 <= share <= 1.0:
         raise ValueError(f"a share is between 0 and 1, got {share:g}")
     with guarded(file):
-        folder = file.with_name(f".{file.name}.reembed")
-        finish_export(file, folder)
+        folder = workplace(file, "reembed")
+        finish_exports(file)
         stamp = _checked_stamp(workspace, file)
         version = workspace.current
         assert version is not None  # or there would be no stamp

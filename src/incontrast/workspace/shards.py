@@ -15,7 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,22 +211,43 @@ def export(
     written = [*write(file, shards, stamp, kept), *beside]
     flush_files(folder)
     whole = {**stamp, "files": {part.name: digest(part) for part in written}}
-    write_json(folder / MANIFEST, {**shards.about, "complete": True, "export": whole})
-    finish_export(file, folder)
+    waiting = {"complete": True, "export": whole, "replaces": _stamp_digest(file)}
+    write_json(folder / MANIFEST, {**shards.about, **waiting})
+    finish_exports(file)
 
 
-def finish_export(file: Path, folder: Path) -> bool:
-    """Move an exported file into place, if there is one that waits for it; returns whether."""
-    manifest = folder / MANIFEST
-    stamp = read_json(manifest).get("export") if manifest.exists() else None
+def workplace(file: Path, work: Literal["shards", "reembed"]) -> Path:
+    """The folder beside a file in which a new one waits until it is whole."""
+    return file.with_name(f".{file.name}.{work}")
+
+
+def finish_exports(file: Path) -> None:
+    """Move an exported file that waits into place, whatever wrote it.
+
+    It is dropped if the file that it was to replace has been replaced by another one.
+    """
+    _finish_export(file, workplace(file, "shards"))
+    _finish_export(file, workplace(file, "reembed"))
+
+
+def _stamp_digest(file: Path) -> dict[str, int] | None:
+    """Of the stamp, which an export replaces last."""
+    return digest(stamp_file(file)) if stamp_file(file).exists() else None
+
+
+def _finish_export(file: Path, folder: Path) -> None:
+    manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
+    stamp = manifest.get("export")
     if stamp is None:
-        return False
+        return
+    if manifest["replaces"] != _stamp_digest(file):
+        shutil.rmtree(folder)
+        return
     for name in reversed(stamp["files"]):
         if (folder / name).exists():
             (folder / name).replace(file.with_name(name))
     write_json(stamp_file(file), stamp)  # which also flushes the folder
     shutil.rmtree(folder)
-    return True
 
 
 def _write_npy(file: Path, shards: Rows, stamp: dict[str, Any], kept: int) -> list[Path]:
