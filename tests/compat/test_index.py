@@ -83,6 +83,9 @@ def test_vectors_that_do_not_fit_are_refused(opened: Opened, tmp_path: Path) -> 
         index.add(names(1), torch.ones(1, 4))
     with pytest.raises(ValueError, match=r"2 items need \(2, d\) vectors, got \(3, 8\)"):
         index.add(names(2), vectors(3))
+    with pytest.raises(ValueError, match="got several of 'twice'"):
+        index.add(["once", "twice", "twice"], vectors(3))
+    assert set(index.search(vectors(1)).ids[0]) == set(names(3))
     with pytest.raises(ValueError, match="must be finite"):
         index.add(names(1), torch.full((1, 8), float("nan")))
     with pytest.raises(ValueError, match=r"version 1 \(encoder aaaaaaaa\), not of version 2"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -68,6 +69,7 @@ class FaissIndex:
         self._faiss = _imported("faiss", "search")
         self._index: Any = None
         self._keys: dict[str, int] = {}
+        self._names: dict[int, str] = {}
         self._next = 0
         if self.file.exists():
             with np.load(self.file, allow_pickle=False) as content:
@@ -75,6 +77,7 @@ class FaissIndex:
                 self._keys = dict(
                     zip(content["ids"].tolist(), content["keys"].tolist(), strict=True)
                 )
+                self._names = {key: name for name, key in self._keys.items()}
                 self._next = max(self._keys.values(), default=-1) + 1
                 self._index = self._faiss.deserialize_index(content["index"])
 
@@ -84,21 +87,23 @@ class FaissIndex:
             flat = self._faiss.IndexFlatIP(rows.shape[1])
             self._index = self._faiss.IndexIDMap2(flat)
         self.delete(ids)
-        keys = np.arange(self._next, self._next + len(ids))
+        keys = range(self._next, self._next + len(ids))
         self._next += len(ids)
-        self._index.add_with_ids(rows, keys)
-        self._keys |= dict(zip(ids, keys.tolist(), strict=True))
+        self._index.add_with_ids(rows, np.array(keys, np.int64))
+        self._keys |= dict(zip(ids, keys, strict=True))
+        self._names |= dict(zip(keys, ids, strict=True))
 
     def search(self, queries: Tensor, count: int = 10) -> Found:
         if not self._keys:
             return Found([[] for _ in queries], [[] for _ in queries])
-        names = {key: name for name, key in self._keys.items()}
         rows = _rows(range(len(queries)), queries, self._index.d)
-        cosines, keys = self._index.search(rows, min(count, len(names)))
-        return Found([[names[key] for key in row] for row in keys.tolist()], cosines.tolist())
+        cosines, keys = self._index.search(rows, min(count, len(self._keys)))
+        return Found([[self._names[key] for key in row] for row in keys.tolist()], cosines.tolist())
 
     def delete(self, ids: Iterable[str]) -> None:
         gone = [self._keys.pop(name) for name in ids if name in self._keys]
+        for key in gone:
+            del self._names[key]
         if gone:
             self._index.remove_ids(np.array(gone, np.int64))
 
@@ -199,6 +204,9 @@ def _rows(ids: Sequence[Any], vectors: Tensor, width: int | None) -> NDArray[np.
         raise ValueError(
             f"{len(ids)} items need ({len(ids)}, d) vectors, got {tuple(vectors.shape)}"
         )
+    if len(set(ids)) < len(ids):
+        twice = next(name for name, count in Counter(ids).items() if count > 1)
+        raise ValueError(f"an item has one vector, got several of {twice!r}: keep one of them")
     if width not in (None, vectors.shape[1]):
         raise ValueError(
             f"the index has vectors of {width} dimensions, got {vectors.shape[1]}: map them into "
