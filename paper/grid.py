@@ -15,6 +15,8 @@ UNMENTIONED = {  # what all strategies had before there was a choice
     "optimizer": {"type": "Adam"},
     "warmup": 0.0,
     "epoch_steps": 1,
+    "weight_decay": 0.0,
+    "compatible": 0.0,
     "ema_leaning": 1.0,
 }
 SEARCH_SEED = 0  # learning rates are searched on the increment of this seed, for all seeds
@@ -171,7 +173,11 @@ def describe(value: Any) -> Any:
             parts = value.arguments()
         else:
             parts = {entry.name: getattr(value, entry.name) for entry in fields(value)}
-        on = {name: part for name, part in parts.items() if part is not None and part is not False}
+        on = {
+            name: part
+            for name, part in parts.items()
+            if part is not None and part is not False and part != {}
+        }
         described = {name: describe(part) for name, part in on.items()}
         return {"type": type(value).__name__} | {
             name: part for name, part in described.items() if UNMENTIONED.get(name) != part

@@ -37,10 +37,10 @@ def index_advice(expected: Sequence[Mapping[str, float]]) -> str:
 
     >>> figures = [(0.0, 0.97), (0.05, 0.992), (1.0, 1.0)]
     >>> index_advice([{"share": share, "precision": found} for share, found in figures])
-    'Keep your index: the map recovers 97 % of it; re-embed 5 % of it to get 99 %.'
+    'Keep your index: with the map, search is 97 % as precise; re-embed 5 % of it for 99 %.'
     """
     first = expected[0]["precision"]
-    recovered = f"the map recovers {first:.0%} of it".replace("%", " %")
+    recovered = f"with the map, search is {first * 100:.0f} % as precise"
     better = [each for each in expected[1:-1] if each["precision"] >= first + 0.01]
     if first < KEEPS:
         return f"Re-embed your index: {recovered}."
@@ -48,8 +48,7 @@ def index_advice(expected: Sequence[Mapping[str, float]]) -> str:
         return f"Keep your index: {recovered}."
     share, then = better[0]["share"], better[0]["precision"]
     return (
-        f"Keep your index: {recovered}; re-embed {share * 100:.0f} % of it to get "
-        f"{then * 100:.0f} %."
+        f"Keep your index: {recovered}; re-embed {share * 100:.0f} % of it for {then * 100:.0f} %."
     )
 
 

@@ -11,7 +11,7 @@ import torch
 
 from incontrast.workspace.errors import Damaged
 from incontrast.workspace.evaluation import Health, failed_checks, health, movement, neighbours
-from incontrast.workspace.files import Journal, read_json, sealed, unsealed, write_json
+from incontrast.workspace.files import FORMAT, Journal, read_json, sealed, unsealed, write_json
 
 FINE = Health(20.0, -2.5)
 
@@ -111,7 +111,7 @@ def test_json_files_tell_when_they_were_changed(tmp_path: Path) -> None:
     for text in ("[]", "7", "{}", '{"format": 1}'):
         with pytest.raises(Damaged, match="is damaged"):
             unsealed(text, "x")
-    assert sealed({"a": 1})["format"] == 2
+    assert sealed({"a": 1})["format"] == FORMAT
 
 
 def test_several_may_write_a_journal(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from incontrast.strategies.strategy import Strategy
 from incontrast.text import counted, duration
 from incontrast.training.engine import Engine
 from incontrast.training.loop import TrainingDiverged, train
-from incontrast.training.progress import Budget
+from incontrast.training.progress import Budget, Progress
 from incontrast.training.task import Increment, Task
 
 Advice = Literal["nothing to do", "update", "consider retraining"]
@@ -194,8 +194,17 @@ def forecast(task: Task, strategy: Strategy) -> float | None:
     passes = 2 * strategy.epoch_items(task.increment) * strategy.max_epochs
     if passes == 0:
         return 0.0
+    first: list[Progress] = []  # a first step is slow
+
+    def note(progress: Progress) -> None:
+        if not first:
+            first.append(progress)
+
     try:
-        run = train(task, strategy, budget=TRIAL)
+        run = train(task, strategy, budget=TRIAL, callbacks=[note])
     except (TrainingDiverged, ValueError):
         return None
-    return run.seconds * passes / run.forward_passes if run.forward_passes else None
+    seconds, done = run.seconds, run.forward_passes
+    if first and done > first[0].forward_passes:
+        seconds, done = seconds - first[0].seconds, done - first[0].forward_passes
+    return seconds * passes / done if done else None
