@@ -47,6 +47,16 @@ def test_an_adopted_encoder_gives_the_embeddings_it_gave(blobs) -> None:
         torch.testing.assert_close(learner.embed(rows), module(rows))
 
 
+def test_the_normalisation_that_is_assumed_is_logged(caplog) -> None:
+    caplog.set_level(logging.INFO, "incontrast")
+    Learner.from_encoder(nn.Flatten(), Images(8, 1, mean=0.5, std=0.5), strategy=FineTune())
+    assert "pixels / 255" not in caplog.text
+    for domain in (Images(8, 1), Pairs(Images(8, 1))):
+        caplog.clear()
+        Learner.from_encoder(nn.Flatten(), domain, strategy=FineTune())
+        assert "minus mean [0.449], divided by std [0.226]: give what" in caplog.text
+
+
 def test_the_encoder_of_pairs_is_adopted_too(blobs) -> None:
     rows = blobs(50)
     for given in (network(), network):

@@ -19,6 +19,7 @@ from incontrast.data.sources import collect
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views, width_of
+from incontrast.domains.images import Images
 from incontrast.domains.pairs import Pairs
 from incontrast.embedding import embed
 from incontrast.evaluate.drift import Drift, measure_drift
@@ -198,6 +199,10 @@ class Learner:
         if seen_count is not None and settings.get("memory") is None:
             settings["memory"] = Reservoir()
         learner = cls(_with_encoder(domain, encoder), **settings)
+        images = domain.domain if isinstance(domain, Pairs) else domain
+        if isinstance(images, Images) and (images.mean is None or images.std is None):
+            advice = "give what the encoder was trained with by mean and std of Images"
+            log.info("%s: %s", images.normalisation, advice)
         if isinstance(encoder, nn.Module) and weights is None:
             weights = encoder.state_dict()
         if seen is None:
@@ -425,7 +430,7 @@ class Learner:
                 lambda encoder: self._measure(encoder, domain, increment, probe)[0],
                 tolerance,
             )
-            self.engine.broadcast_weights(encoder)  # statistics that were set anew
+            self.engine.broadcast_weights(encoder)  # statistics that were set again
         links = self._links(current, encoder, domain, increment, version, pairs)
         measuring = seconds_before + time.perf_counter() - trained
         outcome = _outcome(strategy, increment, run, before, after, measuring, kept)

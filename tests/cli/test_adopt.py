@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 from typer.testing import CliRunner
@@ -49,6 +50,25 @@ def test_an_encoder_by_import_path_is_adopted_updated_and_used(files: Path) -> N
     assert "Nothing to do" in again
     other = run("adopt", "old.npy", "--encoder", "torch.nn:Identity", code=Exit.DATA)
     assert "is a workspace for another encoder already" in other
+
+
+def test_images_are_normalised_as_told_and_the_normalisation_is_shown(files: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
+    Path("images").mkdir()
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(f"images/{number:02}.png")
+    options = ("adopt", "images", "--channels", 1, "--encoder", "torch.nn:Flatten")
+    shown = run(*options, "--mean", 0.5, "--std", "0.25")
+    assert "pixels / 255, minus mean [0.5], divided by std [0.25]" in shown
+    expected = (pixels.reshape(20, 64) / 255 - 0.5) / 0.25
+    found = Workspace.open("space").embed(pixels)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+    other = run(*options, "--mean", 0.4, "--std", 0.25, code=Exit.DATA)
+    assert "for another encoder already" in other
+    usual = run(*options, "-w", "usual")
+    assert "minus mean [0.449], divided by std [0.226]: give what your model" in usual
+    assert "for images" in run("adopt", "old.npy", "--mean", 0.5, code=Exit.DATA)
+    assert "with commas" in run("adopt", "images", "--mean", "half", code=Exit.USAGE)
 
 
 def test_somebody_elses_workspace_needs_trust_once(files: Path, monkeypatch) -> None:

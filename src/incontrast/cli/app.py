@@ -96,6 +96,8 @@ def adopt(
         Path | None,
         Option(help="A .safetensors file with the encoder's weights.", show_default=False),
     ] = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
     seen_count: Annotated[
         int | None,
         Option(min=1, help="How many items a sample stands for.", show_default="as there are"),

@@ -34,6 +34,7 @@ from incontrast.cli.report import summary, write_report
 from incontrast.data import ProbeSet, Source, read_source
 from incontrast.data.sources import collect
 from incontrast.domains.base import Collection, Domain
+from incontrast.domains.images import Images
 from incontrast.exporting import export as write_encoder
 from incontrast.learner import Learner
 from incontrast.loggers import logger_named
@@ -110,6 +111,8 @@ def adopt(
     data: Path,
     workspace: Path,
     weights: Path | None,
+    mean: tuple[float, ...] | None,
+    std: tuple[float, ...] | None,
     seen_count: int | None,
     size: int | None,
     channels: int | None,
@@ -124,6 +127,10 @@ def adopt(
     source = read_source(data, check=False, **_table(options))
     own = named_encoder(encoder, encoder_args)
     domain = source.domain(size=size, channels=channels, encoder=own)
+    if isinstance(domain, Images):
+        domain = replace(domain, mean=mean, std=std)
+    elif mean or std:
+        raise ValueError(f"--mean and --std are for images, and {data} has {source.kind}")
     if not (workspace / SETTINGS).is_file():
         if weights is not None:  # refused before there is a workspace
             load_weights(domain.fit_statistics(collect(source, domain)).encoder(), weights)
@@ -131,8 +138,13 @@ def adopt(
         Workspace.create(workspace, Learner(domain, memory=policy), threads=usual_threads(domain))
     space, _ = _opened(workspace, trust)
     theirs = space.template().initial_domain
-    if any((size, channels, encoder)) and domain != theirs:
+    if any((size, channels, encoder, mean, std)) and domain != theirs:
         raise ValueError(f"{workspace} is a workspace for another encoder already, {theirs}")
+    if isinstance(theirs, Images):
+        advice = (
+            "" if mean and std else ": give what your model was trained with by --mean and --std"
+        )
+        note(theirs.normalisation + advice)
     options["probe"] = None if probe is None else ProbeSet(probe, probe_label)
     step = space.adopt(source, weights=weights, seen_count=seen_count, notify=note, **options)
     return _told(space, step)

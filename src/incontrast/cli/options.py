@@ -63,6 +63,27 @@ def _object(text: str | None) -> dict[str, Any] | None:
     return value
 
 
+def _numbers(text: str | None) -> tuple[float, ...] | None:
+    try:
+        return None if text is None else tuple(map(float, text.strip("[]").split(",")))
+    except ValueError as error:
+        raise BadParameter(f"numbers with commas, as in 0.5,0.4,0.3, got {text!r}") from error
+
+
+Mean = Annotated[
+    str | None,
+    Option(
+        callback=_numbers,
+        help="Images: what is subtracted from pixels in [0, 1], for each channel, with commas.",
+        show_default="ImageNet's",
+    ),
+]
+Std = Annotated[
+    str | None,
+    Option(callback=_numbers, help="Images: what that is divided by.", show_default="ImageNet's"),
+]
+
+
 def network(
     size: Size = None,
     channels: Channels = None,

@@ -198,6 +198,12 @@ def test_prepare_normalises() -> None:
     np.testing.assert_allclose(prepared.permute(0, 2, 3, 1).numpy(), expected, atol=1e-5)
 
 
+def test_one_number_normalises_all_channels() -> None:
+    assert Images(8, mean=0.5, std=0.25) == Images(8, mean=(0.5,) * 3, std=(0.25,) * 3)
+    with pytest.raises(TypeError, match="mean must be a number, got None"):
+        Images(8, mean=(0.5, None, 0.5))
+
+
 def test_views_without_change_are_the_prepared_images() -> None:
     still = ImageViews(scale=(1, 1), ratio=(1, 1), flip=0, jitter_probability=0, grayscale=0)
     domain = Images(8, views=still)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -48,7 +48,8 @@ class Images(ArgumentDomain):
         views: What a random view is: ``ImageViews``, or whatever makes one view of (n, channels,
             size, size) pixels in [0, 1]: a function of pixels and a ``torch.Generator``, or a
             ``torch.nn.Module`` (torchvision's v2 transforms, kornia).
-        mean: Mean of the pixels in [0, 1] for each channel; None for ImageNet's.
+        mean: Mean of the pixels in [0, 1] for each channel, or one number for all; None for
+            ImageNet's.
         std: Their standard deviation; None for ImageNet's.
 
     >>> domain = Images(8, channels=1, encoder="small")
@@ -63,8 +64,8 @@ class Images(ArgumentDomain):
     _: KW_ONLY
     encoder: Any = field(default_factory=lambda: "resnet18")
     views: Any = field(default_factory=ImageViews)
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    mean: tuple[float, ...] | float | None = None
+    std: tuple[float, ...] | float | None = None
 
     networks: ClassVar[tuple[str, ...]] = get_args(Network)
     recipes: ClassVar[tuple[type, ...]] = (ImageViews,)
@@ -76,7 +77,8 @@ class Images(ArgumentDomain):
         for name, usual in zip(("mean", "std"), _IMAGENET[self.channels], strict=True):
             if getattr(self, name) is None:
                 continue
-            numbers = tuple(getattr(self, name))
+            given = getattr(self, name)
+            numbers = tuple(given) if isinstance(given, Iterable) else (given,) * self.channels
             if len(numbers) != self.channels:
                 raise ValueError(
                     f"{name} must have {self.channels} numbers, one for each channel, got {numbers}"
@@ -85,6 +87,12 @@ class Images(ArgumentDomain):
                 check_number("(-inf, inf)" if name == "mean" else "[1e-6, inf)", **{name: number})
             object.__setattr__(self, name, None if numbers == usual else numbers)
         super().__post_init__()
+
+    @property
+    def normalisation(self) -> str:
+        """What is done to pixels before the encoder sees them."""
+        mean, std = map(list, self._statistics())
+        return f"pixels / 255, minus mean {mean}, divided by std {std}"
 
     def arguments(self) -> dict[str, Any]:
         mean, std = self._statistics()
@@ -177,8 +185,9 @@ class Images(ArgumentDomain):
         return pixels.sub_(mean[:, None, None]).div_(std[:, None, None])
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        given: tuple[Any, Any] = (self.mean, self.std)
         mean, std = _IMAGENET[self.channels]
-        return self.mean or mean, self.std or std
+        return given[0] or mean, given[1] or std
 
 
 def _content(item: Any, number: int) -> bytes:
