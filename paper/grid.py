@@ -16,6 +16,7 @@ UNMENTIONED = {  # what all strategies had before there was a choice
     "warmup": 0.0,
     "epoch_steps": 1,
     "weight_decay": 0.0,
+    "limit": 5.0,
     "compatible": 0.0,
     "ema_leaning": 1.0,
 }
