@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 import torch
 
@@ -58,6 +61,19 @@ def test_a_vit_is_updated_saved_and_loaded_without_further_ado(vit, tmp_path) ->
     workspace = Workspace.create(tmp_path / "space", Learner(Images(8, encoder=encoder)))
     workspace.adopt(pixels(24))
     assert torch.equal(Workspace.open(workspace.folder).learner().embed(pixels(5)), before)
+
+
+def test_code_in_the_folder_of_a_model_is_not_run(vit, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # what transformers may ask
+    folder, ran = shutil.copytree(vit, tmp_path / "vit"), tmp_path / "ran"
+    config = json.loads((folder / "config.json").read_text())
+    named = {"AutoConfig": "theirs.Config", "AutoModel": "theirs.Model"}
+    told = config | {"model_type": "theirs", "auto_map": named}
+    (folder / "config.json").write_text(json.dumps(told))
+    (folder / "theirs.py").write_text(f"open({str(ran)!r}, 'w').close()")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        Images(8, encoder=pretrained(folder, pooling="mean")).encoder()
+    assert not ran.exists()
 
 
 def test_what_is_not_a_model_or_has_no_pooling_is_refused(vit, tmp_path) -> None:

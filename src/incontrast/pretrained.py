@@ -44,7 +44,9 @@ def model(folder: str, pooling: Any = None) -> nn.Module:
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # of what takes a moment
     try:
-        found = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+        found = AutoModel.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        )
     finally:
         if shown:
             logging.enable_progress_bar()
