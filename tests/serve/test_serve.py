@@ -155,6 +155,15 @@ class TestBodies:
             with pytest.raises(ValueError, match="NumPy's format"):
                 read_npy(wrong)
 
+    @pytest.mark.parametrize(
+        "header",
+        ["{'descr': (", "'" * 3, "(" * 5000, "{'descr': [], 'shape': {}[0]}", "\0", "-" * 9999],
+    )
+    def test_a_header_that_is_no_python_is_refused(self, header: str) -> None:
+        magic = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+        with pytest.raises(ValueError, match="NumPy's format"):
+            read_npy(magic + header.encode())
+
     def test_objects_are_not_unpickled(self) -> None:
         file = io.BytesIO()
         np.save(file, np.array([{}], dtype=object), allow_pickle=True)
@@ -394,6 +403,15 @@ def server_of(space: Workspace) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+def test_a_body_in_chunks_passes_no_limit_by_a_content_length(space: Workspace) -> None:
+    with server_of(space) as address, httpx.Client(base_url=address) as client:
+        body = json.dumps({"items": [[0.5] * 8]}).encode()
+        told = {"content-type": "application/json", "content-length": "10"}
+        headers = told | {"transfer-encoding": "chunked"}
+        answer = client.post("/embed", content=iter([body]), headers=headers)
+        assert "Transfer-Encoding" in detail(answer, 411)
 
 
 def test_updates_and_a_rollback_under_load_fail_and_mix_nothing(space: Workspace, blobs) -> None:

@@ -165,8 +165,11 @@ class Service:
     def _body_counted(self, request: Request) -> Iterator[None]:
         """Refuse a body before it is read that is too large, alone or with those in memory."""
         limit, told = self.settings.max_bytes, request.headers.get("content-length", "")
-        if not told.isdecimal():
-            raise HTTPException(411, "the request must tell its Content-Length")
+        # A body in chunks is as long as it likes, whatever else the request tells.
+        if not told.isdecimal() or "transfer-encoding" in request.headers:
+            raise HTTPException(
+                411, "the request must tell its Content-Length, and have no Transfer-Encoding"
+            )
         length = int(told)
         if length > limit:
             raise HTTPException(413, f"a body may have {limit} bytes, got {length}")

@@ -74,8 +74,8 @@ def read_npy(body: bytes) -> NDArray[Any]:
             raise ValueError(f"shape {shape} does not fit its {len(body) - start} bytes")
         array = np.frombuffer(bytearray(body), dtype, offset=start)  # a copy, writable for torch
         return array.reshape(shape, order="F" if by_column else "C")
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"the body cannot be read in NumPy's format: {error}") from error
+    except Exception as error:  # NumPy parses the header as Python: TokenError, MemoryError, …
+        raise ValueError(f"the body cannot be read in NumPy's format: {error!r:.200}") from error
 
 
 def write_npy(array: NDArray[Any]) -> bytes:
