@@ -121,6 +121,20 @@ def test_code_is_permitted_to_who_created_the_workspace_and_to_who_trusts_it(
         Workspace.open(workspace.folder).update(blobs(20))
 
 
+def test_configuring_permits_only_the_code_that_it_names(tmp_path) -> None:
+    moved = shutil.copytree(create(tmp_path).folder, tmp_path / "moved")
+    for change in ("tolerance=0.1", "head=torch.nn:Identity"):
+        with pytest.raises(Untrusted, match=r"would run here: .*torch\.nn:Linear"):
+            Workspace.open(moved).configure(change)
+        with pytest.raises(Untrusted):
+            Workspace.open(moved).template()
+    Workspace.open(moved, trust=True).configure("tolerance=0.1")
+    Workspace.open(moved).template()
+    plain = Workspace.create(tmp_path / "plain", Learner(Vectors(8)))
+    plain.configure("head=torch.nn:Identity")
+    Workspace.open(plain.folder).template()  # one's own change
+
+
 def test_a_workspace_without_code_asks_for_nothing(blobs, tmp_path) -> None:
     workspace = Workspace.create(tmp_path / "plain", Learner(Vectors(8), strategy=SHORT))
     workspace.adopt(blobs(40))

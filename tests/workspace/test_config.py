@@ -76,6 +76,14 @@ def test_what_is_changed_holds_for_versions_that_there_are(workspace: Workspace,
     assert step.outcome["settings"]["lr"] == 0.01
 
 
+def test_changes_by_others_since_it_was_opened_stay(workspace: Workspace) -> None:
+    reopened(workspace).configure("temperature=0.3")
+    workspace.configure("tolerance=0.1")
+    for seen in (workspace, reopened(workspace)):
+        assert seen.template().objective.temperature == 0.3
+        assert seen.settings["tolerance"] == 0.1
+
+
 def test_another_type_has_its_own_settings(workspace: Workspace) -> None:
     workspace.configure("strategy.max_epochs=3", "strategy.type=WarmStart")
     assert reopened(workspace).template().strategy == WarmStart(max_epochs=3)

@@ -247,8 +247,8 @@ def status(
     """Show the current version, the memory, and what is unfinished or out of date."""
 
 
-@command(app, "workspace")
-def config(workspace: opt.Folder = Path(), changes: opt.Changes = None) -> None:
+@command(app, "workspace", opt.permission)
+def config(workspace: opt.Folder = Path(), changes: opt.Changes = None, **shared: Any) -> None:
     """Show the settings of a workspace, or change some where that is safe."""
 
 

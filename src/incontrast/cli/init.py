@@ -94,7 +94,7 @@ def init(
     if changes:
         config = changed(config, parse_changes(changes, config))
         settings = with_config(settings, config)
-        learner = check_settings(settings, Path("--set"))
+        learner = check_settings(settings, Path("--set"), trust=True)
         domain = learner.domain
     if show_config:
         return Answer(config, [to_toml(config).rstrip()])

@@ -67,9 +67,9 @@ def log(*, workspace: Path, last: int | None) -> Answer:
     )
 
 
-def config(*, workspace: Path, changes: list[str] | None) -> Answer:
+def config(*, workspace: Path, changes: list[str] | None, trust: bool) -> Answer:
     """The settings, as TOML."""
-    space = Workspace.open(workspace)
+    space = Workspace.open(workspace, trust=trust)
     if not changes:
         shown = config_of(space.settings)
         return Answer(shown, [to_toml(shown).rstrip()])

@@ -15,7 +15,7 @@ import numpy as np
 from incontrast._version import __version__
 from incontrast.bounds import check_number, check_whole
 from incontrast.files import write_bytes
-from incontrast.import_path import named_code, permit, permitted
+from incontrast.import_path import Trust, named_code, permit, permitted
 from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
 from incontrast.workspace.config import (
@@ -407,21 +407,24 @@ class Workspace(Layout):
         """
         from incontrast.settings import changed
 
-        config = config_of(self.settings)
-        wanted = parse_changes(changes, config)
-        for name in wanted:
-            unfitted = name.split(".")[0] == "head" and self.current is None
-            if not (changeable(name) or unfitted):
-                raise WorkspaceError(
-                    f"{name} cannot be changed any more: what was stored and trained depends on "
-                    "it; create another workspace"
-                )
-        config = changed(config, wanted)
-        settings = with_config(self.settings, config)
-        check_settings(settings, self.folder / CONFIG)
         with self.writing("config") as machine:
             machine.recover()
-            permit(self.folder, named_code(settings["learner"]))
+            # Somebody may have changed others since this workspace was opened.
+            now = read_config(self.folder, read_json(self.folder / SETTINGS))
+            config = config_of(now)
+            wanted = parse_changes(changes, config)
+            for name in wanted:
+                unfitted = name.split(".")[0] == "head" and self.current is None
+                if not (changeable(name) or unfitted):
+                    raise WorkspaceError(
+                        f"{name} cannot be changed any more: what was stored and trained depends "
+                        "on it; create another workspace"
+                    )
+            config = changed(config, wanted)
+            settings = with_config(now, config)
+            named = named_code(wanted)  # by who calls: the rest may be somebody else's
+            check_settings(settings, self.folder / CONFIG, lambda code: self.trust({*code} - named))
+            permit(self.folder, named)
             write_bytes(self.folder / CONFIG, to_toml(config).encode())
             machine.move(machine.state.phase, self.journal.event("config", changes=wanted))
         self.settings = settings
@@ -523,8 +526,8 @@ def initial_settings(
     return settings
 
 
-def check_settings(settings: dict[str, Any], where: Path) -> Learner:
-    """The learner of these settings; refuses what makes no sense."""
+def check_settings(settings: dict[str, Any], where: Path, trust: Trust) -> Learner:
+    """The learner of these settings; refuses what makes no sense, or names code without trust."""
     from incontrast import saving
     from incontrast.learner import Learner
     from incontrast.training.progress import Budget
@@ -533,7 +536,7 @@ def check_settings(settings: dict[str, Any], where: Path) -> Learner:
         _check_limits(settings)
         Budget(**settings["budget"])
         device = settings["device"]
-        return saving.rebuild(settings["learner"], where, Learner, device=device, trust=True)
+        return saving.rebuild(settings["learner"], where, Learner, device=device, trust=trust)
     except (TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"a setting has a value of another kind: {error}") from error
 
