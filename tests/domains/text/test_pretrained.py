@@ -65,13 +65,22 @@ def test_it_is_adopted_updated_saved_and_loaded(folder: Path, tmp_path: Path) ->
     torch.testing.assert_close(again.embed(SENTENCES), learner.embed(SENTENCES))
 
 
-def test_a_workspace_of_it(folder: Path, tmp_path: Path) -> None:
+def test_it_is_adopted_updated_and_served_by_a_workspace(folder: Path, tmp_path: Path) -> None:
+    testclient = pytest.importorskip("fastapi.testclient")
+    from incontrast.serve.app import create_app
+    from incontrast.serve.settings import ServeSettings
+
     domain = ic.Text(tokenizer=folder, encoder=code(folder), length=38)
-    learner = ic.Learner(domain, fit_strategy=ic.Retrain(max_epochs=1), strategy=UPDATE)
-    space = ic.Workspace.create(tmp_path / "space", learner)
-    space.fit(SENTENCES[:150])
+    space = ic.Workspace.create(tmp_path / "space", ic.Learner(domain, strategy=UPDATE))
+    space.adopt(SENTENCES[:150])
     space.update(SENTENCES[150:], force=True)
     assert ic.Workspace.open(tmp_path / "space").learner().version == 2
+    app = create_app(ServeSettings(workspace=space.folder))
+    with testclient.TestClient(app) as client:
+        answer = client.post("/embed", json={"items": SENTENCES[:3]}).json()
+    assert answer["version"] == 2
+    expected = space.embed(SENTENCES[:3])
+    torch.testing.assert_close(torch.tensor(answer["embeddings"]), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_folders_without_a_model(tmp_path: Path) -> None:
