@@ -118,6 +118,7 @@ def check_trust(value: Any, trust: Trust, where: Path) -> None:
 
 def permit(folder: Path, code: Collection[str]) -> None:
     """Remember that this user may run this code for what is in a folder."""
+    folder = folder.resolve()  # however its path was spelt
     known = _permissions()
     paths = {*known.get(str(folder), ()), *code}
     if paths == set(known.get(str(folder), ())):
@@ -129,7 +130,7 @@ def permit(folder: Path, code: Collection[str]) -> None:
 
 def permitted(folder: Path, code: Collection[str]) -> bool:
     """Whether this user may run all of this code for what is in a folder."""
-    return set(code) <= set(_permissions().get(str(folder), ()))
+    return set(code) <= set(_permissions().get(str(folder.resolve()), ()))
 
 
 def _record() -> Path:

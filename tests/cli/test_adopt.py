@@ -82,6 +82,17 @@ def test_somebody_elses_workspace_needs_trust_once(files: Path, monkeypatch) -> 
     run("embed", "new.npy", "b.npy")
 
 
+def test_a_workspace_is_ones_own_however_its_path_is_spelt(files: Path) -> None:
+    Path("link").symlink_to("space")
+    run("adopt", "old.npy", *ENCODER, ARGUMENTS)
+    for number, folder in enumerate(("space", "link", "config/../space")):
+        run("embed", "new.npy", f"{number}.npy", "-w", folder)
+    Path("mine").mkdir()
+    Path("other").symlink_to("mine")
+    run("adopt", "old.npy", "-w", "other", *ENCODER, ARGUMENTS)
+    run("embed", "new.npy", "mine.npy", "-w", "mine")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
