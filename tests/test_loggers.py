@@ -73,6 +73,14 @@ def test_a_logger_that_fails_is_left_out(caplog) -> None:
     assert "Broken is left out from now on: the server is down" in caplog.text
 
 
+def test_pictures_that_cannot_be_embedded_do_not_end_a_run(caplog) -> None:
+    kept = Kept(pictures=["nowhere.png"])
+    with caplog.at_level(logging.WARNING):
+        learner().fit(IMAGES.items, callbacks=[kept])
+    assert "Kept is left out from now on: " in caplog.text
+    assert not kept.images
+
+
 def test_tensorboard_is_read_back(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

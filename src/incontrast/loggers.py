@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import distributed as dist
 from torch.nn.functional import normalize
 
 from incontrast.domains.images import Images
@@ -29,7 +30,8 @@ class Logger(Callback):
     """Writes scalars, the outcome, and pictures of nearest neighbours somewhere.
 
     One of your own overrides ``scalars``, and the others as far as it has a place for them. A
-    logger that fails is left out from then on, with a warning: it never ends a run.
+    logger that fails is left out from then on, with a warning: it never ends a run. Of many
+    processes, all are given one, as all take part in embedding pictures, and the first one writes.
 
     Args:
         every: Steps between two scalars. Reading a loss makes an accelerator wait for it.
@@ -73,9 +75,16 @@ class Logger(Callback):
         self.offset += run.steps
 
     def on_outcome(self, outcome: Outcome, learner: Learner) -> None:
-        self._try(lambda: self._write_outcome(outcome, learner))
+        picture = None
+        if self.pictures is not None and isinstance(learner.domain, Images):
+            # Also if writing has failed here: other processes would wait for this one.
+            try:
+                picture = _neighbours(learner, self.pictures)
+            except Exception as error:
+                self._leave_out(error)
+        self._try(lambda: self._write_outcome(outcome, picture))
 
-    def _write_outcome(self, outcome: Outcome, learner: Learner) -> None:
+    def _write_outcome(self, outcome: Outcome, picture: NDArray[np.uint8] | None) -> None:
         values = {"growth ratio": outcome.growth_ratio, "training seconds": outcome.seconds}
         changes = [
             ("loss of old items", *outcome.loss_old),
@@ -87,24 +96,28 @@ class Logger(Callback):
         finite = {f"outcome/{name}": v for name, v in values.items() if np.isfinite(v)}
         self.scalars(finite, self.offset)
         self.text("outcome", str(outcome), self.offset)
-        if self.pictures is not None and isinstance(learner.domain, Images):
-            self.image("nearest neighbours", _neighbours(learner, self.pictures), self.offset)
+        if picture is not None:
+            self.image("nearest neighbours", picture, self.offset)
         self.flush()
 
     def _try(self, write: Callable[[], None]) -> None:
-        if self.failed:
+        first = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+        if self.failed or not first:
             return
         try:
             write()
         except Exception as error:
-            self.failed = True
-            log.warning("%s is left out from now on: %s", type(self).__name__, error)
+            self._leave_out(error)
+
+    def _leave_out(self, error: Exception) -> None:
+        self.failed = True
+        log.warning("%s is left out from now on: %s", type(self).__name__, error)
 
 
 def _neighbours(learner: Learner, items: Any) -> NDArray[np.uint8]:
     """(height, width, channels) of a row for each item: itself, then its nearest."""
+    unit = normalize(learner.embed(items))  # first: what one process cannot read, it tells all
     collection = learner.domain.collect(items)
-    unit = normalize(learner.embed(items))
     nearest = (unit[:SHOWN] @ unit.T).topk(min(1 + NEAREST, len(unit)), dim=1).indices
     pixels = collection.take(nearest.reshape(-1))  # (rows * columns, channels, side, side)
     rows, columns = nearest.shape

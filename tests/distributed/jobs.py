@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch.nn import functional
 import incontrast as ic
 from incontrast.data import sources
 from incontrast.data.sources import Source
+from incontrast.loggers import Logger
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (
     LostProcess,
@@ -268,6 +270,28 @@ def failures() -> Result:
     of.update(ROWS[:50])
     found["version"] = of.version
     return found
+
+
+class Kept(Logger):
+    """Keeps the names of what it is given; in the first process, it fails from the start."""
+
+    def __init__(self, *, fails: bool) -> None:
+        super().__init__(every=1, pictures=ic.data.digits().items[:6])
+        self.failed, self.names = fails and int(os.environ["RANK"]) == 0, set[str]()
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        self.names |= set(values)
+
+    def image(self, name: str, pixels: Any, step: int) -> None:
+        self.names.add(name)
+
+
+def logged() -> Result:
+    """A logger with pictures, and one that has failed in one process only."""
+    of = ic.Learner(ic.Images(8, 1, encoder="small"), fit_strategy=ic.Retrain(max_epochs=1))
+    good, failing = Kept(fails=False), Kept(fails=True)
+    of.fit(ic.data.digits().items[:40], callbacks=[failing, good])
+    return {"good": sorted(good.names), "failing": sorted(failing.names)}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ WIDE.append("equal:texts:ICL, retention 1:float64")
 SINGLE = [f"equal:{kind}:ICL, retention 1:float32" for kind in KINDS]
 ADAM = [f"rounding:{kind}:ICL, retention 1" for kind in KINDS]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]
+OTHERS.append("logged")
 SPACES = ["spaces"]
 
 
@@ -140,6 +141,14 @@ def test_what_fails_in_one_process_fails_in_all(results: list[dict[str, Any]]) -
         assert found["diverged"]
         assert found["unchanged"]
         assert found["version"] == 2
+
+
+def test_the_first_process_logs_and_a_failed_logger_keeps_nobody_waiting(
+    results: list[dict[str, Any]],
+) -> None:
+    first, second = (result["logged"] for result in results)
+    assert {"step/loss", "epoch/loss", "nearest neighbours"} <= set(first["good"])
+    assert first["failing"] == second["good"] == second["failing"] == []
 
 
 def test_a_killed_process_ends_the_others_with_one_message(
