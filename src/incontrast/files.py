@@ -1,6 +1,9 @@
 """Files that are whole or not there: written beside, flushed to the disk, then moved into place."""
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -30,6 +33,17 @@ def flush_files(folder: Path) -> None:
     for path in folder.iterdir():
         flush(path)
     flush_folder(folder)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """While nobody else who asks for it works in a folder; waits until they have finished."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed, by whatever ends the process
+        yield
+    finally:
+        os.close(handle)
 
 
 def flush_folder(path: Path) -> None:

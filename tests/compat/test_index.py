@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from torch.nn.functional import normalize
 
 from incontrast.compat import chain, fit_link
 from incontrast.compat.index import FaissIndex, Index, LanceIndex, Stamp
-from incontrast.compat.migration import MigratingIndex
+from incontrast.compat.migration import MigratingIndex, faiss_index, open_serving
 
 ONE, TWO = Stamp("w", 1, "a" * 32), Stamp("w", 2, "b" * 32)
 
@@ -134,13 +135,138 @@ def test_what_cannot_be_migrated_is_refused(tmp_path: Path) -> None:
         index.prepare(ONE)
 
 
+THREE = Stamp("w", 3, "c" * 32)
+LINKS.append(fit_link(vectors(200) @ TURN, vectors(200), old=2, new=3, seed=0))
+
+
+@pytest.fixture
+def half_migrated(tmp_path: Path) -> MigratingIndex:
+    """Five items of version 1, in the index of version 2 too."""
+    pytest.importorskip("faiss")
+    index = MigratingIndex(tmp_path, maps, first=ONE)
+    index.add(names(5), vectors(5), 1)
+    index.prepare(TWO)
+    index.backfill()
+    return index
+
+
+def test_what_several_processes_change_is_kept(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    server = MigratingIndex(tmp_path, maps, first=ONE)
+    server.add(names(5), vectors(5), 1)
+    job = MigratingIndex(tmp_path, maps)
+    job.prepare(TWO)
+    job.backfill()
+    server.add(["n"], vectors(1, 3), 1)  # it was opened before there was another index
+    server.delete(names(1))
+    job.backfill()
+    job.cutover()
+    server.add(["m"], vectors(1, 4), 1)
+    for index in (server, MigratingIndex(tmp_path, maps)):
+        assert index.serving.stamp == TWO
+        assert index.other is not None
+        assert index.serving.ids() == index.other.ids() == {*names(4, 1), "n", "m"}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("change", ["delete", "replace"])
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_change_that_is_interrupted_leaves_no_difference(
+    half_migrated: MigratingIndex, monkeypatch, change: str, written: int
+) -> None:
+    """Whichever of the two files have been written."""
+    index, name, flush, count = half_migrated, names(1), FaissIndex.flush, 0
+
+    def stumble(self: FaissIndex) -> None:
+        nonlocal count
+        if count == written:
+            raise Killed
+        count += 1
+        flush(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FaissIndex, "flush", stumble)
+        with suppress(Killed):
+            index.delete(name) if change == "delete" else index.add(name, vectors(1, 9), 1)
+            assert written == 2
+    index = MigratingIndex(index.folder, maps)
+    index.backfill()
+    index.cutover()
+    assert index.other is not None
+    assert index.serving.ids() == index.other.ids()
+    assert (name[0] in index.serving.ids()) == (change == "replace" or written == 0)
+    everything = sorted(index.serving.ids())
+    mapped = maps(1, 2)(index.other.read(everything))
+    assert torch.allclose(index.serving.read(everything), mapped, atol=1e-5)
+
+
+def test_a_bad_argument_changes_nothing(half_migrated: MigratingIndex) -> None:
+    with pytest.raises(ValueError, match="must be finite"):
+        half_migrated.add(names(1), torch.full((1, 8), float("nan")), 1)
+    half_migrated.cutover()
+    assert half_migrated.serving.ids() == set(names(5))
+
+
+def test_an_index_that_was_dropped_does_not_come_back(half_migrated: MigratingIndex) -> None:
+    index, (a, b) = half_migrated, names(2)
+    old = index.folder / "000002-bbbbbbbb.faiss.npz"
+    stale = old.read_bytes()
+    index.prepare(THREE)
+    assert not old.exists()
+    index.backfill()
+    index.delete([a])
+    index.add([b], vectors(1, 9), 1)
+    old.write_bytes(stale)  # as if it could not have been deleted
+    index.prepare(TWO)
+    assert index.missing() == set(names(4, 1))
+    index.backfill()
+    index.cutover()
+    assert index.serving.ids() == set(names(4, 1))
+    assert torch.allclose(index.serving.read([b]), maps(1, 2)(vectors(1, 9)), atol=1e-5)
+
+
+def test_vectors_that_are_gone_are_missed(half_migrated: MigratingIndex) -> None:
+    folder = half_migrated.folder
+    (folder / "000002-bbbbbbbb.faiss.npz").unlink()  # nothing depends on it yet
+    assert MigratingIndex(folder, maps).missing() == set(names(5))
+    (folder / "000001-aaaaaaaa.faiss.npz").unlink()
+    for call in (lambda: MigratingIndex(folder, maps), lambda: open_serving(folder)):
+        with pytest.raises(FileNotFoundError, match="vectors of version 1 are not at"):
+            call()
+
+
+def test_the_folder_says_how_it_is_opened(tmp_path: Path) -> None:
+    pytest.importorskip("lancedb")
+    index = MigratingIndex(tmp_path, maps, first=ONE, opened=LanceIndex)
+    index.add(names(5), vectors(5), 1)
+    served = open_serving(tmp_path)
+    assert isinstance(served, LanceIndex)
+    index.add(["late"], vectors(1, 9), 1)
+    assert served.search(vectors(1, 9), 1).ids == [["late"]]  # without opening it again
+    with pytest.raises(ValueError, match="is a LanceIndex"):
+        MigratingIndex(tmp_path, maps, opened=faiss_index)
+
+
+def test_backfill_writes_the_file_a_few_times(half_migrated: MigratingIndex, monkeypatch) -> None:
+    for module in ("index", "migration"):
+        monkeypatch.setattr(f"incontrast.compat.{module}.BATCH", 10)
+    index, steps = half_migrated, []
+    index.add(names(640), vectors(640), 1)
+    index.prepare(THREE)
+    index.backfill(lambda done, total: steps.append((done, total)))
+    assert steps == [(10 * 2**step, 640) for step in range(7)]
+
+
 CHILD = """
 import sys
 from pathlib import Path
 import incontrast.compat.index as module
 from incontrast.compat import migration
 from test_index import TWO, maps
-module.BATCH = 10
+module.BATCH = migration.BATCH = 10
 index = migration.MigratingIndex(sys.argv[1], maps)
 print("open", flush=True)
 index.prepare(TWO) if index.serving.stamp != TWO else None

@@ -29,6 +29,7 @@ from incontrast.domains.base import Domain
 from incontrast.serve.app import create_app
 from incontrast.serve.batching import Batcher, QueueFull
 from incontrast.serve.body import NPY, read_batches, read_npy, write_npy
+from incontrast.serve.current import Current
 from incontrast.serve.metrics import Metrics
 from incontrast.serve.settings import ServeSettings
 from incontrast.workspace import WorkspaceError
@@ -370,6 +371,22 @@ class TestSearch:
             wait_for(lambda: search()["space"] == 2)
             index.rollback()
             wait_for(lambda: search()["space"] == 1)
+
+    def test_an_index_that_does_not_serve_is_not_read(
+        self, space: Workspace, index: MigratingIndex
+    ) -> None:
+        settings = ServeSettings(workspace=space.folder, index=index.folder, interval=3600)
+        current = Current(settings, Metrics())
+        served = current.index
+        index.prepare(space.stamp(2))
+        index.backfill()
+        current.refresh()
+        assert current.index is served
+        index.delete(["item 1"])
+        current.refresh()
+        assert current.index is not None
+        assert current.index.ids() == index.serving.ids()
+        current.close()
 
     def test_an_index_of_elsewhere_is_refused(self, space: Workspace, tmp_path: Path) -> None:
         pytest.importorskip("faiss")

@@ -6,6 +6,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -49,6 +50,9 @@ class Index(Protocol):
     def delete(self, ids: Iterable[str]) -> None:
         """Remove items; others are ignored."""
 
+    def exists(self) -> bool:
+        """Whether anything has ever been added, be it deleted since."""
+
     def ids(self) -> set[str]: ...
 
     def read(self, ids: Sequence[str]) -> Tensor:
@@ -82,7 +86,7 @@ class FaissIndex:
                 self._index = self._faiss.deserialize_index(content["index"])
 
     def add(self, ids: Sequence[str], vectors: Tensor) -> None:
-        rows = _rows(ids, vectors, self._index.d if self._index is not None else None)
+        rows = unit_rows(ids, vectors, self._index.d if self._index is not None else None)
         if self._index is None:
             flat = self._faiss.IndexFlatIP(rows.shape[1])
             self._index = self._faiss.IndexIDMap2(flat)
@@ -96,7 +100,7 @@ class FaissIndex:
     def search(self, queries: Tensor, count: int = 10) -> Found:
         if not self._keys:
             return Found([[] for _ in queries], [[] for _ in queries])
-        rows = _rows(range(len(queries)), queries, self._index.d)
+        rows = unit_rows(range(len(queries)), queries, self._index.d)
         cosines, keys = self._index.search(rows, min(count, len(self._keys)))
         return Found([[self._names[key] for key in row] for row in keys.tolist()], cosines.tolist())
 
@@ -106,6 +110,9 @@ class FaissIndex:
             del self._names[key]
         if gone:
             self._index.remove_ids(np.array(gone, np.int64))
+
+    def exists(self) -> bool:
+        return self._index is not None
 
     def ids(self) -> set[str]:
         return set(self._keys)
@@ -136,7 +143,10 @@ class LanceIndex:
 
     def __init__(self, place: str | Path, stamp: Stamp, *, table: str = "vectors") -> None:
         self.stamp, self._name = stamp, table
-        self._database = _imported("lancedb", "lancedb").connect(str(place))
+        self._database = _imported("lancedb", "lancedb").connect(
+            str(place),
+            read_consistency_interval=timedelta(0),  # what others change is seen
+        )
         self._table: Any = None
         if table in self._database.list_tables().tables:
             self._table = self._database.open_table(table)
@@ -147,7 +157,7 @@ class LanceIndex:
         import pyarrow
 
         width = None if self._table is None else self._table.schema.field("vector").type.list_size
-        rows = _rows(ids, vectors, width)
+        rows = unit_rows(ids, vectors, width)
         values = pyarrow.FixedSizeListArray.from_arrays(
             pyarrow.array(rows.reshape(-1)), rows.shape[1]
         )
@@ -178,6 +188,9 @@ class LanceIndex:
         for first in range(0, len(names) if self._table is not None else 0, BATCH):
             self._table.delete(_among(names[first : first + BATCH]))
 
+    def exists(self) -> bool:
+        return self._table is not None
+
     def ids(self) -> set[str]:
         if self._table is None:
             return set()
@@ -198,7 +211,7 @@ def _among(ids: Sequence[str]) -> str:
     return f"id IN ({quoted})"
 
 
-def _rows(ids: Sequence[Any], vectors: Tensor, width: int | None) -> NDArray[np.float32]:
+def unit_rows(ids: Sequence[Any], vectors: Tensor, width: int | None = None) -> NDArray[np.float32]:
     """(n, d) unit vectors; an error for what does not fit."""
     if vectors.ndim != 2 or len(vectors) != len(ids):
         raise ValueError(

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
 from incontrast.compat.chain import Chain
-from incontrast.compat.index import FaissIndex, Found, Index, Stamp, batches
-from incontrast.files import write_bytes
+from incontrast.compat.index import (
+    BATCH,
+    FaissIndex,
+    Found,
+    Index,
+    LanceIndex,
+    Stamp,
+    batches,
+    unit_rows,
+)
+from incontrast.files import alone_in, write_bytes
 
 POINTER = "current.json"
 Opened = Callable[[Path, Stamp], Index]
@@ -22,6 +34,62 @@ def faiss_index(place: Path, stamp: Stamp) -> FaissIndex:
     return FaissIndex(place.with_name(f"{place.name}.faiss.npz"), stamp)
 
 
+BACKENDS: dict[str, Opened] = {"FaissIndex": faiss_index, "LanceIndex": LanceIndex}
+
+
+@dataclass(frozen=True)
+class _Pointer:
+    """Which indexes there are, in a file whose replacement completes every change."""
+
+    backend: str  # the class of the indexes
+    serving: Stamp
+    other: Stamp | None = None
+    filled: bool = False  # the index that serves has been written
+    number: int = 0  # of changes
+    pending: Sequence[str] = ()  # items of a change that has begun
+
+    @classmethod
+    def read(cls, folder: Path) -> _Pointer:
+        file = folder / POINTER
+        if not file.exists():
+            raise ValueError(f"{folder} has no index yet: say of which version the first is")
+        pointer = cls(**json.loads(file.read_text()))
+        other = None if pointer.other is None else Stamp(*pointer.other)
+        return replace(pointer, serving=Stamp(*pointer.serving), other=other)
+
+    def write(self, folder: Path) -> None:
+        write_bytes(folder / POINTER, json.dumps(asdict(self)).encode())
+
+    def open(self, folder: Path, stamp: Stamp, opened: Opened | None) -> Index:
+        if opened is None and self.backend not in BACKENDS:
+            raise ValueError(f"{folder} is a {self.backend}: say with opened= how to open it")
+        place = _place(folder, stamp)
+        index = (opened or BACKENDS[self.backend])(place, stamp)
+        if type(index).__name__ != self.backend:
+            raise ValueError(f"{folder} is a {self.backend}, and was opened as {type(index)}")
+        if stamp == self.serving and self.filled and not index.exists():
+            raise FileNotFoundError(
+                f"the vectors of version {stamp.version} are not at {place} any more: restore them "
+                "from a copy, or build a new index in another folder"
+            )
+        return index
+
+
+def _place(folder: Path, stamp: Stamp) -> Path:
+    return folder / f"{stamp.version:06d}-{stamp.encoder[:8]}"
+
+
+def serving_place(folder: Path) -> Path:
+    """What the names of the files of the index that serves begin with."""
+    return _place(folder, _Pointer.read(folder).serving)
+
+
+def open_serving(folder: Path) -> Index:
+    """The index that serves, to be searched only."""
+    pointer = _Pointer.read(folder)
+    return pointer.open(folder, pointer.serving, None)
+
+
 class MigratingIndex:
     """Indexes of one or two versions in a folder, one of which serves.
 
@@ -31,12 +99,20 @@ class MigratingIndex:
     of before stays, and gets what is added, until the next ``prepare``: ``rollback`` moves the
     pointer back.
 
+    Several processes may change the same folder: each change waits for its turn, and begins with
+    what the others have left. A search sees what this object has read or changed last.
+
     Args:
         folder: Where they are; new or as this class left it.
         maps: Gives the map from one version's space into another's: ``Workspace.adapter``.
         first: The stamp of the vectors that come first, for a new folder.
-        opened: Opens the index of a stamp at a place, or creates it: a file of FAISS by default.
+        opened: Opens the index of a stamp at a place, or creates it: by default as the folder says,
+            and a file of FAISS in a new one.
     """
+
+    serving: Index
+    other: Index | None
+    """The index of the version to come, or of the one before."""
 
     def __init__(
         self,
@@ -44,38 +120,69 @@ class MigratingIndex:
         maps: Maps,
         *,
         first: Stamp | None = None,
-        opened: Opened = faiss_index,
+        opened: Opened | None = None,
     ) -> None:
-        self.folder, self.maps, self.opened = Path(folder), maps, opened
+        self.folder, self.maps, self._opened = Path(folder), maps, opened
+        self._number = -1  # of the change after which the indexes were read
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / POINTER).exists():
-            if first is None:
-                raise ValueError(f"{folder} has no index yet: say of which version the first is")
-            self._point(first, None)
-        pointer = json.loads((self.folder / POINTER).read_text())
-        self.serving = self._open(Stamp(*pointer["serving"]))
-        self.other = None if pointer["other"] is None else self._open(Stamp(*pointer["other"]))
-        """The index of the version to come, or of the one before."""
+        with alone_in(self.folder):
+            if first is not None and not (self.folder / POINTER).exists():
+                index = (opened or faiss_index)(_place(self.folder, first), first)
+                _Pointer(type(index).__name__, first).write(self.folder)
+            self._read()
 
-    def _open(self, stamp: Stamp) -> Index:
-        return self.opened(self.folder / f"{stamp.version:06d}-{stamp.encoder[:8]}", stamp)
+    def _read(self) -> _Pointer:
+        """Open what others have changed, and undo in the other index what was interrupted."""
+        pointer = _Pointer.read(self.folder)
+        if pointer.number != self._number or pointer.pending:
+            self.serving = self._open(pointer, pointer.serving)
+            self.other = None if pointer.other is None else self._open(pointer, pointer.other)
+            if pointer.pending and self.other is not None:
+                self.other.delete(pointer.pending)  # the one that serves decides; backfill maps it
+                self.other.flush()
+            if pointer.pending:
+                pointer = replace(pointer, number=pointer.number + 1, pending=())
+                pointer.write(self.folder)
+            self._number = pointer.number
+        return pointer
 
-    def _point(self, serving: Stamp, other: Stamp | None) -> None:
-        """The one write that decides which index serves."""
-        pointer = {"serving": serving, "other": other}
-        write_bytes(self.folder / POINTER, json.dumps(pointer).encode())
+    def _open(self, pointer: _Pointer, stamp: Stamp) -> Index:
+        return pointer.open(self.folder, stamp, self._opened)
+
+    @contextmanager
+    def _changing(self) -> Iterator[_Pointer]:
+        """A change to what is on the disk, by nobody else meanwhile; the pointer completes it."""
+        with alone_in(self.folder):
+            pointer = self._read()
+            self._number = -1  # until it is complete, what is in memory may not be on the disk
+            yield pointer
+            replace(
+                pointer,
+                serving=self.serving.stamp,
+                other=None if self.other is None else self.other.stamp,
+                filled=self.serving.exists(),
+                number=pointer.number + 1,
+            ).write(self.folder)
+            self._number = pointer.number + 1
 
     def add(self, ids: Sequence[str], vectors: Tensor, version: int) -> None:
         """Add vectors that a version has embedded, to every index in its own space."""
-        for index in self._both():
-            index.add(ids, self.maps(version, index.stamp.version)(vectors))
-            index.flush()
+        with self._changing() as pointer:
+            mapped = [self.maps(version, index.stamp.version)(vectors) for index in self._both()]
+            for rows in mapped:
+                unit_rows(ids, rows)  # what is wrong is said before anything has changed
+            replace(pointer, pending=list(ids)).write(self.folder)
+            for index, rows in zip(self._both(), mapped, strict=True):
+                index.add(ids, rows)
+                index.flush()
 
     def delete(self, ids: Iterable[str]) -> None:
         names = list(ids)
-        for index in self._both():
-            index.delete(names)
-            index.flush()
+        with self._changing() as pointer:
+            replace(pointer, pending=names).write(self.folder)
+            for index in self._both():
+                index.delete(names)
+                index.flush()
 
     def _both(self) -> list[Index]:
         return [index for index in (self.serving, self.other) if index is not None]
@@ -86,13 +193,29 @@ class MigratingIndex:
 
     def prepare(self, stamp: Stamp) -> None:
         """Begin an index of another version; one that was begun with this version stays."""
-        if stamp.workspace != self.serving.stamp.workspace:
-            raise ValueError("there are no maps between unrelated workspaces: build a new index")
-        if stamp == self.serving.stamp:
-            raise ValueError(f"the index serves version {stamp.version} already")
-        self.maps(self.serving.stamp.version, stamp.version)  # says if there is none
-        self._point(self.serving.stamp, stamp)
-        self.other = self._open(stamp)
+        with self._changing() as pointer:
+            if stamp.workspace != self.serving.stamp.workspace:
+                raise ValueError(
+                    "there are no maps between unrelated workspaces: build a new index"
+                )
+            if stamp == self.serving.stamp:
+                raise ValueError(f"the index serves version {stamp.version} already")
+            self.maps(self.serving.stamp.version, stamp.version)  # says if there is none
+            if stamp == pointer.other:
+                return
+            self.other = self._open(pointer, stamp)
+            self.other.delete(self.other.ids())  # of another time: what changed since is not in it
+            self.other.flush()
+            if pointer.other is not None:
+                self._remove(pointer.other)
+
+    def _remove(self, stamp: Stamp) -> None:
+        """Delete the files of an index."""
+        for path in self.folder.glob(f"{_place(self.folder, stamp).name}*"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def missing(self) -> set[str]:
         """Items that the other index lacks."""
@@ -100,29 +223,37 @@ class MigratingIndex:
 
     def backfill(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Map what only the index that serves has into the other one; the rest is left alone."""
-        if self.other is None:
-            raise ValueError("there is no index to fill: prepare one of another version first")
-        missing = self.missing()
-        mapped = self.maps(self.serving.stamp.version, self.other.stamp.version)
-        done = 0
-        for ids in batches(missing):
-            self.other.add(ids, mapped(self.serving.read(ids)))
-            self.other.flush()
-            done += len(ids)
+        done, left = 0, 1
+        while left:
+            with self._changing():
+                if self.other is None:
+                    raise ValueError(
+                        "there is no index to fill: prepare one of another version first"
+                    )
+                missing = sorted(self.missing())
+                # As many as there are already: each step writes the whole file of the index.
+                step = missing[: max(BATCH, len(self.other.ids()))]
+                mapped = self.maps(self.serving.stamp.version, self.other.stamp.version)
+                for ids in batches(step):
+                    self.other.add(ids, mapped(self.serving.read(ids)))
+                self.other.flush()
+            done, left = done + len(step), len(missing) - len(step)
             if progress is not None:
-                progress(done, len(missing))
+                progress(done, done + left)
 
     def cutover(self) -> None:
         """Let the other index serve; it must have every item."""
-        if self.other is None:
-            raise ValueError("there is no other index: prepare one of another version first")
-        if missing := self.missing():
-            raise ValueError(
-                f"the index of version {self.other.stamp.version} lacks {len(missing):,} of "
-                f"{len(self.serving.ids()):,} items: backfill it first"
-            )
-        self._point(self.other.stamp, self.serving.stamp)
-        self.serving, self.other = self.other, self.serving
+        with self._changing():
+            if self.other is None:
+                raise ValueError("there is no other index: prepare one of another version first")
+            if missing := self.missing():
+                raise ValueError(
+                    f"the index of version {self.other.stamp.version} lacks {len(missing):,} of "
+                    f"{len(self.serving.ids()):,} items: backfill it first"
+                )
+            self.other.delete(self.other.ids() - self.serving.ids())
+            self.other.flush()
+            self.serving, self.other = self.other, self.serving
 
     def rollback(self) -> None:
         """Let the index of before serve again."""

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from incontrast.compat import Chain, MigratingIndex, chain
+from incontrast.compat import Chain, chain
 from incontrast.compat.index import Index
+from incontrast.compat.migration import open_serving, serving_place
 from incontrast.serve.metrics import Metrics
 from incontrast.serve.settings import ServeSettings
 from incontrast.workspace import Workspace, WorkspaceError
@@ -123,7 +124,7 @@ class Current:
     def _open_index(self) -> Index | None:
         if self._index_folder is None:
             return None
-        index = MigratingIndex(self._index_folder, self.open().adapter).serving
+        index = open_serving(self._index_folder)
         known = self._id, self.version.encoders.get(index.stamp.version)
         if known != (index.stamp.workspace, index.stamp.encoder):
             raise WorkspaceError(
@@ -134,11 +135,13 @@ class Current:
 
     def _stamp(self) -> tuple[tuple[str, int, int], ...]:
         """What changes with the pointer to the current version, and with the index."""
-        files = [self.folder / "state.json"]
+        files, serving = [self.folder / "state.json"], ""
         if self._index_folder is not None:
-            files += sorted(self._index_folder.glob("[!.]*"))
+            serving = serving_place(self._index_folder).name
+            files += sorted(self._index_folder.glob(f"{serving}*"))
         found = [(file.name, file.stat()) for file in files]
-        return tuple((name, about.st_ino, about.st_mtime_ns) for name, about in found)
+        stamps = [(name, about.st_ino, about.st_mtime_ns) for name, about in found]
+        return (*stamps, (serving, 0, 0))
 
     def _note(self) -> None:
         self._metrics.version.set(self.version.number)

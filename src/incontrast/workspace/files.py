@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from incontrast._version import __version__
-from incontrast.files import flush_files, flush_folder, write_bytes
+from incontrast.files import alone_in, flush_files, flush_folder, write_bytes
 from incontrast.memory import Extent, Store
 from incontrast.workspace.errors import Busy, Damaged, WorkspaceError
 from incontrast.workspace.state import State
@@ -313,12 +313,8 @@ class Layout:
     def writing_reports(self) -> Iterator[None]:
         """While nobody else writes reports, or forgets what they show."""
         self.reports.mkdir(exist_ok=True)
-        handle = os.open(self.reports, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed, by whatever ends the process
+        with alone_in(self.reports):
             yield
-        finally:
-            os.close(handle)
 
     def state(self) -> State:
         """What is under way, and which version serves, if that is there."""
