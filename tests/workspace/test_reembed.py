@@ -143,6 +143,26 @@ def test_another_version_starts_over(workspace: ic.Workspace, file: Path, tmp_pa
     assert matches(file, exact(workspace, tmp_path)).sum() >= 350
 
 
+def test_what_embed_has_mapped_is_not_exact(
+    workspace: ic.Workspace, file: Path, tmp_path: Path
+) -> None:
+    wanted, (a, b) = exact(workspace, tmp_path), (tmp_path / "a.npy", tmp_path / "b.npy")
+    embed_source(workspace, read_source(a), file, overwrite=True, normalized=True)
+    more = {"version": 1, "space": 2, "append": True, "normalized": True}
+    embed_source(workspace, read_source(b), file, **more)
+    assert reembed(workspace, file, plan=True).exact == 500
+    assert reembed(workspace, file, share=0.8).exact == 560
+    right = matches(file, wanted)
+    assert right[:500].all()
+    assert right.sum() >= 560
+    stamp = stamp_of(file) or {}
+    assert stamp["mapped"] == {"version": 1, "encoder": workspace.encoder_hash(1), "rows": 140}
+    assert reembed(workspace, file).exact == ROWS
+    assert matches(file, wanted).all()
+    assert reembed(workspace, file).exact == ROWS
+    assert "mapped" not in (stamp_of(file) or {})
+
+
 class Killed(Exception):
     pass
 

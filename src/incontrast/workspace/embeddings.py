@@ -154,8 +154,8 @@ def _begin(
         _check_same(file, stamp, wanted)
         if append and "mapped" in stamp:
             raise WorkspaceError(
-                f"{file} is in part mapped from version {stamp['mapped']['version']}: finish it "
-                "with incontrast reembed before more is appended"
+                f"{file} is in part mapped from version {stamp['mapped']['version'] or 'unknown'}: "
+                "finish it with incontrast reembed before more is appended"
             )
         if data in stamp.get("sources", [stamp.get("source")]):
             damage = problems(file)

@@ -98,7 +98,8 @@ def reembed(
         stamp = _checked_stamp(workspace, file)
         version = workspace.current
         assert version is not None  # or there would be no stamp
-        if stamp["version"] == version and "mapped" not in stamp:
+        mapped = "mapped" in stamp or any("embedded_by" in part for part in stamp["sources"])
+        if stamp["version"] == version and not mapped:
             return Reembedded(file, version, stamp["rows"], stamp["rows"])
         work = _Work(workspace, file, folder, stamp, version, table)
         work.begin()
@@ -250,8 +251,13 @@ class _Work:
 
     def fit(self) -> Plan | None:
         """Find out in which order, and how the rest is mapped; None if that is known already."""
-        if self.stamp["version"] == self.version:  # an earlier call has planned and mapped
-            self.order = np.load(_order_file(self.file))
+        if self.stamp["version"] == self.version:
+            if "mapped" in self.stamp:  # an earlier call has planned and mapped
+                self.order = np.load(_order_file(self.file))
+            else:  # embed has mapped what another version embedded
+                sources = enumerate(self.stamp["sources"])
+                others = [number for number, part in sources if "embedded_by" in part]
+                self.order = np.flatnonzero(np.isin(self.places[:, 0], others))
             self.begun = self.rows - len(self.order)
             return None
         draws = generator(self.learner.seed, "re-embed", self.version)
@@ -334,18 +340,32 @@ class _Work:
             "dtype": self.stamp["dtype"],
             "rows": self.rows,
             "columns": columns,
-            "sources": self.stamp["sources"],
+            "sources": [
+                {name: part[name] for name in ("path", "fingerprint")}
+                for part in self.stamp["sources"]
+            ],
             "complete": True,
         }
         beside: Sequence[Path] = ()
         if len(left):
-            of = {name: self.stamp[name] for name in ("version", "encoder")}
-            stamp["mapped"] = {**self.stamp.get("mapped", of), "rows": len(left)}
+            stamp["mapped"] = {**self._mapped_from(), "rows": len(left)}
             beside = [self.folder / _order_file(self.file).name]
             np.save(beside[0], left)
         export(self.file, self, stamp, beside=beside)
         if not len(left):
             _order_file(self.file).unlink(missing_ok=True)
+
+    def _mapped_from(self) -> dict[str, Any]:
+        """The version whose vectors are mapped; its number is None if it is no longer kept."""
+        if "mapped" in self.stamp:
+            return dict(self.stamp["mapped"])
+        if self.stamp["version"] != self.version:
+            return {name: self.stamp[name] for name in ("version", "encoder")}
+        sources = self.stamp["sources"]
+        encoder = next(part["embedded_by"] for part in sources if "embedded_by" in part)
+        kept = self.workspace.versions.numbers()
+        numbers = {self.workspace.encoder_hash(number): number for number in kept}
+        return {"version": numbers.get(encoder), "encoder": encoder}
 
     def _exact(self) -> NDArray[np.float32]:
         """(m, d) the rows that are re-embedded, in their order, on disk."""
@@ -364,8 +384,8 @@ class _Work:
         place[self.order[: self.done]] = np.arange(self.done)
         for first in range(0, self.rows, CHUNK):
             chunk = np.array(self.vectors[first : first + CHUNK], np.float32)
-            if self.adapter is not None:
-                chunk = self.adapter(torch.from_numpy(chunk)).numpy()
+            mapped = normalize if self.adapter is None else self.adapter
+            chunk = mapped(torch.from_numpy(chunk)).numpy()
             where = place[first : first + CHUNK]
             chunk[where >= 0] = exact[where[where >= 0]]
             chunk = chunk.astype(self.stamp["dtype"])
