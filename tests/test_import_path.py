@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 
 from incontrast import ICL, Images, ImportPath, Learner, Optimizer, Retrain, Vectors
-from incontrast.import_path import Untrusted, named_code
+from incontrast.import_path import Untrusted, named_code, permit, permitted
 
 QUICK = Retrain(max_epochs=2)
 NETWORK = """
@@ -125,3 +126,23 @@ def test_plain_strings_that_would_become_code_are_code() -> None:
     settings = {"domain": {"type": "Vectors", "encoder": "os:abort", "views": ["a", {"b": "c:d"}]}}
     assert named_code(json.loads(json.dumps(settings))) == {"os:abort", "c:d"}
     assert named_code({"device": "cuda:0", "time": "12:30", "text": "see: below"}) == set()
+
+
+def test_permissions_given_at_once_are_all_kept(tmp_path) -> None:
+    folders = [tmp_path / str(number) for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda folder: permit(folder, {"own_network:head"}), folders))
+    assert all(permitted(folder, {"own_network:head"}) for folder in folders)
+    assert not permitted(tmp_path, {"own_network:head"})
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_damaged_permissions_are_not_written_over(tmp_path, content: str) -> None:
+    permit(tmp_path, {"own_network:head"})
+    (record,) = (tmp_path / "config").rglob("permissions.json")
+    record.write_text(content)
+    for ask in (permit, permitted):
+        with pytest.raises(Untrusted, match=r"cannot be read .*: fix or delete it"):
+            ask(tmp_path, {"own_network:network"})
+    permit(tmp_path, ())  # what names no code asks nobody
+    assert record.read_text() == content

@@ -1,5 +1,6 @@
 """Code of one's own by its import path, which files and command lines can name; and who may."""
 
+import fcntl
 import json
 import os
 import re
@@ -119,18 +120,20 @@ def check_trust(value: Any, trust: Trust, where: Path) -> None:
 def permit(folder: Path, code: Collection[str]) -> None:
     """Remember that this user may run this code for what is in a folder."""
     folder = folder.resolve()  # however its path was spelt
-    known = _permissions()
-    paths = {*known.get(str(folder), ()), *code}
-    if paths == set(known.get(str(folder), ())):
+    if permitted(folder, code):
         return
     _record().parent.mkdir(parents=True, exist_ok=True)
-    content = json.dumps({**known, str(folder): sorted(paths)}, indent=2, sort_keys=True)
-    write_bytes(_record(), (content + "\n").encode())
+    with _record().with_name("permissions.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed: others may permit meanwhile
+        known = _permissions()
+        known[str(folder)] = sorted({*known.get(str(folder), ()), *code})
+        content = json.dumps(known, indent=2, sort_keys=True)
+        write_bytes(_record(), (content + "\n").encode())
 
 
 def permitted(folder: Path, code: Collection[str]) -> bool:
     """Whether this user may run all of this code for what is in a folder."""
-    return set(code) <= set(_permissions().get(str(folder.resolve()), ()))
+    return not code or set(code) <= set(_permissions().get(str(folder.resolve()), ()))
 
 
 def _record() -> Path:
@@ -141,6 +144,13 @@ def _record() -> Path:
 def _permissions() -> dict[str, list[str]]:
     try:
         found: dict[str, list[str]] = json.loads(_record().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        if not isinstance(found, dict):
+            raise ValueError(f"it must have a list for each folder, got {found!r:.40}")
+    except FileNotFoundError:
         return {}
+    except (OSError, ValueError) as error:
+        raise Untrusted(
+            f"{_record()}, which says what code may run, cannot be read ({error}): fix or delete "
+            "it, then permit code again"
+        ) from error
     return found
