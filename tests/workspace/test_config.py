@@ -159,6 +159,8 @@ def test_a_person_may_edit_the_file(workspace: Workspace) -> None:
     [
         ("seed = 0", "seed = 1", "seed cannot be changed any more, it was 0 .* and is 1 now"),
         ("dim = 8", "dim = 9", r"domain\.dim cannot be changed any more"),
+        ("items = 50\n", "", r"memory\.items cannot be changed any more, .* is left out now"),
+        ("[memory]\n", "[memory]\nlimit = 3\n", r"memory\.limit .* it was left out"),
         ("tolerance = 0.05", "tolerence = 0.05", "'tolerence': the nearest is tolerance"),
         ("seed = 0", "seed = ", "cannot be read"),
     ],
@@ -166,6 +168,31 @@ def test_a_person_may_edit_the_file(workspace: Workspace) -> None:
 def test_edits_that_cannot_be_are_refused(workspace, before, after, message) -> None:
     with pytest.raises(WorkspaceError, match=message):
         edited(workspace, before, after)
+
+
+def test_a_head_by_import_path_is_that_of_its_versions(workspace: Workspace, blobs) -> None:
+    named = '{type="ImportPath", path="torch.nn:Linear", arguments={out_features=3}}'
+    workspace.configure("fit_strategy.max_epochs=1", f"head={named}")
+    workspace.fit(blobs(40))
+    assert reopened(workspace).learner().embed(blobs(3), head=True).shape == (3, 3)
+
+
+@pytest.mark.parametrize("head", ["linear", "none"])
+def test_a_head_is_not_edited_once_there_is_an_encoder(workspace, blobs, head: str) -> None:
+    workspace.configure("head=mlp")
+    workspace.fit(blobs(40))
+    assert reopened(workspace).learner().head == "mlp"
+    changed = edited(workspace, 'head = "mlp"', f'head = "{head}"')
+    with pytest.raises(WorkspaceError, match="head cannot be changed any more, it was 'mlp'"):
+        changed.learner()
+
+
+def test_a_head_that_replaces_that_of_the_creation_is_trained(tmp_path, blobs) -> None:
+    learner = Learner(Vectors(8), head="mlp", fit_strategy=Retrain(max_epochs=1))
+    space = Workspace.create(tmp_path / "space", learner)
+    space.configure("head=linear")
+    space.fit(blobs(40))
+    assert reopened(space).learner().head == "linear"
 
 
 def test_a_name_that_is_not_there_is_refused_when_it_is_used(workspace: Workspace) -> None:

@@ -114,11 +114,14 @@ def read_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
             raise WorkspaceError(f"{file}: {unknown(name, created)}")
     config = {**created, **found}
     before, after = flattened(created), flattened(config)
-    for name, value in after.items():
-        if value != before.get(name) and not changeable(name) and name.split(".")[0] != "head":
+    for name in before | after:
+        # A head may change before the first fit; what loads a version compares it with its own.
+        free = changeable(name) or name.split(".")[0] == "head"
+        was, now = (repr(flat[name]) if name in flat else "left out" for flat in (before, after))
+        if not free and (name not in before or name not in after or before[name] != after[name]):
             raise WorkspaceError(
-                f"{file}: {name} cannot be changed any more, it was {before.get(name)!r} when the "
-                f"workspace was created and is {value!r} now"
+                f"{file}: {name} cannot be changed any more, it was {was} when the workspace was "
+                f"created and is {now} now"
             )
     return with_config(settings, config)
 

@@ -208,6 +208,7 @@ class Workspace(Layout):
         from incontrast import saving
         from incontrast.learner import Learner
         from incontrast.memory.memory import Memory
+        from incontrast.settings import encode
 
         self.versions.verify(version)
 
@@ -219,6 +220,12 @@ class Workspace(Layout):
 
         folder, changes = self.versions.folder(version), of_versions(self.settings)
         learner = saving.read(folder, Learner, recall, changes, **self._own)
+        head, configured = encode(learner.head), self.settings["learner"]["head"]
+        if head != configured and self._own.get("head") is None:
+            raise WorkspaceError(
+                f"{self.folder / CONFIG}: head cannot be changed any more, it was {head!r} when "
+                f"version {version} was trained and is {configured!r} now"
+            )
         self._domain = learner.domain
         return learner
 
@@ -428,6 +435,8 @@ class Workspace(Layout):
             write_bytes(self.folder / CONFIG, to_toml(config).encode())
             machine.move(machine.state.phase, self.journal.event("config", changes=wanted))
         self.settings = settings
+        if any(name.split(".")[0] == "head" for name in wanted):
+            self._own.pop("head", None)  # that of ``create``, which the new one replaces
         return wanted
 
     def discard(self, kind: str | None = None) -> bool:
