@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -166,6 +167,21 @@ def test_what_several_processes_change_is_kept(tmp_path: Path) -> None:
         assert index.serving.stamp == TWO
         assert index.other is not None
         assert index.serving.ids() == index.other.ids() == {*names(4, 1), "n", "m"}
+
+
+def test_a_change_waits_for_another_one(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    second = MigratingIndex(tmp_path, maps, first=ONE)
+    thread = threading.Thread(target=second.add, args=(["second"], vectors(1, 2), 1))
+
+    def interrupted(source: int, target: int):
+        thread.start()
+        thread.join(0.2)  # if it did not wait, it would be through
+        return maps(source, target)
+
+    MigratingIndex(tmp_path, interrupted).add(["first"], vectors(1), 1)
+    thread.join()
+    assert MigratingIndex(tmp_path, maps).serving.ids() == {"first", "second"}
 
 
 class Killed(Exception):
