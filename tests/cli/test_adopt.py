@@ -71,6 +71,40 @@ def test_images_are_normalised_as_told_and_the_normalisation_is_shown(files: Pat
     assert "with commas" in run("adopt", "images", "--mean", "half", code=Exit.USAGE)
 
 
+def test_only_the_encoder_that_was_adopted_is_nothing_to_do(files: Path) -> None:
+    command = ("adopt", "old.npy", *ENCODER, ARGUMENTS, "--weights")
+    run(*command, "weights.safetensors")
+    save_file(nn.Linear(8, 4).state_dict(), "others.safetensors")
+    refused = run(*command, "others.safetensors", code=Exit.STATE)
+    assert "with other weights or other data: update it, or create another workspace" in refused
+    assert "Nothing to do" in run(*command, "weights.safetensors")
+    run("init", "fitted", "--like", "old.npy", "--fit-epochs", 1)
+    run("fit", "old.npy", "-w", "fitted")
+    run("adopt", "old.npy", "-w", "fitted", code=Exit.STATE)
+
+
+def test_who_gives_no_weights_is_told(files: Path) -> None:
+    told = "no --weights given: the encoder is as torch.nn:Linear makes it"
+    assert told in run("adopt", "old.npy", *ENCODER, ARGUMENTS)
+    assert told not in run("adopt", "old.npy", *ENCODER, ARGUMENTS)  # nothing is adopted
+    assert "the encoder are random" in run("adopt", "old.npy", "-w", "random")
+    weights = ("--weights", "weights.safetensors")
+    assert "no --weights" not in run("adopt", "old.npy", "-w", "b", *ENCODER, ARGUMENTS, *weights)
+
+
+def test_what_cannot_be_adopted_leaves_only_the_workspace_that_there_was(files: Path) -> None:
+    flat = ("--encoder", "torch.nn:Unflatten", "--encoder-args")
+    flat = (*flat, '{"dim": 1, "unflattened_size": [2, 4]}')  # (n, 2, 4) instead of (n, d)
+    run("adopt", "old.npy", *flat, code=Exit.DATA)
+    assert not (files / "space").exists()
+    (files / "space").mkdir()
+    run("adopt", "old.npy", *flat, code=Exit.DATA)
+    assert not list((files / "space").iterdir())
+    run("init", "space", "--like", "old.npy", *flat)
+    run("adopt", "old.npy", code=Exit.DATA)
+    assert "no encoder yet" in run("status")
+
+
 def test_somebody_elses_workspace_needs_trust_once(files: Path, monkeypatch) -> None:
     run("adopt", "old.npy", *ENCODER, ARGUMENTS)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(files / "another user's config"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 from contextlib import closing, suppress
@@ -36,6 +37,7 @@ from incontrast.data.sources import collect
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.images import Images
 from incontrast.exporting import export as write_encoder
+from incontrast.import_path import OURS, ImportPath
 from incontrast.learner import Learner
 from incontrast.loggers import logger_named
 from incontrast.memory import KeepAll, Reservoir, Store
@@ -47,7 +49,8 @@ from incontrast.training.progress import Budget
 from incontrast.weights import load_weights
 from incontrast.workspace import Step, Workspace
 from incontrast.workspace.embeddings import embed_source
-from incontrast.workspace.files import SETTINGS
+from incontrast.workspace.errors import Busy
+from incontrast.workspace.files import SETTINGS, locked
 from incontrast.workspace.ingest import KnownHashes, NewData
 
 
@@ -131,7 +134,8 @@ def adopt(
         domain = replace(domain, mean=mean, std=std)
     elif mean or std:
         raise ValueError(f"--mean and --std are for images, and {data} has {source.kind}")
-    if not (workspace / SETTINGS).is_file():
+    created, existed = not (workspace / SETTINGS).is_file(), workspace.exists()
+    if created:
         if weights is not None:  # refused before there is a workspace
             load_weights(domain.fit_statistics(collect(source, domain)).encoder(), weights)
         policy = KeepAll() if seen_count is None else Reservoir()
@@ -139,15 +143,47 @@ def adopt(
     space, _ = _opened(workspace, trust)
     theirs = space.template().initial_domain
     if any((size, channels, encoder, mean, std)) and domain != theirs:
-        raise ValueError(f"{workspace} is a workspace for another encoder already, {theirs}")
+        raise ValueError(
+            f"{workspace} is a workspace for another encoder already, {theirs}: choose another "
+            "folder with --workspace"
+        )
     if isinstance(theirs, Images):
         advice = (
             "" if mean and std else ": give what your model was trained with by --mean and --std"
         )
         note(theirs.normalisation + advice)
+    if weights is None and space.current is None:
+        _note_no_weights(theirs.arguments()["encoder"])
     options["probe"] = None if probe is None else ProbeSet(probe, probe_label)
-    step = space.adopt(source, weights=weights, seen_count=seen_count, notify=note, **options)
+    try:
+        step = space.adopt(source, weights=weights, seen_count=seen_count, notify=note, **options)
+    except Exception:
+        if created:
+            _remove_unused(space, keep_folder=existed)
+        raise
     return _told(space, step)
+
+
+def _remove_unused(space: Workspace, *, keep_folder: bool) -> None:
+    """Delete a workspace that this command has created, unless somebody uses it by now."""
+    with suppress(Busy), locked(space.lock_file, "adopt"):
+        if space.current is not None:
+            return
+        for path in space.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        if not keep_folder:
+            space.folder.rmdir()
+
+
+def _note_no_weights(encoder: Any) -> None:
+    """Of an encoder that need not have any but random ones."""
+    if not isinstance(encoder, ImportPath):
+        note("no --weights given: those of the encoder are random")
+    elif encoder.path != OURS:
+        note(f"no --weights given: the encoder is as {encoder.path} makes it")
 
 
 def _code(step: Step) -> Exit:

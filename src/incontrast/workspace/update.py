@@ -30,7 +30,7 @@ from incontrast.text import counted
 from incontrast.training.collectives import ProcessFailed
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
-from incontrast.weights import Weights
+from incontrast.weights import Weights, load_weights
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import chosen_probe, evaluate
 from incontrast.workspace.ingest import NewData, ingest
@@ -190,11 +190,23 @@ class Update:
             except Damaged:
                 return None
             if _same(data, record):
+                if self.adopted is not None and not self._is_adopted(record):
+                    return None
                 first = record["first"]
                 states = machine.store.columns(first + record["data"]["items"]).states[first:]
                 return None if bool((states == FORGOTTEN).any()) else number
             number = record["parent"]
         return None
+
+    def _is_adopted(self, record: dict[str, Any]) -> bool:
+        """Whether a version is the very encoder that is to be adopted."""
+        weights = None if self.adopted is None else self.adopted[0]
+        if record["kind"] != "adopt" or weights is None:
+            return bool(record["kind"] == "adopt")
+        learner = self.workspace.load(record["version"], None)
+        given = load_weights(learner.domain.encoder(), weights).state_dict()
+        own = learner.backbone.state_dict()
+        return all(torch.equal(given[name].cpu(), own[name].cpu()) for name in own)
 
     def _ingest(
         self,
@@ -207,8 +219,9 @@ class Update:
         """New items into the store; returns the current version, if all of them were known."""
         current = machine.state.current
         if self.kind != "update" and current is not None:
+            other = "" if self.adopted is None else ", with other weights or other data"
             raise WorkspaceError(
-                f"{self.workspace.folder} is fitted already (version {current}): update it, "
+                f"{self.workspace.folder} is fitted already (version {current}){other}: update it, "
                 "or create another workspace"
             )
         if data is None:
