@@ -66,6 +66,20 @@ def test_training_resumes_where_it_was_killed(tmp_path, blobs, every_step) -> No
         assert torch.equal(value, expected[name]), name
 
 
+def test_what_trains_is_not_changed_under_an_update(tmp_path, blobs, every_step) -> None:
+    space = workspace(tmp_path / "space")
+    space.fit(blobs(80))
+    with pytest.raises(Killed):
+        space.update(blobs(40, shift=1.0), callbacks=[killed_after(3, [])])
+    for change in ("strategy.type=FineTune", "temperature=0.3", "domain.drop=0.1"):
+        with pytest.raises(ic.WorkspaceError, match=r"an update is unfinished, .* --discard"):
+            ic.Workspace.open(space.folder).configure(change)
+    space.configure("keep=5")  # trains nothing
+    step = ic.Workspace.open(space.folder).update(force=True)
+    assert step.outcome["strategy"] == "ICL"
+    space.configure("strategy.type=FineTune")
+
+
 def test_discarding_an_update_leaves_no_training_state(tmp_path, blobs, every_step) -> None:
     space = workspace(tmp_path / "space")
     space.fit(blobs(80))

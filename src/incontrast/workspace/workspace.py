@@ -20,6 +20,7 @@ from incontrast.memory import Store
 from incontrast.memory.store import PRESENT
 from incontrast.workspace.config import (
     CONFIG,
+    OF_WORKSPACE,
     changeable,
     config_of,
     of_versions,
@@ -410,7 +411,8 @@ class Workspace(Layout):
 
         Raises:
             ValueError: There is no such setting, or no such value.
-            WorkspaceError: It cannot be changed once there is a workspace, or an encoder.
+            WorkspaceError: It cannot be changed once there is a workspace, or an encoder, or while
+                an update is unfinished, which would train with it.
         """
         from incontrast.settings import changed
 
@@ -427,6 +429,14 @@ class Workspace(Layout):
                         f"{name} cannot be changed any more: what was stored and trained depends "
                         "on it; create another workspace"
                     )
+            trains = [name for name in wanted if name.split(".")[0] not in OF_WORKSPACE]
+            if trains and machine.state.resumable and not machine.state.refused:
+                kind = machine.state.operation["kind"]
+                raise Unfinished(
+                    f"{NAMES[kind]} is unfinished, and resumes with the settings it was begun "
+                    f"with: run incontrast {kind} to finish it, or incontrast {kind} --discard to "
+                    f"drop it, then change {trains[0]}"
+                )
             config = changed(config, wanted)
             settings = with_config(now, config)
             named = named_code(wanted)  # by who calls: the rest may be somebody else's
