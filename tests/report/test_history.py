@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from incontrast.report.history import history_page, lines_of
+from incontrast.report.history import history_page, left_out, lines_of
 from incontrast.report.page import render
 
 
@@ -49,3 +49,19 @@ def test_a_first_version_has_no_figures_to_draw() -> None:
     html = render(history_page(lines_of(events(1, 3.0), current=1), "/model"))
     assert "1 version so far" in html
     assert "Over time" not in html
+
+
+def test_versions_that_the_journal_has_summed_up_are_counted() -> None:
+    complete = [*events(5, 3.0), *events(6, 2.0)]
+    assert left_out(complete, lines_of(complete, current=6)) == 0
+    # Of version 4, the end is still there.
+    summary = {
+        "time": "2026-11-18T02:00:00",
+        "step": "summary",
+        "steps": {"init": 1, "evaluate": 3},
+    }
+    journal = [summary, *events(4, 3.0)[2:], *complete]
+    lines = lines_of(journal, current=6)
+    assert [line.version for line in lines] == [5, 6]
+    html = render(history_page(lines, "/model", left_out(journal, lines)))
+    assert "6 versions so far; the journal sums up the first 4, left out here" in html

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from incontrast.cli.command import Answer
-from incontrast.report.history import history_page, lines_of
+from incontrast.report.history import history_page, left_out, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import update_page
 from incontrast.report.verdict import cost_share
@@ -38,12 +38,13 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
 def history(*, workspace: Path, to: Path | None) -> Answer:
     """Write the page over all versions, and show its table in lines."""
     space = Workspace.open(workspace)
-    lines = lines_of(space.journal.events(), space.current)
+    events = space.journal.events()
+    lines = lines_of(events, space.current)
     if not lines:
         raise WorkspaceError(f"{space.folder} has no version yet: run fit first")
     place = space.reports / "history.html" if to is None else to
     with space.writing_reports() if to is None else nullcontext():
-        save(history_page(lines, str(space.folder)), place)
+        save(history_page(lines, str(space.folder), left_out(events, lines)), place)
     told = [
         f"version {line.version}, {line.standing}: {line.strategy} on "
         f"{counted(line.items, 'new item')} in {duration(line.seconds)}"

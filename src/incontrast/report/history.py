@@ -70,6 +70,17 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
     return list(found.values())
 
 
+def left_out(events: Iterable[Mapping[str, Any]], lines: Sequence[Line]) -> int:
+    """Versions without a line: the journal sums up its earlier events, of which it has numbers."""
+    evaluated: int = sum(
+        event["steps"].get("evaluate", 0)
+        if event["step"] == "summary"
+        else event["step"] == "evaluate"
+        for event in events
+    )
+    return evaluated - len(lines)
+
+
 PARTS = ("old", "new", "all")
 PROBED = [f"{name}, {part}" for name in PROBE_FIGURES.values() for part in PARTS]
 LOSSES = ["loss, old", "loss, new"]
@@ -90,8 +101,14 @@ def _figures(event: Mapping[str, Any]) -> dict[str, float]:
     return {name: math.nan if value is None else value for name, value in named}
 
 
-def history_page(lines: Sequence[Line], folder: str) -> page.Page:
-    """The page of all versions; the newest last in the figures, first in the table."""
+def history_page(lines: Sequence[Line], folder: str, earlier: int = 0) -> page.Page:
+    """The page of all versions; the newest last in the figures, first in the table.
+
+    Args:
+        lines: Of the versions.
+        folder: Of the workspace.
+        earlier: Versions that are left out.
+    """
 
     def known(names: Iterable[str]) -> list[str]:
         return [n for n in names if any(not math.isnan(line.figures[n]) for line in lines)]
@@ -115,12 +132,13 @@ def history_page(lines: Sequence[Line], folder: str) -> page.Page:
     drawn = len(lines) > 1 and can_draw()
     blocks = [_figure(lines, *panel) for panel in panels if panel[1] and drawn]
     newest = lines[-1]
+    missing = f"; the journal sums up the first {earlier:,}, left out here" if earlier else ""
     return page.Page(
         title="History",
         lead=(
-            f"{counted(len(lines), 'version')} so far. The newest, version {newest.version}, is "
-            f"from {newest.created[:16].replace('T', ' ')} and {_standing(newest)}; training took "
-            f"{duration(newest.seconds)}."
+            f"{counted(len(lines) + earlier, 'version')} so far{missing}. The newest, version "
+            f"{newest.version}, is from {newest.created[:16].replace('T', ' ')} and "
+            f"{_standing(newest)}; training took {duration(newest.seconds)}."
         ),
         sections=(
             page.Section("Versions", (_table(lines, known([*PROBED, *LOSSES, *MOVED])),)),
