@@ -272,3 +272,9 @@ def test_weights_that_do_not_fit_are_named_with_the_nearest(tmp_path) -> None:
         load_weights(ResNet18(), tmp_path / "weights.pt")
     with pytest.raises(FileNotFoundError, match=r"give a \.safetensors file"):
         load_weights(ResNet18(), tmp_path / "nothing.safetensors")
+
+
+def test_a_checkpoint_is_no_state_dict_and_the_part_that_is_one_is_named() -> None:
+    checkpoint = {"optimizer": {"state": {}}, "model": network().state_dict(), "epoch": 5}
+    with pytest.raises(ValueError, match=r"give the state dict in it, \['model'\]"):
+        load_weights(network(), checkpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -62,7 +63,8 @@ def encode(value: Any) -> Any:
 def decode(value: Any, file: Path, role: str = "") -> Any:
     """What ``encode`` encoded; messages name the file it was read from.
 
-    ``role`` is the argument of ``Learner.load`` that could give it; of a dict, each key is one.
+    ``role`` is the argument of ``Learner.load`` that could give it, and after a dot where in it
+    this is; of a dict, each key is one.
     """
     if isinstance(value, list):
         return tuple(decode(entry, file, role) for entry in value)
@@ -73,23 +75,32 @@ def decode(value: Any, file: Path, role: str = "") -> Any:
     if value.get("type") == "ImportPath":
         return ImportPath(value["path"], value["arguments"])
     if "type" not in value:
-        return {name: decode(part, file, role) for name, part in value.items()}
+        return {name: decode(part, file, f"{role}.{name}") for name, part in value.items()}
     if value["type"] == "yours":
+        role = role.partition(".")[0]
         raise ValueError(
             f"this learner was saved with a {value['name']} of your own, which a file cannot hold: "
             f"pass it again from Python, Learner.load(folder, {role}=...) or "
             f"Workspace.open(folder, {role}=...)"
         )
     if value["type"] not in KNOWN:
-        raise ValueError(f"{file} names an unknown {role}, {value['type']!r}")
+        near = _nearest(str(value["type"]), KNOWN)
+        raise ValueError(f"{file} names an unknown {role}, {value['type']!r}{near}")
     kind = KNOWN[value["type"]]
-    given = {name: decode(v, file, role) for name, v in value.items() if name != "type"}
+    given = {name: decode(v, file, f"{role}.{name}") for name, v in value.items() if name != "type"}
     names = [each.name for each in fields(kind)]
     if unknown := sorted(given.keys() - set(names)):
-        near = get_close_matches(unknown[0], names, n=1)
-        nearest = f": the nearest is {near[0]}" if near else ""
-        raise ValueError(f"{file}: {kind.__name__} has no setting {unknown[0]!r}{nearest}")
-    return kind(**given)
+        near = _nearest(unknown[0], names)
+        raise ValueError(f"{file}: {kind.__name__} has no setting {unknown[0]!r}{near}")
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise TypeError(f"{role}: {error}") from error
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f": the nearest is {near[0]}" if near else ""
 
 
 def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -105,9 +116,8 @@ def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
             place = place[table]
         if last == "type" and changes[name] != place.get("type"):
             if changes[name] not in KNOWN:
-                near = get_close_matches(str(changes[name]), KNOWN, n=1)
-                nearest = f": the nearest is {near[0]}" if near else ""
-                raise ValueError(f"{name} is unknown, {changes[name]!r}{nearest}")
+                near = _nearest(str(changes[name]), KNOWN)
+                raise ValueError(f"{name} is unknown, {changes[name]!r}{near}")
             place.clear()
             place |= encode(KNOWN[changes[name]]())
         else:

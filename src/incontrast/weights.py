@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -33,7 +33,13 @@ def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M
         ValueError: They do not fit, and it says which names, and the nearest ones; or different
             weights fit equally well under two prefixes.
     """
-    found = dict(weights) if isinstance(weights, Mapping) else _read(Path(weights))
+    found: dict[str, Any] = dict(weights) if isinstance(weights, Mapping) else _read(Path(weights))
+    if parts := [name for name, part in found.items() if isinstance(part, Mapping)]:
+        states = [name for name in parts if _is_state_dict(found[name])] or parts
+        raise ValueError(
+            f"the weights are a checkpoint with {', '.join(map(repr, found))}: give the state dict "
+            f"in it, [{states[0]!r}]"
+        )
     own = module.state_dict()
     choices = _renamed(found, own, prefix)
     (first, fitting), *others = choices.items()
@@ -52,6 +58,10 @@ def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M
     return module
 
 
+def _is_state_dict(part: Any) -> bool:
+    return all(isinstance(value, Tensor) for value in part.values())
+
+
 def _read(file: Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist: give a .safetensors file")
@@ -60,7 +70,8 @@ def _read(file: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise ValueError(
             f"{file} is not a safetensors file ({error}): convert a state dict with "
-            "safetensors.torch.save_file(torch.load(file, weights_only=True), 'new.safetensors')"
+            "safetensors.torch.save_file(torch.load(file, weights_only=True), 'new.safetensors'), "
+            "of a checkpoint its state dict alone, such as torch.load(…)['model']"
         ) from error
 
 

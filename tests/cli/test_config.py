@@ -61,6 +61,15 @@ def test_names_that_are_not_there_get_the_nearest(init) -> None:
     assert "cannot be changed any more" in run("config", "--set", "domain.dim=3", code=Exit.STATE)
 
 
+def test_values_that_make_no_sense_are_refused_by_the_name_of_their_setting(init) -> None:
+    run(*init)
+    shown = run("config", "--set", "strategy.lr=fast", code=Exit.DATA)
+    assert "strategy: a learning rate must be a number, or a schedule" in shown
+    assert "got 'fast'" in shown
+    shown = run("config", "--set", 'strategy.lr={type = "Cosin", lr = 0.1}', code=Exit.DATA)
+    assert "names an unknown strategy.lr, 'Cosin': the nearest is Cosine" in shown
+
+
 def test_help_names_the_common_ones() -> None:
     for name in ("strategy.lr", "strategy.batch_size", "objective.temperature", "budget.seconds"):
         assert name in "".join(run("config", "--help").replace("│", "").split())

@@ -6,7 +6,8 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from numbers import Real
+from typing import Any, ClassVar, Literal
 
 from torch import Generator, Tensor
 
@@ -63,8 +64,12 @@ class Schedule(ABC):
         """
 
 
-def check_lr(lr: float) -> None:
-    if not (lr > 0 and math.isfinite(lr)):
+def check_lr(lr: Any) -> None:
+    if isinstance(lr, bool) or not isinstance(lr, Real):
+        raise TypeError(
+            f"a learning rate must be a number, or a schedule such as Cosine, got {lr!r}"
+        )
+    if not 0 < float(lr) < math.inf:
         raise ValueError(f"a learning rate must be positive and finite, got {lr}")
 
 
