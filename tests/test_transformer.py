@@ -28,8 +28,8 @@ def test_checks_of_scikit_learn() -> None:
     results = check_estimator(short(), on_fail=None)
     others = {r["check_name"]: r["exception"] for r in results if r["status"] != "passed"}
     assert len(results) > 40
-    # The first asks for SCIPY_ARRAY_API in the environment. The second compares rows one by one with
-    # all of them to 1e-7, which products in float32 do not keep on every processor: see below.
+    # The first asks for SCIPY_ARRAY_API in the environment. The second compares rows one by one
+    # with all of them to 1e-7, which products in float32 do not keep on every processor: see below.
     assert set(others) <= {"check_array_api_input", "check_methods_subset_invariance"}, others
 
 
