@@ -319,7 +319,11 @@ def test_a_workspace_like_damaged_images_is_refused(tmp_path: Path) -> None:
 
 def test_an_interrupt_while_the_program_starts(monkeypatch, capsys) -> None:
     monkeypatch.setattr("incontrast.cli.app.app", lambda: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(SystemExit) as ended:
-        main()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended.value.code == Exit.INTERRUPTED
     assert capsys.readouterr().err == "incontrast: interrupted\n"
