@@ -165,6 +165,26 @@ def test_an_update_that_costs_old_items_too_much_keeps_a_part_of_its_change(
     assert scratch.kept == 1.0  # weights of two encoders that are not kin have nothing between
 
 
+@dataclass(frozen=True)
+class Guarded(Schedule):
+    """A fixed learning rate, of which an update is reverted if the loss of all rises."""
+
+    guarded = True
+
+    def begin(self, generator, state=None) -> LearningRate:
+        return Fixed(4e-3).begin(generator)
+
+
+def test_a_guarded_update_keeps_to_a_tolerance_too(learner, digits) -> None:
+    strategy = ICL(lr=Guarded(), max_epochs=2, retention=0.0)  # new items at the cost of old ones
+    _, whole = updated(learner, digits[1], strategy)
+    before, lost = whole.loss_old
+    if whole.reverted:
+        pytest.skip("the loss of all rose: there is nothing to keep a part of")
+    _, part = updated(learner, digits[1], strategy, tolerance=(lost / before - 1) / 2)
+    assert 0.0 < part.kept < 1.0
+
+
 @pytest.mark.parametrize("start", [1e-2, 1e-5])
 def test_a_learned_learning_rate_does_not_need_a_good_start(learner, digits, start) -> None:
     _, outcome = updated(learner, digits[1], ICL(lr=Learned(start=start)))

@@ -40,7 +40,6 @@ def names(count: int, first: int = 0) -> list[str]:
 
 
 def faiss_at(place: Path, stamp: Stamp) -> Index:
-    pytest.importorskip("faiss")
     return FaissIndex(place, stamp)
 
 
@@ -120,8 +119,16 @@ def test_a_migration_serves_all_along(opened: Opened, tmp_path: Path) -> None:
     assert names(1)[0] not in index.serving.ids()
 
 
+def test_a_cutover_leaves_out_what_the_serving_index_no_longer_has(
+    half_migrated: MigratingIndex,
+) -> None:
+    half_migrated.serving.delete(names(1))  # and not from the other: killed between the two
+    half_migrated.cutover()
+    assert half_migrated.serving.stamp == TWO
+    assert set(half_migrated.serving.ids()) == set(names(4, first=1))
+
+
 def test_what_cannot_be_migrated_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("faiss")
     with pytest.raises(ValueError, match="say of which version the first is"):
         MigratingIndex(tmp_path, maps)
     index = MigratingIndex(tmp_path, maps, first=ONE)
@@ -143,7 +150,6 @@ LINKS.append(fit_link(vectors(200) @ TURN, vectors(200), old=2, new=3, seed=0))
 @pytest.fixture
 def half_migrated(tmp_path: Path) -> MigratingIndex:
     """Five items of version 1, in the index of version 2 too."""
-    pytest.importorskip("faiss")
     index = MigratingIndex(tmp_path, maps, first=ONE)
     index.add(names(5), vectors(5), 1)
     index.prepare(TWO)
@@ -152,7 +158,6 @@ def half_migrated(tmp_path: Path) -> MigratingIndex:
 
 
 def test_what_several_processes_change_is_kept(tmp_path: Path) -> None:
-    pytest.importorskip("faiss")
     server = MigratingIndex(tmp_path, maps, first=ONE)
     server.add(names(5), vectors(5), 1)
     job = MigratingIndex(tmp_path, maps)
@@ -170,7 +175,6 @@ def test_what_several_processes_change_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_change_waits_for_another_one(tmp_path: Path) -> None:
-    pytest.importorskip("faiss")
     second = MigratingIndex(tmp_path, maps, first=ONE)
     thread = threading.Thread(target=second.add, args=(["second"], vectors(1, 2), 1))
 
@@ -294,7 +298,6 @@ print("over", flush=True)
 
 @pytest.mark.slow
 def test_kills_during_backfill_and_cutover(tmp_path: Path) -> None:
-    pytest.importorskip("faiss")
     stored, queries = vectors(300), vectors(5, 1)
     index = MigratingIndex(tmp_path, maps, first=ONE)
     index.add(names(300), stored, 1)

@@ -334,7 +334,6 @@ class TestSearch:
     @pytest.fixture
     def index(self, space: Workspace, tmp_path: Path, blobs) -> MigratingIndex:
         """Of version 1, with 20 items."""
-        pytest.importorskip("faiss")
         index = MigratingIndex(tmp_path / "index", space.adapter, first=space.stamp(1))
         index.add([f"item {n}" for n in range(20)], space.embed(blobs(20), version=1), 1)
         return index
@@ -389,7 +388,6 @@ class TestSearch:
         current.close()
 
     def test_an_index_of_elsewhere_is_refused(self, space: Workspace, tmp_path: Path) -> None:
-        pytest.importorskip("faiss")
         for wrong in ({"workspace": "another"}, {"encoder": "0" * 32}):
             folder = tmp_path / next(iter(wrong))
             MigratingIndex(folder, space.adapter, first=space.stamp(1)._replace(**wrong))

@@ -162,6 +162,23 @@ def test_what_was_refused_can_be_trained_again_with_other_settings(tmp_path, blo
     assert space.versions.numbers() == [1, 3]
 
 
+def test_training_keeps_to_the_tolerance_it_was_begun_with(tmp_path, blobs, monkeypatch) -> None:
+    learner = ic.Learner(ic.Vectors(8, hidden=16, out=8), fit_strategy=ic.Retrain(max_epochs=1))
+    space = ic.Workspace.create(tmp_path / "space", learner)
+    space.fit(blobs(60))
+    given = []
+    update = ic.Learner.update
+
+    def noted(self, items, **options):
+        given.append(options["tolerance"])
+        return update(self, items, **options)
+
+    monkeypatch.setattr(ic.Learner, "update", noted)
+    space.update(blobs(20, seed=1), tolerance=0.4, strategy=ic.ICL(max_epochs=1))
+    space.update(blobs(20, seed=2), strategy=ic.ICL(max_epochs=1))
+    assert given == [0.4, 0.05]
+
+
 def test_what_was_refused_can_be_judged_by_another_tolerance(tmp_path, blobs) -> None:
     space = refused(tmp_path, blobs)
     (reason,) = space.state().operation["failed_checks"]

@@ -414,7 +414,7 @@ class Update:
 
     def _strategy(self, operation: Operation) -> Strategy | None:
         written = operation["strategy"]
-        if written is None or operation.get("failed_checks"):  # diverged: try what is asked for now
+        if written is None or operation.get("failed_checks"):  # what was refused may be tried with another
             return self.strategy
         if self._encoded() == written:
             return self.strategy

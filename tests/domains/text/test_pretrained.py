@@ -66,7 +66,8 @@ def test_it_is_adopted_updated_saved_and_loaded(folder: Path, tmp_path: Path) ->
 
 
 def test_it_is_adopted_updated_and_served_by_a_workspace(folder: Path, tmp_path: Path) -> None:
-    testclient = pytest.importorskip("fastapi.testclient")
+    from fastapi.testclient import TestClient
+
     from incontrast.serve.app import create_app
     from incontrast.serve.settings import ServeSettings
 
@@ -76,7 +77,7 @@ def test_it_is_adopted_updated_and_served_by_a_workspace(folder: Path, tmp_path:
     space.update(SENTENCES[150:], force=True)
     assert ic.Workspace.open(tmp_path / "space").learner().version == 2
     app = create_app(ServeSettings(workspace=space.folder))
-    with testclient.TestClient(app) as client:
+    with TestClient(app) as client:
         answer = client.post("/embed", json={"items": SENTENCES[:3]}).json()
     assert answer["version"] == 2
     expected = space.embed(SENTENCES[:3])
