@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from incontrast.report.figures import SERIES, svg
-from incontrast.report.page import Figure
+from incontrast.report.page import SERIES, Figure, svg
 from paper.names import GRAPHS, IMAGES, RETRAINING, set_title, strategy_title
 from paper.summary import Place, Summary
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from incontrast.report import page as parts
-from incontrast.report.figures import INK, SERIES, svg
+from incontrast.report.page import INK, SERIES, svg
 
 
 def drawing(name: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from incontrast.report.figures import neighbour_figure
-from incontrast.report.page import render
+from incontrast.report.page import neighbour_figure, render
 from incontrast.report.update import update_page
 
 EPOCHS = [
@@ -141,7 +140,8 @@ def test_a_cost_is_compared_with_a_retraining_that_converged_or_with_nothing() -
 
 
 def test_neighbours_as_pictures() -> None:
-    svg = neighbour_figure(EXAMPLES, {3: "data:a", 5: "data:b", 6: "data:c"})
+    pictures = {3: "data:a", 5: "data:b", 6: "data:c"}
+    svg = neighbour_figure("Neighbours", EXAMPLES, pictures, "").svg
     assert svg.count("<image") == 4  # 3, 5 before, 5 and 6 after
     assert svg.count("forgotten") == 1  # 4 is gone
     assert svg.count("stroke=") == 1  # 6 is new among the neighbours

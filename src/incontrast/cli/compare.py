@@ -22,8 +22,20 @@ from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 from incontrast.parity import EvaluationLoss
-from incontrast.report.figures import SERIES, can_draw, svg
-from incontrast.report.page import Cell, Column, Facts, Figure, Page, Section, Table, Text, save
+from incontrast.report.page import (
+    SERIES,
+    Cell,
+    Column,
+    Facts,
+    Figure,
+    Page,
+    Section,
+    Table,
+    Text,
+    can_draw,
+    save,
+    svg,
+)
 from incontrast.text import counted
 from incontrast.training.progress import Progress, ProgressCallback
 

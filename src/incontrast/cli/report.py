@@ -11,8 +11,7 @@ from typing import Any
 from incontrast.cli.command import Answer
 from incontrast.report.history import history_page, left_out, lines_of
 from incontrast.report.page import save
-from incontrast.report.update import update_page
-from incontrast.report.verdict import cost_share
+from incontrast.report.update import cost_share, update_page
 from incontrast.text import counted, duration, index_advice, part_of_the_way, probe_changes
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.status import sentences

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from incontrast.report import page
-from incontrast.report.figures import SERIES, can_draw, svg
+from incontrast.report.page import SERIES, Cell, Column, can_draw, columns, figure_cell, svg
 from incontrast.text import PROBE_FIGURES, counted, duration
 
 SECONDS = "seconds"
@@ -155,33 +155,24 @@ def _standing(line: Line) -> str:
 
 
 def _table(lines: Sequence[Line], names: Sequence[str]) -> page.Table:
-    def row(line: Line) -> tuple[page.Cell, ...]:
+    def row(line: Line) -> tuple[Cell, ...]:
         mark: page.Mark = "good" if line.standing == "current" else ""
-        figures = (line.figures[name] for name in names)
         return (
-            page.Cell(str(line.version), sort=line.version, note=line.created[:10]),
-            page.Cell(line.standing, mark=mark),
-            page.Cell(line.strategy),
-            page.Cell(f"{line.items:,}", sort=line.items),
-            page.Cell(duration(line.seconds), sort=line.seconds),
-            *(
-                page.Cell("–", mark="quiet")
-                if math.isnan(value)
-                else page.Cell(f"{value:.3f}", sort=value)
-                for value in figures
-            ),
+            Cell(str(line.version), sort=line.version, note=line.created[:10]),
+            Cell(line.standing, mark=mark),
+            Cell(line.strategy),
+            Cell(f"{line.items:,}", sort=line.items),
+            Cell(duration(line.seconds), sort=line.seconds),
+            *(figure_cell(line.figures[name]) for name in names),
         )
 
     return page.Table(
         title="All versions",
         columns=(
-            page.Column("version", number=True),
-            page.Column("standing"),
-            page.Column("strategy"),
-            page.Column("new items", number=True),
-            page.Column("training", number=True),
+            *columns(numbers=["version"]),
+            *columns("standing", "strategy", numbers=("new items", "training")),
             *(
-                page.Column(part or name, number=True, group=name if part else "")
+                Column(part or name, number=True, group=name if part else "")
                 for name, _, part in (name.partition(", ") for name in names)
             ),
         ),

@@ -12,9 +12,12 @@
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +25,31 @@ from incontrast.files import write_bytes
 
 Mark = Literal["", "best", "second", "good", "bad", "quiet"]
 Standing = Literal["passed", "failed", "forced"]
+
+INK = "#010203"
+"""Draw with this where the page's text colour is wanted."""
+
+SERIES = tuple(f"#0a0b{number:02x}" for number in range(8))
+"""Draw with these: the page has a colour for each, one set by day, another by night."""
+
+SIDE, GAP, BREAK, TOP = 56, 6, 22, 22  # pixels, of pictures of items
+
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text: readable, searchable, in the page's own type
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "grid.alpha": 0.15,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +70,18 @@ class Cell:
     sort: float | None = None  # what it is sorted by; cells without a figure come last
     mark: Mark = ""
     note: str = ""  # smaller lines below, such as the figure to compare with; " · " parts them
+
+
+def columns(*titles: str, numbers: Sequence[str] = ()) -> tuple[Column, ...]:
+    """Columns of words, then columns of figures."""
+    return (*map(Column, titles), *(Column(title, number=True) for title in numbers))
+
+
+def figure_cell(value: float | None, form: str = ".3f", **more: Any) -> Cell:
+    """A figure that its column is sorted by; a dash for None and nan."""
+    if value is None or value != value:
+        return Cell("–", mark="quiet")
+    return Cell(format(value, form), sort=value, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +116,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure, as the text of an SVG (``figures.svg`` makes one), and what to see in it."""
+    """A figure, as the text of an SVG (``svg`` makes one), and what to see in it."""
 
     title: str
     svg: str
@@ -162,8 +202,107 @@ def _template() -> Any:
 
 def _marked(text: str) -> Any:
     """Words with their marks, as HTML."""
-    from markupsafe import Markup, escape
+    from markupsafe import Markup
 
-    safe = str(escape(text))
-    safe = re.sub(r"``?([^`]+)``?", r"<code>\1</code>", safe)
+    safe = re.sub(r"``?([^`]+)``?", r"<code>\1</code>", escape(text))
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is there."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def svg(
+    draw: Callable[[Any], None], *, name: str, title: str, width: float = 9.0, height: float = 3.6
+) -> str:
+    """The text of an SVG; sizes are in inches, of which a page shows as many as fit.
+
+    ``draw`` draws on a matplotlib figure, ``name`` is a word of its own for each figure of a page,
+    ``title`` what a reader hears who cannot see it.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        figure.patch.set_alpha(0.0)
+        draw(figure)
+        for axes in figure.axes:
+            axes.patch.set_alpha(0.0)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return _fitted(out.getvalue(), name, title)
+
+
+def _fitted(text: str, name: str, title: str) -> str:
+    """Less its preamble, with the page's colours, and with no id that another figure has too."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r'<svg [^>]*?viewBox="([^"]+)"[^>]*>',
+        rf'<svg viewBox="\1" role="img" aria-label="{escape(title)}">',
+        text,
+        count=1,
+    )
+    used = set(re.findall(r'(?:url\(#|href="#)([\w-]+)', text))
+
+    def identity(found: re.Match[str]) -> str:
+        return f' id="{name}-{found[1]}"' if found[1] in used else ""
+
+    text = re.sub(r' id="([\w.-]+)"', identity, text)
+    text = re.sub(r'(url\(#|href="#)([\w-]+)', rf"\g<1>{name}-\g<2>", text)
+    text = text.replace("xlink:href", "href").replace(INK, "currentColor")
+    for number, colour in enumerate(SERIES):
+        text = text.replace(colour, f"var(--series-{number})")
+    return text.strip()
+
+
+def neighbour_figure(
+    title: str, examples: Sequence[Mapping[str, Any]], pictures: Mapping[int, str], caption: str
+) -> Figure:
+    """Items and their nearest neighbours before and after, as pictures.
+
+    ``pictures`` are data URIs by id; an id that is missing was forgotten since.
+    """
+    count = max((len(example["before"]) for example in examples), default=0)
+    starts = [0, SIDE + BREAK, SIDE + BREAK + count * (SIDE + GAP) + BREAK]
+    width = starts[2] + count * (SIDE + GAP)
+    height = TOP + len(examples) * (SIDE + GAP)
+    parts = [
+        f'<text x="{x}" y="14" font-size="12" fill="currentColor">{heading}</text>'
+        for x, heading in zip(starts, ("item", "before", "after"), strict=True)
+    ]
+    for row, example in enumerate(examples):
+        y = TOP + row * (SIDE + GAP)
+        shown = {"item": [example["item"]], **{when: example[when] for when in ("before", "after")}}
+        for start, (when, items) in zip(starts, shown.items(), strict=True):
+            for place, item in enumerate(items):
+                fresh = when == "after" and item not in example["before"]
+                x = start + place * (SIDE + GAP)
+                parts.append(_picture(x, y, item, pictures, framed=fresh))
+    drawn = (
+        f'<svg viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="Nearest neighbours before and after">{"".join(parts)}</svg>'
+    )
+    return Figure(title=title, svg=drawn, caption=caption)
+
+
+def _picture(
+    x: int, y: int, item: int, pictures: Mapping[int, str], *, framed: bool = False
+) -> str:
+    place = f'x="{x}" y="{y}" width="{SIDE}" height="{SIDE}"'
+    if item not in pictures:
+        return f'<rect {place} fill="currentColor" opacity="0.15"><title>forgotten</title></rect>'
+    image = (
+        f'<image {place} href="{pictures[item]}" style="image-rendering: pixelated">'
+        f"<title>item {item}</title></image>"
+    )
+    frame = f'<rect {place} fill="none" stroke="var(--series-1)" stroke-width="3"/>'
+    return image + (frame if framed else "")

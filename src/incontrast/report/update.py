@@ -1,4 +1,4 @@
-"""The page that follows an update: the verdict, what it gained, what it moved, what it cost."""
+"""The page of a version: whether it was promoted, what changed, what it cost, what to do next."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from incontrast.report import page
-from incontrast.report.figures import SERIES, can_draw, neighbour_figure, svg
+from incontrast.report.page import SERIES, Cell, can_draw, columns, figure_cell, svg
 from incontrast.report.stored_vectors import stored_vectors
-from incontrast.report.verdict import Verdict, cost_share, verdict
-from incontrast.text import counted, duration, probe_changes
+from incontrast.text import counted, duration, part_of_the_way, probe_changes
+
+NOTICEABLE = 0.02  # of a probe's figures: less is what chance does on a few hundred items
 
 
 def update_page(
@@ -36,27 +37,32 @@ def update_page(
         texts: Items as short texts, by id; empty for data that are no texts.
         folder: The workspace.
     """
-    outcome, number = record["outcome"], record["version"]
-    probed = outcome["probe"] is not None
-    told = verdict(record, evaluation, promoted=promoted)
-    moved = tuple(_moved(evaluation, pictures, texts)) if "movement" in evaluation else ()
+    outcome, number, kind = record["outcome"], record["version"], record["kind"]
+    failed = evaluation.get("failed_checks", [])
+    steps = "\n\n".join(f"**Next:** {step}" for step in _next_steps(record, promoted, failed))
+    checks = _checks(evaluation, promoted, probed=outcome["probe"] is not None)
     sections = [
-        page.Section("Verdict", (_checks(evaluation, promoted, probed), _next_steps(told))),
+        page.Section("Verdict", (checks, page.Text(steps))),
         page.Section("What changed", (_changes(outcome),)),
-        *([page.Section("How far embeddings moved", moved)] if moved else []),
-        *stored_vectors(evaluation, pictures),
+    ]
+    if "movement" in evaluation:
+        moved = tuple(_moved(evaluation, pictures, texts))
+        sections.append(page.Section("How far embeddings moved", moved))
+    if "stored_vectors" in evaluation:
+        sections.append(stored_vectors(evaluation["stored_vectors"], pictures))
+    sections += [
         page.Section("What it cost", (_facts(record), *_training(outcome))),
         page.Section("Journal", (_journal(journal),)),
     ]
     standing = " It is the current one." if current else ""
-    adopted = record["kind"] == "adopt"
-    items = counted(record["data"]["items"], "item" if adopted else "new item")
-    done = "Adopted as it was, with" if adopted else f"{outcome['strategy']} on"
+    items = counted(record["data"]["items"], "item" if kind == "adopt" else "new item")
+    done = "Adopted as it was, with" if kind == "adopt" else f"{outcome['strategy']} on"
+    changes = "; ".join(_changes_in_words(outcome)) or "nothing to compare"
     return page.Page(
         title=f"Version {number}",
         lead=(
-            f"**{told.sentence}**{standing} {done} {items} of `{record['data']['name']}`: "
-            f"{told.changes or 'nothing to compare'}."
+            f"**{_verdict(outcome, failed, promoted)}.**{standing} {done} {items} of "
+            f"`{record['data']['name']}`: {changes}."
         ),
         sections=tuple(sections),
         foot=(
@@ -66,8 +72,59 @@ def update_page(
     )
 
 
-def _next_steps(told: Verdict) -> page.Text:
-    return page.Text("\n\n".join(f"**Next:** {step}" for step in told.next_steps))
+def _verdict(outcome: Mapping[str, Any], failed: Sequence[str], promoted: bool) -> str:
+    """Whether a version was promoted, and why."""
+    reason = "Promoted: all checks passed"
+    if failed or not promoted:
+        how = "Promoted by force, despite: " if promoted else "Not promoted: "
+        reason = how + "; ".join(failed)
+    kept = outcome.get("kept", 1.0)
+    return f"{reason}. {part_of_the_way(kept)}" if 0.0 < kept < 1.0 else reason
+
+
+def _changes_in_words(outcome: Mapping[str, Any]) -> Iterator[str]:
+    """What a probe says, if there is one, and the losses, in a few words."""
+    for name, before, after in probe_changes(outcome["probe"]):
+        if name.startswith("kNN"):
+            yield f"{name} {before:.3f} → {after:.3f} ({100 * (after - before):+.1f} points)"
+    before, after = outcome["loss"]["before"], outcome["loss"]["after"]
+    for part in ("old", "new"):
+        if before[part] and after[part] is not None:
+            share = after[part] / before[part] - 1.0
+            whose = f"loss of {part} items" if before["old"] is not None else "loss"
+            yield f"{whose} {before[part]:.3f} → {after[part]:.3f} ({share:+.0%})"
+
+
+def _next_steps(record: Mapping[str, Any], promoted: bool, failed: Sequence[str]) -> Iterator[str]:
+    command = f"incontrast {record['kind']}"
+    worse = [
+        f"{name} ({before:.3f} → {after:.3f})"
+        for name, before, after in probe_changes(record["outcome"]["probe"])
+        if record["kind"] == "update" and name.startswith("kNN") and after < before - NOTICEABLE
+    ]
+    if not promoted:
+        yield (
+            f"look at the table below. `{command} --force` promotes it all the same, "
+            f"`{command} --discard` drops it with its items; the next `{command}` with data takes "
+            "them along."
+        )
+        if any("rose" in check for check in failed):
+            yield "`incontrast compare OLD NEW` says which strategy keeps old items better."
+    elif worse:
+        yield (
+            f"the probe got worse: {', '.join(worse)}. `incontrast rollback` returns to the "
+            "version before."
+        )
+    if promoted and record["kind"] == "update":
+        yield (
+            "re-embed what you search in: `incontrast embed`. Embeddings of two versions do not go "
+            "together."
+        )
+    if not record["outcome"]["probe"]:
+        yield (
+            f"the loss alone does not say how good search is. `{command} --probe FOLDER`, with a "
+            "subfolder of images for each class, or a table with labels, does."
+        )
 
 
 def _figure(value: float | None, form: str = ".3f") -> str:
@@ -82,25 +139,23 @@ def _facts(record: Mapping[str, Any]) -> page.Facts:
         remark = f"about {share:.1%} of a retraining"
     skipped = len(record["data"]["skipped"])
     part = f"{outcome['growth_ratio']:.1%} of all" + (f", {skipped} skipped" if skipped else "")
-    facts = [
-        ("Training", duration(outcome["seconds"]), remark),
-        ("New items", f"{record['data']['items']:,}", part),
-        ("Memory", f"{memory['kept']:,}", f"items stored / {memory['seen']:,} seen"),
-    ]
-    return page.Facts(tuple(facts))
+    return page.Facts(
+        (
+            ("Training", duration(outcome["seconds"]), remark),
+            ("New items", f"{record['data']['items']:,}", part),
+            ("Memory", f"{memory['kept']:,}", f"items stored / {memory['seen']:,} seen"),
+        )
+    )
 
 
 def _checks(evaluation: Mapping[str, Any], promoted: bool, probed: bool) -> page.Checks:
     failed = evaluation.get("failed_checks", [])
     claim = "Embeddings have not collapsed."
     if "movement" in evaluation:
+        fell = ", the probe set's kNN accuracy fell by no more than that or than chance does,"
         claim = (
-            f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, the probe set's "
-            "kNN accuracy fell by no more than that or than chance does, and embeddings have not "
-            "collapsed."
-            if probed
-            else f"The loss of old items rose by {evaluation['tolerance']:.0%} at most, and "
-            "embeddings have not collapsed."
+            f"The loss of old items rose by {evaluation['tolerance']:.0%} at most"
+            f"{fell if probed else ','} and embeddings have not collapsed."
         )
     if not failed:
         return page.Checks(((claim, "passed", _health(evaluation)),))
@@ -134,12 +189,7 @@ def _changes(outcome: Mapping[str, Any]) -> page.Table:
         ]
     return page.Table(
         title="Before and after",
-        columns=(
-            page.Column("figure"),
-            page.Column("before", number=True),
-            page.Column("after", number=True),
-            page.Column("change", number=True),
-        ),
+        columns=columns("figure", numbers=("before", "after", "change")),
         rows=tuple(rows),
         caption="kNN accuracy and retrieval precision are those of the probe set, by the 10 "
         "nearest neighbours; higher is better. Losses are evaluation losses: fixed views, all "
@@ -150,20 +200,15 @@ def _changes(outcome: Mapping[str, Any]) -> page.Table:
 
 def _change(
     name: str, before: float | None, after: float | None, *, lower: bool | None = True
-) -> tuple[page.Cell, ...]:
+) -> tuple[Cell, ...]:
     """A row of the table; ``lower`` says which way is better, None for neither."""
-    mark: page.Mark = ""
-    change = page.Cell("–", mark="quiet")
+    change, mark = None, ""
     if before is not None and after is not None:
-        if lower is not None and before != after:
-            mark = "good" if (after < before) == lower else "bad"
-        change = page.Cell(f"{after - before:+.3f}", sort=after - before, mark=mark)
-    return (
-        page.Cell(name),
-        page.Cell(_figure(before), sort=before),
-        page.Cell(_figure(after), sort=after),
-        change,
-    )
+        change = after - before
+        if lower is not None and change:
+            mark = "good" if (change < 0) == lower else "bad"
+    values = (Cell(_figure(value), sort=value) for value in (before, after))
+    return (Cell(name), *values, figure_cell(change, "+.3f", mark=mark))
 
 
 def _training(outcome: Mapping[str, Any]) -> Iterator[page.Block]:
@@ -206,10 +251,11 @@ def _moved(
         "an item's 10 nearest neighbours stayed. Embeddings of two versions go together by a map."
     )
     if pictures:
-        yield page.Figure(
-            title="Nearest neighbours before and after",
-            svg=neighbour_figure(moved["examples"], pictures),
-            caption="Each row: an item, its nearest neighbours before the update and after it. "
+        yield page.neighbour_figure(
+            "Nearest neighbours before and after",
+            moved["examples"],
+            pictures,
+            "Each row: an item, its nearest neighbours before the update and after it. "
             "Framed ones are new among them.",
         )
     if texts:
@@ -217,20 +263,20 @@ def _moved(
 
 
 def _neighbours(examples: Sequence[Mapping[str, Any]], texts: Mapping[int, str]) -> page.Table:
-    def cell(example: Mapping[str, Any], when: str) -> page.Cell:
+    def cell(example: Mapping[str, Any], when: str) -> Cell:
         lines = [
             ("+ " if when == "after" and item not in example["before"] else "")
             + texts.get(item, "(forgotten)")
             for item in example[when]
         ]
-        return page.Cell(lines[0] if lines else "–", note=" · ".join(lines[1:]))
+        return Cell(lines[0] if lines else "–", note=" · ".join(lines[1:]))
 
     return page.Table(
         title="Nearest neighbours before and after",
-        columns=(page.Column("text"), page.Column("before"), page.Column("after")),
+        columns=columns("text", "before", "after"),
         rows=tuple(
             (
-                page.Cell(texts.get(example["item"], "(forgotten)")),
+                Cell(texts.get(example["item"], "(forgotten)")),
                 cell(example, "before"),
                 cell(example, "after"),
             )
@@ -245,6 +291,19 @@ def _journal(journal: Sequence[str]) -> page.Table:
     lines = [line.partition("  ") for line in reversed(journal)]
     return page.Table(
         title="What was done with this workspace",
-        columns=(page.Column("time"), page.Column("what")),
-        rows=tuple((page.Cell(when), page.Cell(what)) for when, _, what in lines),
+        columns=columns("time", "what"),
+        rows=tuple((Cell(when), Cell(what)) for when, _, what in lines),
     )
+
+
+def cost_share(record: Mapping[str, Any]) -> float | None:
+    """The cost of an update as a share of what retraining to convergence is estimated to take.
+
+    None where that cannot be said: the last training from scratch had not converged, or the update
+    was one itself.
+    """
+    outcome, whole = record["outcome"], record["from_scratch"]
+    if outcome["from_scratch"] or whole is None or whole["stopped"] != "patience":
+        return None
+    passes = whole["forward_passes"] / whole["items"] * record["memory"]["seen"]
+    return float(outcome["forward_passes"] / passes)

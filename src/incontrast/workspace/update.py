@@ -414,7 +414,9 @@ class Update:
 
     def _strategy(self, operation: Operation) -> Strategy | None:
         written = operation["strategy"]
-        if written is None or operation.get("failed_checks"):  # what was refused may be tried with another
+        if written is None or operation.get(
+            "failed_checks"
+        ):  # what was refused may be tried with another
             return self.strategy
         if self._encoded() == written:
             return self.strategy
