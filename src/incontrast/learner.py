@@ -153,6 +153,8 @@ class Learner:
         """What a learned schedule has learned so far; the next run resumes from it."""
         self.evaluations_after = 1
         """How many evaluations follow training, for which a budget of seconds leaves time."""
+        self.seconds_for_training = False
+        """Whether the seconds of a budget are for training alone; its owner allows for the rest."""
         self.space = 0
         """The number of the space that its embeddings are in: the version, or a workspace's."""
         self.links: tuple[Link, ...] = ()
@@ -504,7 +506,7 @@ class Learner:
         After training come, for every part of the change that may be tried, BatchNorm's statistics
         and the same measurement as before; then the map.
         """
-        if budget.seconds is None:
+        if budget.seconds is None or self.seconds_for_training:
             return budget
         parts = 1 if tolerance is None else 1 + PARTS
         items = pairs + parts * min(increment.stored + increment.new_count, CALIBRATED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -110,6 +112,29 @@ def test_a_retraining_that_has_not_converged_is_no_yardstick() -> None:
     assert recommend(BEFORE, falling, tried[2:]).strategy == "no update"
     ahead = attempt("retraining", 0.2, 0.2, 20.0, falling=True)
     assert recommend(BEFORE, ahead, tried).strategy == "retraining"
+
+
+def test_what_is_lower_over_all_items_is_named_where_no_update_is_recommended() -> None:
+    forgets = attempt("forgets", 0.4, 0.1)
+    said = "Lower over all items, at the cost of old ones: forgets (0.250, old items +33%)"
+    falling = attempt("retraining", 0.90, 0.90, 20.0, falling=True)
+    parity = EvaluationLoss(0.3, 0.3, 0.3)
+    for before, ceiling in ((BEFORE, falling), (parity, CEILING)):
+        found = recommend(before, ceiling, [forgets])
+        assert found.strategy == "no update"
+        assert said in found.reasons[-1]
+        assert "best update (forgets)" not in found.reasons[0]
+
+
+def test_who_had_less_time_than_retraining_is_named(blobs) -> None:
+    result = compare(
+        Vectors(8, hidden=16, out=8), blobs(60), blobs(30), seconds=1.0, strategies={"ICL": ICL()}
+    )
+    full = replace(result.retraining, seconds=5.0)
+    for seconds, named in ((4.9, False), (2.0, True)):
+        late = (replace(result.attempts[0], seconds=seconds),)
+        told = replace(result, retraining=full, attempts=late).recommendation.reasons
+        assert (f"ICL {seconds:.1f} s, where retraining had 5.0 s" in " ".join(told)) is named
 
 
 def test_retraining_is_the_safe_choice() -> None:

@@ -375,11 +375,11 @@ def demo(
         raise BadParameter(f"there is no folder {picture.absolute().parent}")
 
 
-@command(app, "compare", opt.network, opt.table, workspace=False)
+@command(app, "compare", opt.network, opt.table, workspace=False, timed=True)
 def compare(
     old: Annotated[Path, Argument(help="What came first: a folder or a file of items.")],
     new: Annotated[Path, Argument(help="What came later, of the same kind.")],
-    minutes: Annotated[float, Option(help="Minutes of training, altogether.")] = 5.0,
+    minutes: Annotated[float, Option(help="Minutes that it takes, altogether.")] = 5.0,
     items: Annotated[int, Option(min=8, help="Items at most, old and new together.")] = 2000,
     seed: Annotated[int, Option(min=0, help="The same seed draws the same items.")] = 0,
     out: Annotated[Path | None, Option(help="An HTML file to write as well.")] = None,

@@ -79,18 +79,21 @@ def command(
     *groups: Callable[..., None],
     workspace: bool = True,
     torchrun: bool = False,
+    timed: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a declaration: a signature, a docstring, and checks of its options.
 
     The function of the same name in ``incontrast.cli.<module>`` does the work. It takes the
     options as keywords and returns an ``Answer``, or None if there is nothing to print. The
     parameters of ``groups`` are options as well, and of a command that works on a ``workspace``
-    ``--json`` and ``--config``. With ``torchrun``, several processes can run it together.
+    ``--json`` and ``--config``. With ``torchrun``, several processes can run it together. One that
+    is ``timed`` also gets ``begun``, when it began by ``time.perf_counter``: imports take seconds.
     """
 
     def declare(check: Callable[..., None]) -> Callable[..., None]:
         @wraps(check)
         def run(as_json: bool = False, config: Path | None = None, **options: Any) -> None:
+            begun = {"begun": time.perf_counter()} if timed else {}
             if processes() > 1 and not torchrun:
                 message = f"{check.__name__} is for one process: leave torchrun away"
                 _end(message, Exit.USAGE, as_json, silent=not speaks())
@@ -101,7 +104,7 @@ def command(
                 raise
             try:
                 work = getattr(import_module(f"incontrast.cli.{module}"), check.__name__)
-                answer: Answer | None = work(**options)
+                answer: Answer | None = work(**options, **begun)
                 if answer is not None and speaks():
                     if as_json:
                         emit(answer.value)

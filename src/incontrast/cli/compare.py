@@ -64,10 +64,10 @@ def compare(
     channels: int | None,
     encoder: str | None,
     encoder_args: dict[str, Any] | None,
+    begun: float,
     **columns: Any,
 ) -> None:
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
-    begin = time.perf_counter()
     first, later = (read_source(data, **columns) for data in (old, new))
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
     if first.kind != "images" and (size or channels):
@@ -79,8 +79,8 @@ def compare(
             raise ValueError(f"{source.path} holds one item: a comparison needs at least two")
     for line in _doubts(first, later):
         note(line)
-    if first.kind != "images":
-        torch.set_num_threads(1)  # small encoders are too small to share
+    if not isinstance(domain, Images) or domain.encoder.given == "small":
+        torch.set_num_threads(1)  # too small to share: on a busy machine threads wait for others
     chosen = sampled(first.items, later.items, items, seed)
     counts = (len(chosen[0]), len(chosen[1]))
     used = "" if counts == (len(first), len(later)) else ", of which {:,} and {:,} are used"
@@ -92,11 +92,13 @@ def compare(
         result = compare_strategies(
             domain,
             *chosen,
-            seconds=max(60 * minutes + begin - time.perf_counter(), 30 * minutes),
+            seconds=max(60 * minutes + begun - time.perf_counter(), 30 * minutes),
             seed=seed,
             progress=_shown_in(status),
         )
     sizes = f"{counts[0]:,} old and {counts[1]:,} new items, α = {result.growth_ratio:.2f}."
+    if max(counts) > result.evaluated:
+        sizes += f" Losses are of {result.evaluated} of each at most."
     caption = f"{sizes} {UNCONVERGED if result.retraining.falling else CAPTION}"
     yardstick = not result.retraining.falling
     title = "Strategies on this data"

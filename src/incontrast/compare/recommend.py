@@ -99,7 +99,7 @@ def _without_yardstick(
             f"No update is better by more than {TOLERANCE:.0%} than none ({before.all:.3f}) "
             "without raising the loss of old items."
         )
-        return Recommendation("no update", tuple(reasons))
+        return Recommendation("no update", (*reasons, *_forgetting(before, [*sound, ceiling])))
     gain = 1.0 - better[0].loss.all / before.all
     reasons.append(
         f"{better[0].strategy} has the lowest loss of those that keep old items: "
@@ -110,9 +110,28 @@ def _without_yardstick(
 
 def _better(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[Attempt]:
     """What is better than no update and keeps old items, the best first."""
-    keeping = (a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE))
-    better = (a for a in keeping if a.loss.all < before.all * (1 - TOLERANCE))
+    better = (a for a in _keeping(before, sound) if a.loss.all < before.all * (1 - TOLERANCE))
     return sorted(better, key=lambda a: a.loss.all)
+
+
+def _keeping(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[Attempt]:
+    return [a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE)]
+
+
+def _forgetting(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[str]:
+    """What the table shows as better over all items, and is not recommended."""
+    keeping = _keeping(before, sound)
+    lower = [a for a in sound if a not in keeping and a.loss.all < before.all * (1 - TOLERANCE)]
+    if not lower:
+        return []
+    told = ", ".join(
+        f"{a.strategy} ({a.loss.all:.3f}, old items {a.loss.old / before.old - 1:+.0%})"
+        for a in sorted(lower, key=lambda a: a.loss.all)
+    )
+    return [
+        f"Lower over all items, at the cost of old ones: {told}. "
+        "Take one if new items count for more."
+    ]
 
 
 def _near(better: Sequence[Attempt]) -> list[str]:
@@ -130,11 +149,12 @@ def _where_retraining_gains_nothing(
             f"{better[0].strategy} comes to {_losses(better[0])}.",
             *_near(better),
         ]
-    best = min(sound, key=lambda a: a.loss.all, default=None)
+    best = min(_keeping(before, sound), key=lambda a: a.loss.all, default=None)
     update = "" if best is None else f", the best update ({best.strategy}) to {best.loss.all:.3f}"
     return "no update", [
         f"Without any update the loss over all items is {before.all:.3f}. Retraining came to "
-        f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{update}: there is little to gain."
+        f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{update}: there is little to gain.",
+        *_forgetting(before, sound),
     ]
 
 
@@ -161,7 +181,7 @@ def _best(
     before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt], tried: int
 ) -> tuple[str, list[str]]:
     """The update that comes closest to retraining and keeps old items, or retraining."""
-    keeping = [a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE)]
+    keeping = _keeping(before, sound)
     better = sorted((a for a in keeping if a.loss.all < before.all), key=lambda a: a.loss.all)
     name, reasons = "retraining", []
     if better and better[0].loss.all <= ceiling.loss.all * (1 + WORTHWHILE):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from incontrast.compare.clock import Clock
 from incontrast.compare.recommend import Attempt, Recommendation, recommend, still_falling
 from incontrast.compare.trace import Trace, trace
 from incontrast.domains.base import Collection, Domain
-from incontrast.learner import BudgetTooSmall, Learner
+from incontrast.learner import Learner
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator
 from incontrast.strategies import ICL, Distill, FineTune, Replay, Retrain, Strategy, WarmStart
@@ -30,9 +31,13 @@ STRATEGIES: dict[str, Strategy] = {
 }
 MANY = 1_000_000  # epochs: the budget ends a run, not their number
 FIT = 0.25  # of the time; retraining and the updates share the rest equally
-SAMPLE = 512
+SAMPLE = 512  # old and new items, each, to evaluate on
+FEWEST = 64  # of them where evaluation is slow
 MEASURING = 0.25  # times the training: what evaluation along the way may take
-SPARE = 0.1  # of the time, for imports, and for what nobody has foreseen
+LOOKS = 3  # evaluations that a run takes besides: before, after, statistics and the map
+EVALUATING = 0.3  # of the time, which these may take
+SPARE = 0.1  # of the time, for the table, and for what nobody has foreseen
+UNEQUAL = 0.8  # of retraining's time: who had less is named
 
 Show = Callable[[str], AbstractContextManager[ProgressCallback]]
 """Given the name of what begins, a callback for its progress while it runs."""
@@ -48,6 +53,7 @@ class Comparison:
     attempts: tuple[Attempt, ...]  # of each other strategy
     traces: Mapping[str, Trace]  # the loss along each update, for a picture
     begun_falling: bool = False  # whether the first fit had not converged
+    evaluated: int = SAMPLE  # old and new items, each, at most that losses are measured on
 
     @property
     def growth_ratio(self) -> float:
@@ -58,13 +64,22 @@ class Comparison:
     def recommendation(self) -> Recommendation:
         """What to use, and why."""
         found = recommend(self.before, self.retraining, self.attempts)
-        if not self.begun_falling:
-            return found
-        doubt = (
-            "The first fit had not converged either: a part of every gain is more training, and "
-            "not the new items."
-        )
-        return replace(found, reasons=(*found.reasons, doubt))
+        return replace(found, reasons=(*found.reasons, *self._doubts()))
+
+    def _doubts(self) -> Iterator[str]:
+        if self.begun_falling:
+            yield (
+                "The first fit had not converged either: a part of every gain is more training, "
+                "and not the new items."
+            )
+        full = self.retraining.seconds
+        less = [a for a in self.attempts if not a.failed and a.seconds < UNEQUAL * full]
+        if less:
+            told = ", ".join(f"{a.strategy} {a.seconds:.1f} s" for a in less)
+            yield (
+                f"The machine was slower towards the end, and the time was kept: {told}, where "
+                f"retraining had {full:.1f} s. These may do better than they did here."
+            )
 
 
 def compare(
@@ -80,7 +95,8 @@ def compare(
     """Fit on the old items, then update with the new ones in every way, within a time.
 
     A quarter of the time goes into the first fit; retraining and the updates have as much as each
-    other of the rest. Evaluation is within the time.
+    other of the rest. Evaluation is within the time: where it is slow, it is of fewer items, and
+    where the machine becomes slower on the way, later runs are shorter.
 
     Args:
         domain: The kind of data.
@@ -93,51 +109,44 @@ def compare(
     """
     if not seconds > 0:
         raise ValueError(f"seconds must be positive, got {seconds}")
-    try:
-        return _compared(domain, old, new, seconds, strategies or STRATEGIES, seed, progress)
-    except BudgetTooSmall as error:
-        raise BudgetTooSmall(
-            f"{seconds:.0f} s are too few on this machine, where evaluation alone takes most of "
-            "them: give more minutes, or fewer items"
-        ) from error
-
-
-def _compared(
-    domain: Domain,
-    old: Any,
-    new: Any,
-    seconds: float,
-    strategies: Mapping[str, Strategy],
-    seed: int,
-    progress: Show,
-) -> Comparison:
     begin = time.perf_counter()
+    end = begin + seconds * (1 - SPARE)
     # Once, so that no strategy waits for files.
     old, new = (_in_memory(domain, items) for items in (old, new))
     learner = Learner(domain, fit_strategy=Retrain(max_epochs=MANY, patience=None), seed=seed)
     learner.evaluation_sample = 32  # what counts is measured here
+    learner.seconds_for_training = True  # the clock of this comparison allows for the rest
     with progress("first fit") as callback:
         fitted = learner.fit(old, budget=Budget(seconds=FIT * seconds), callbacks=[callback])
-    runs = {"retraining": Retrain(), **strategies}
-    looked = time.perf_counter()
-    before = learner.evaluation_loss(old, new, sample=SAMPLE)
-    looks = 2 * (time.perf_counter() - looked)  # one after, one more along the way than foreseen
-    left = seconds * (1 - SPARE) - (time.perf_counter() - begin)
-    # In a few seconds evaluation alone would take them all; then it comes on top.
-    least = (1 - FIT) / 2 * seconds / len(runs)
-    each = max((left / len(runs) - looks) / (1 + MEASURING), least)
+    runs = {"retraining": Retrain(), **(STRATEGIES if strategies is None else strategies)}
+    sample, looking = _affordable(learner, old, new, end, len(runs))
+    before = learner.evaluation_loss(old, new, sample=sample)
     result = side_by_side(
         learner,
         old,
         new,
         {name: replace(run, max_epochs=MANY, patience=None) for name, run in runs.items()},
-        budget=Budget(seconds=each),
+        clock=Clock(end, len(runs), ending=LOOKS * looking, measuring=MEASURING),
         before=before,
+        sample=sample,
         measuring=MEASURING,
         progress=progress,
     )
     losses = [(epoch.seconds, epoch.loss) for epoch in fitted.history]
-    return replace(result, begun_falling=still_falling(losses))
+    return replace(result, begun_falling=still_falling(losses), evaluated=sample)
+
+
+def _affordable(
+    learner: Learner, old: Collection, new: Collection, end: float, runs: int
+) -> tuple[int, float]:
+    """Old and new items to evaluate on, so that there is time to train, and how long that takes."""
+    begin = time.perf_counter()
+    learner.evaluation_loss(old, new, sample=FEWEST)
+    now = time.perf_counter()
+    seconds = (now - begin) / sum(min(len(part), FEWEST) for part in (old, new))  # of an item
+    allowed = EVALUATING * max(end - now, 0.0) / (runs * LOOKS * seconds)
+    sample = int(min(max(allowed / 2, FEWEST), SAMPLE))
+    return sample, seconds * sum(min(len(part), sample) for part in (old, new))
 
 
 def _in_memory(domain: Domain, items: Any) -> Collection:
@@ -152,20 +161,32 @@ def side_by_side(
     strategies: Mapping[str, Strategy],
     *,
     progress: Show,
+    clock: Clock | None = None,
+    sample: int = SAMPLE,
     **watching: Any,
 ) -> Comparison:
     """Update copies of a learner, fitted on the old items, in every way.
 
     Among the strategies, "retraining" is the one that the others are compared with, and
-    "no update" is no attempt. ``watching`` are further arguments of ``trace``.
+    "no update" is no attempt. ``clock`` ends each run in time; ``watching`` are further arguments
+    of ``trace``.
     """
     traces: dict[str, Trace] = {}
     diverged: dict[str, str] = {}
     for name, strategy in strategies.items():
         try:
-            with progress(name) as callback:
+            with progress(name) as callback, clock or nullcontext():
+                limits = {} if clock is None else clock.limits()
+                callback = callback if clock is None else clock.watching(callback)
                 traces[name] = trace(
-                    learner, old, new, strategy, sample=SAMPLE, progress=callback, **watching
+                    learner,
+                    old,
+                    new,
+                    strategy,
+                    sample=sample,
+                    progress=callback,
+                    **limits,
+                    **watching,
                 )
         except TrainingDiverged as error:
             if name == "retraining":

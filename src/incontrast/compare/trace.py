@@ -59,6 +59,7 @@ def trace(
     sample: int | None = None,
     spacing: float = SPACING,
     measuring: float = math.inf,
+    until: float = math.inf,
     budget: Budget | None = None,
     before: EvaluationLoss | None = None,
     progress: ProgressCallback | None = None,
@@ -74,6 +75,7 @@ def trace(
         sample: Old and new items, each, to evaluate on; all of them if None.
         spacing: Evaluated whenever this many times more steps have been taken, at ends of epochs.
         measuring: How many times the training so far evaluation may have taken; else it waits.
+        until: When training must have ended, by ``time.perf_counter``.
         budget: What the update may cost.
         before: The loss of the learner as it is, if it is known.
         progress: Called after every step as well.
@@ -83,7 +85,7 @@ def trace(
     first, later = learner.domain.collect(old), learner.domain.collect(new)
     increment = Increment(first, later, learner.memory.seen)
     points: list[Point] = []
-    due = measured = 0.0
+    due = measured = longest = 0.0
 
     def look(encoder: nn.Module, seconds: float, forward_passes: int, epochs: float) -> None:
         loss = measure(
@@ -99,16 +101,21 @@ def trace(
         if seen is not None and len(points) > 1:
             seen(points[-1], encoder)
 
-    def after(step: Progress) -> None:
-        nonlocal due, measured
+    def after(step: Progress) -> bool | None:
+        nonlocal due, measured, longest
         if progress is not None:
             progress(step)
-        if step.finished is None or step.steps < due or measured > measuring * step.seconds:
-            return
         begin = time.perf_counter()
-        look(step.snapshot(), step.seconds, step.forward_passes, step.epoch)
-        measured += time.perf_counter() - begin
-        due = step.steps * spacing
+        if begin >= until:
+            return False
+        if step.finished is None or step.steps < due or measured > measuring * step.seconds:
+            return None
+        if begin + longest < until:
+            look(step.snapshot(), step.seconds, step.forward_passes, step.epoch)
+            longest = max(longest, time.perf_counter() - begin)
+            measured += time.perf_counter() - begin
+            due = step.steps * spacing
+        return None
 
     if before is None:
         look(learner.encoder, 0.0, 0, 0)
