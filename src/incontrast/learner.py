@@ -37,11 +37,10 @@ from incontrast.randomness import generator, seeded
 from incontrast.schedules import ScheduleState, as_schedule
 from incontrast.strategies import ICL, Distill, NoUpdate, Retrain, Strategy
 from incontrast.training.calibration import CALIBRATED, calibrate
-from incontrast.training.engine import Precision
-from incontrast.training.fabric import choose_engine, digest_of_all, facts
-from incontrast.training.loop import check_budget, train
-from incontrast.training.progress import Budget, Callback, HoursAhead, ProgressCallback, Run
-from incontrast.training.resume import TrainingFile, identity
+from incontrast.training.engine import Precision, choose_engine
+from incontrast.training.loop import HoursAhead, check_budget, train
+from incontrast.training.progress import Budget, Callback, ProgressCallback, Run
+from incontrast.training.resume import TrainingFile, digest, facts, identity
 from incontrast.training.task import Increment, Task
 from incontrast.weights import Weights, load_weights
 
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVALUATED = 512
+COMPARED = 16  # old and new items, each, that processes compare before they work together
 PAIRS = 1000  # items at most, old and new, on which a map between two versions is fitted
 LINKS = 10  # versions back that a learner keeps maps to
 
@@ -368,6 +368,8 @@ class Learner:
         self.engine.check_equal(
             lambda: {
                 **facts(self.seed, version, domain, increment, strategy),
+                "the digest of some old items": digest(domain, increment.old, COMPARED),
+                "the digest of some new items": digest(domain, increment.new, COMPARED),
                 "the tolerance": tolerance,
             }
         )
@@ -398,8 +400,8 @@ class Learner:
                 encoder,
                 schedule_state,
                 facts(self.seed, version, domain, increment, strategy),
-                digest_of_all(domain, increment.old),
-                digest_of_all(domain, increment.new),
+                digest(domain, increment.old),
+                digest(domain, increment.new),
                 self.objective,
                 self.engine.precision,
                 budget.forward_passes,

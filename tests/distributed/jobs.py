@@ -27,8 +27,8 @@ from incontrast.training.collectives import (
     all_gather_objects,
     all_gather_rows,
 )
-from incontrast.training.engine import Engine
-from incontrast.training.fabric import FabricEngine, choose_engine
+from incontrast.training.engine import Engine, choose_engine
+from incontrast.training.fabric import FabricEngine
 from incontrast.training.progress import Progress
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.files import read_json

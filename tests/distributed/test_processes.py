@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from incontrast.training import fabric
-from incontrast.training.engine import Engine
+from incontrast.training.engine import Engine, choose_engine
 from incontrast.training.fabric import share_of
 
 KINDS = ("vectors", "images", "graphs")
@@ -193,15 +193,15 @@ def test_torchrun_without_the_extra_says_what_to_install(monkeypatch: pytest.Mon
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     with pytest.raises(ImportError, match=r"started 3 processes.*pip install 'incontrast\[dist\]'"):
-        fabric.choose_engine("cpu", "float32", None)
+        choose_engine("cpu", "float32", None)
 
 
 def test_one_process_of_torchrun_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "test"}.items():
         monkeypatch.setenv(name, value)
-    assert type(fabric.choose_engine("cpu", "float32", None)) is Engine
+    assert type(choose_engine("cpu", "float32", None)) is Engine
 
 
 def test_a_fabric_of_one_process_needs_no_more() -> None:
     made = pytest.importorskip("lightning_fabric").Fabric(accelerator="cpu", devices=1)
-    assert type(fabric.choose_engine(None, "float32", made)) is Engine
+    assert type(choose_engine(None, "float32", made)) is Engine

@@ -43,8 +43,7 @@ from incontrast.loggers import logger_named
 from incontrast.memory import KeepAll, Reservoir, Store
 from incontrast.text import counted, index_advice
 from incontrast.training.collectives import LostProcess
-from incontrast.training.engine import Engine
-from incontrast.training.fabric import choose_engine
+from incontrast.training.engine import Engine, choose_engine
 from incontrast.training.progress import Budget
 from incontrast.weights import load_weights
 from incontrast.workspace import Step, Workspace

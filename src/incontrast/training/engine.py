@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
+from torch import distributed as dist
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Precision = Literal["float32", "bfloat16"]
 T = TypeVar("T")
@@ -157,3 +162,15 @@ class Engine:
 
     def check_equal(self, facts: Callable[[], dict[str, Any]]) -> None:
         """Raise an error in all processes if they do not agree on these facts."""
+
+
+def choose_engine(
+    device: torch.device | str | None, precision: Precision, fabric: Fabric | None
+) -> Engine:
+    """The engine for this process: Fabric's, torchrun's processes, or this one alone."""
+    many = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if fabric is None and not (many and dist.is_available() and dist.is_torchelastic_launched()):
+        return Engine(device, precision)
+    from incontrast.training.fabric import joint_engine
+
+    return joint_engine(device, precision, fabric)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import os
-import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from incontrast.domains.base import Collection, Domain
-from incontrast.memory import StoredCollection
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (
     ProcessFailed,
@@ -29,7 +25,6 @@ from incontrast.training.collectives import (
     in_contact,
 )
 from incontrast.training.engine import Engine, Precision
-from incontrast.training.task import Increment
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -38,32 +33,28 @@ T = TypeVar("T")
 
 TIMEOUT = "INCONTRAST_TIMEOUT"  # environment: seconds after which a silent process counts as lost
 DEFAULT_TIMEOUT = 600.0
-DIGESTED_AT_ONCE = 4096  # items whose bytes are in memory while all are digested
-DIGESTED = 16  # old and new items, each, that processes compare before they work together
 PRECISIONS: dict[str, Precision] = {"32-true": "float32", "bf16-mixed": "bfloat16"}
 
 
-def choose_engine(
+def joint_engine(
     device: torch.device | str | None, precision: Precision, fabric: Fabric | None
 ) -> Engine:
-    """The engine for this process: Fabric's, torchrun's processes, or this one alone."""
-    if fabric is not None:
-        if device is not None or precision != "float32":
-            raise ValueError(
-                "a Fabric object decides device and precision: "
-                f"leave out device={device!r}, precision={precision!r}"
-            )
-        if fabric.world_size == 1:
-            return Engine(fabric.device, _precision(fabric))
-        return FabricEngine(fabric)
-    if dist.is_available() and dist.is_torchelastic_launched() and _number("WORLD_SIZE") > 1:
+    """The engine of the processes of a Fabric object, or of those that torchrun has started."""
+    if fabric is None:
         return FabricEngine(_torchrun(device, precision))
-    return Engine(device, precision)
+    if device is not None or precision != "float32":
+        raise ValueError(
+            "a Fabric object decides device and precision: "
+            f"leave out device={device!r}, precision={precision!r}"
+        )
+    if fabric.world_size == 1:
+        return Engine(fabric.device, _precision(fabric))
+    return FabricEngine(fabric)
 
 
 def _torchrun(device: torch.device | str | None, precision: Precision) -> Fabric:
     """A Fabric of the processes that torchrun has started."""
-    count, local = _number("WORLD_SIZE"), _number("LOCAL_WORLD_SIZE")
+    count, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     try:
         from lightning_fabric import Fabric
         from lightning_fabric.strategies import DDPStrategy
@@ -203,10 +194,6 @@ def _precision(fabric: Fabric) -> Precision:
     return PRECISIONS[name]
 
 
-def _number(name: str) -> int:
-    return int(os.environ.get(name, "1"))
-
-
 def time_out() -> float:
     text = os.environ.get(TIMEOUT, str(DEFAULT_TIMEOUT))
     try:
@@ -216,51 +203,3 @@ def time_out() -> float:
     if not seconds > 0:
         raise ValueError(f"{TIMEOUT} must be a number of seconds above 0, got {text!r}")
     return seconds
-
-
-def facts(
-    seed: int, version: int, domain: Domain, increment: Increment, strategy: object
-) -> dict[str, Any]:
-    """What all processes must agree on before they train together, and a run is known by."""
-    return {
-        "seed": seed,
-        "version": version,
-        "domain": _described(domain),
-        "strategy": _described(strategy),
-        "the number of items seen": increment.seen,
-        "the number of old items": increment.stored,
-        "the number of new items": increment.new_count,
-        "the digest of some old items": _digest(domain, increment.old),
-        "the digest of some new items": _digest(domain, increment.new),
-    }
-
-
-def _described(settings: object) -> str:
-    """Settings as text; functions of one's own without the address, which differs every time."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(settings))
-
-
-def digest_of_all(domain: Domain, items: Collection | None) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    count = 0 if items is None else len(items)
-    for start in range(0, count, DIGESTED_AT_ONCE):
-        indices = torch.arange(start, min(start + DIGESTED_AT_ONCE, count))
-        if isinstance(items, StoredCollection):  # which never changes what an id stands for
-            digest.update(items.ids[indices].numpy().tobytes())
-        elif items is not None:
-            digest.update(b"".join(domain.pack(items, indices)))
-    return digest.hexdigest()
-
-
-def _digest(domain: Domain, items: Collection | None) -> str:
-    """A few items as one short text: other data, or the same in another order, have another."""
-    if items is None:
-        return "nothing"
-    chosen = torch.linspace(
-        0, len(items) - 1, min(len(items), DIGESTED), dtype=torch.float64
-    ).long()
-    if isinstance(items, StoredCollection):
-        packed = items.store.read(items.ids[chosen].tolist())
-    else:
-        packed = domain.pack(items, chosen)
-    return hashlib.blake2b(b"".join(packed), digest_size=6).hexdigest()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from incontrast.randomness import seeded
 from incontrast.schedules import ScheduleState
+from incontrast.text import counted, duration
 from incontrast.training.calibration import calibrate, train_mode
 from incontrast.training.engine import Engine
 from incontrast.training.optimizers import ExponentialMovingAverage, Stepper, lr_factors_of
@@ -357,6 +358,35 @@ class _Losses:
             values: list[float] = torch.stack(self._unread).tolist()
             self._read += self._engine.broadcast(values)
             self._unread = []
+
+
+class HoursAhead:
+    """Warns once, a few seconds into a run that will take hours, and names what takes minutes."""
+
+    def __init__(self) -> None:
+        self.looked = False
+        self.first: tuple[float, float] | None = None  # seconds, part done: a first step is slow
+
+    def __call__(self, progress: Progress) -> None:
+        if self.first is None:
+            self.first = progress.seconds, progress.done
+        seconds = progress.seconds - self.first[0]
+        if self.looked or progress.steps < 4 or seconds < 5.0:
+            return
+        self.looked = True
+        done = progress.done - self.first[1]
+        total = seconds / done if done else math.inf
+        left = total * (1.0 - progress.done)
+        if left > 3600.0:
+            epochs = max(1, int(progress.epochs * 600.0 / total))
+            log.warning(
+                "training will take about %s on this machine. Minutes instead: a budget "
+                "(Budget(seconds=600), --seconds 600), %s (max_epochs=%d), or a smaller encoder "
+                "and smaller images (Images(32, encoder='small'), init --size 32)",
+                duration(left),
+                counted(epochs, "epoch"),
+                epochs,
+            )
 
 
 def _check_weights(encoder: nn.Module) -> None:

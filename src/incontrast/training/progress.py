@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +11,10 @@ from torch import Tensor, nn
 
 from incontrast.bounds import check_number
 from incontrast.schedules.schedule import ScheduleState
-from incontrast.text import counted, duration
 
 if TYPE_CHECKING:
     from incontrast.learner import Learner
     from incontrast.outcome import Outcome
-
-log = logging.getLogger(__name__)
 
 Stop = Literal["patience", "epochs", "budget", "callback", "nothing to do"]
 
@@ -111,35 +107,6 @@ class Callback:
 
     def __call__(self, progress: Progress) -> bool | None:
         return self.on_step(progress) if progress.finished is None else self.on_epoch(progress)
-
-
-class HoursAhead(Callback):
-    """Warns once, a few seconds into a run that will take hours, and names what takes minutes."""
-
-    def __init__(self) -> None:
-        self.looked = False
-        self.first: tuple[float, float] | None = None  # seconds, part done: a first step is slow
-
-    def on_step(self, progress: Progress) -> None:
-        if self.first is None:
-            self.first = progress.seconds, progress.done
-        seconds = progress.seconds - self.first[0]
-        if self.looked or progress.steps < 4 or seconds < 5.0:
-            return
-        self.looked = True
-        done = progress.done - self.first[1]
-        total = seconds / done if done else math.inf
-        left = total * (1.0 - progress.done)
-        if left > 3600.0:
-            epochs = max(1, int(progress.epochs * 600.0 / total))
-            log.warning(
-                "training will take about %s on this machine. Minutes instead: a budget "
-                "(Budget(seconds=600), --seconds 600), %s (max_epochs=%d), or a smaller encoder "
-                "and smaller images (Images(32, encoder='small'), init --size 32)",
-                duration(left),
-                counted(epochs, "epoch"),
-                epochs,
-            )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import hashlib
 import io
 import logging
 import pickle
+import re
 import time
 from array import array
 from dataclasses import asdict
@@ -21,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from incontrast.domains.base import Collection, Domain
 from incontrast.files import write_bytes
+from incontrast.memory import StoredCollection
 from incontrast.schedules import LearningRate, ScheduleState
 from incontrast.schedules.schedule import Verdict
 from incontrast.training.engine import Engine
@@ -30,6 +33,7 @@ from incontrast.training.progress import Epoch
 
 if TYPE_CHECKING:
     from incontrast.training.loop import Training
+    from incontrast.training.task import Increment
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +43,7 @@ EVERY = 60.0  # seconds between two writings at least
 AGREED = 10  # steps after which several processes ask the first one whether to write
 PLAIN = (Tensor, bool, int, float, str, list, tuple, dict)
 SHARE = 0.02  # of the time of a run that writing may take
+DIGESTED = 4096  # items whose bytes are in memory while all are digested
 
 
 class TrainingFile:
@@ -184,6 +189,46 @@ def identity(encoder: nn.Module, schedule_state: ScheduleState, *facts: object) 
         content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
         digest.update(name.encode() + content.numpy().tobytes())
     return digest.hexdigest()
+
+
+def facts(
+    seed: int, version: int, domain: Domain, increment: Increment, strategy: object
+) -> dict[str, Any]:
+    """What a run is known by, and all processes must agree on before they train together."""
+    return {
+        "seed": seed,
+        "version": version,
+        "domain": _described(domain),
+        "strategy": _described(strategy),
+        "the number of items seen": increment.seen,
+        "the number of old items": increment.stored,
+        "the number of new items": increment.new_count,
+    }
+
+
+def _described(settings: object) -> str:
+    """Settings as text; functions of one's own without the address, which differs every time."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(settings))
+
+
+def digest(domain: Domain, items: Collection | None, some: int | None = None) -> str:
+    """Items as one short text: other data, or the same in another order, have another.
+
+    All of them, or the contents of ``some``, evenly spaced.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    count = 0 if items is None else len(items)
+    chosen = torch.arange(count)
+    if some is not None:
+        chosen = torch.linspace(0, count - 1, min(count, some), dtype=torch.float64).long()
+    for places in torch.split(chosen, DIGESTED):
+        if isinstance(items, StoredCollection):
+            ids = items.ids[places]  # which never stand for other items in one store
+            contents = [ids.numpy().tobytes()] if some is None else items.store.read(ids.tolist())
+            found.update(b"".join(contents))
+        elif items is not None:
+            found.update(b"".join(domain.pack(items, places)))
+    return found.hexdigest()
 
 
 def training_state(training: Training) -> dict[str, Any]:

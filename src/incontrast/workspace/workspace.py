@@ -163,7 +163,7 @@ class Workspace(Layout):
     @cached_property
     def process_group(self) -> ProcessGroup:
         """The processes that work on it."""
-        from incontrast.training.fabric import choose_engine
+        from incontrast.training.engine import choose_engine
         from incontrast.workspace.process_group import ProcessGroup
 
         device, fabric = self._own.get("device"), self._own.get("fabric")
