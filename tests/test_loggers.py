@@ -52,6 +52,11 @@ def test_steps_epochs_and_outcomes_of_runs_that_follow_each_other() -> None:
     after = [value for name, value, _ in kept.written if name == "outcome/loss of new items after"]
     assert after == [first.loss_new.after, second.loss_new.after]
     assert any(name.startswith("outcome/kNN accuracy") for name, _, _ in kept.written)
+    last = {name: value for name, value, _ in kept.written if name.startswith("outcome/")}
+    assert last["outcome/loss after"] == second.loss.after.all
+    assert last["outcome/forward passes"] == second.forward_passes
+    assert last["outcome/change ratio before"] == second.change_ratio.before.median
+    assert last["outcome/part kept"] == second.kept
     assert [image.shape for image in kept.images] == [(6 * 8, 6 * 8, 1)] * 2
     column = kept.images[0][:, :8, 0].reshape(6, 8, 8)
     assert np.array_equal(column, IMAGES.items[:6]), "each row begins with its item"
@@ -118,7 +123,8 @@ def test_mlflow_is_read_back(tmp_path: Path, monkeypatch) -> None:
 
 def test_weights_and_biases_by_its_documented_calls(monkeypatch) -> None:
     logged: list[tuple[dict, int]] = []
-    run = SimpleNamespace(log=lambda values, step: logged.append((values, step)), summary={})
+    run = SimpleNamespace(summary={})
+    run.log = lambda values, step, commit=False: logged.append((values, step))
     fake = ModuleType("wandb")
     fake.init = lambda project, **more: run if (project, more) == ("p", {"mode": "offline"}) else 0
     fake.Image = lambda pixels: ("image", pixels.shape)
@@ -126,8 +132,47 @@ def test_weights_and_biases_by_its_documented_calls(monkeypatch) -> None:
     logger = WandB("p", init={"mode": "offline"}, every=1, pictures=IMAGES.items[:6])
     outcome = learner().fit(IMAGES.items, callbacks=[logger])
     assert not logger.failed
-    assert logged[-1] == ({"nearest neighbours": ("image", (48, 48, 1))}, outcome.steps)
+    assert logged[-2] == ({"nearest neighbours": ("image", (48, 48, 1))}, outcome.steps)
+    assert logged[-1] == ({}, outcome.steps), "so that the last step does not wait for another"
     assert "stopped by epochs" in run.summary["outcome"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_many_processes_the_first_one_opens_a_run(rank: int, monkeypatch) -> None:
+    opened: list[str] = []
+    run = SimpleNamespace(log=lambda values, **when: None, summary={})
+    fake = ModuleType("wandb")
+    fake.init = lambda project: opened.append(project) or run
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    logger = WandB("p", every=1)
+    monkeypatch.setattr("incontrast.loggers._first_process", lambda: rank == 0)
+    learner().fit(IMAGES.items, callbacks=[logger])
+    assert opened == ["p"] * (rank == 0)
+
+
+def test_a_server_that_is_down_from_the_start_does_not_end_a_run(monkeypatch, caplog) -> None:
+    def refused(project: str) -> None:
+        raise ConnectionError("no answer")
+
+    fake = ModuleType("wandb")
+    fake.init = refused
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with caplog.at_level(logging.WARNING):
+        outcome = learner().fit(IMAGES.items, callbacks=[WandB("p", every=1)])
+    assert outcome.stopped == "epochs"
+    assert caplog.text.count("WandB is left out from now on: no answer") == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_biases_offline(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("wandb")
+    logger = WandB("p", init={"mode": "offline", "dir": str(tmp_path)}, pictures=IMAGES.items[:6])
+    outcome = learner().fit(IMAGES.items, callbacks=[logger])
+    assert not logger.failed
+    assert logger.run.summary["outcome/loss after"] == pytest.approx(outcome.loss.after.all)
+    assert "stopped by epochs" in logger.run.summary["outcome"]
+    logger.run.finish()
+    assert list(tmp_path.rglob("run-*.wandb"))
 
 
 def test_names_of_loggers(monkeypatch) -> None:

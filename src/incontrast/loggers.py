@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,9 @@ class Logger(Callback):
     """Writes scalars, the outcome, and pictures of nearest neighbours somewhere.
 
     One of your own overrides ``scalars``, and the others as far as it has a place for them. A
-    logger that fails is left out from then on, with a warning: it never ends a run. Of many
-    processes, all are given one, as all take part in embedding pictures, and the first one writes.
+    logger that fails is left out from then on, with a warning: it never ends a run. What it writes
+    to is opened when it first writes. Of many processes, all are given one, as all take part in
+    embedding pictures, and the first one opens and writes.
 
     Args:
         every: Steps between two scalars. Reading a loss makes an accelerator wait for it.
@@ -62,8 +64,12 @@ class Logger(Callback):
 
     def on_step(self, progress: Progress) -> None:
         if progress.steps % self.every == 0:
-            values = {"step/loss": progress.loss, "step/lr": progress.lr}
-            self._try(lambda: self.scalars(values, self.offset + progress.steps))
+            self._try(
+                lambda: self.scalars(
+                    {"step/loss": progress.loss, "step/lr": progress.lr},
+                    self.offset + progress.steps,
+                )
+            )
 
     def on_epoch(self, progress: Progress) -> None:
         epoch = progress.finished
@@ -85,15 +91,27 @@ class Logger(Callback):
         self._try(lambda: self._write_outcome(outcome, picture))
 
     def _write_outcome(self, outcome: Outcome, picture: NDArray[np.uint8] | None) -> None:
-        values = {"growth ratio": outcome.growth_ratio, "training seconds": outcome.seconds}
+        values: dict[str, float] = {
+            "growth ratio": outcome.growth_ratio,
+            "training seconds": outcome.seconds,
+            "evaluation seconds": outcome.evaluation_seconds,
+            "epochs": outcome.epochs,
+            "steps": outcome.steps,
+            "forward passes": outcome.forward_passes,
+            "rollbacks": outcome.rollbacks,
+            "part kept": outcome.kept,
+        }
         changes = [
+            ("loss", outcome.loss.before.all, outcome.loss.after.all),
             ("loss of old items", *outcome.loss_old),
             ("loss of new items", *outcome.loss_new),
             *probe_changes(outcome.probe),
         ]
+        if outcome.change_ratio is not None:
+            changes.append(("change ratio", *(found.median for found in outcome.change_ratio)))
         for name, before, after in changes:
             values |= {f"{name} before": before, f"{name} after": after}
-        finite = {f"outcome/{name}": v for name, v in values.items() if np.isfinite(v)}
+        finite = {f"outcome/{name}": float(v) for name, v in values.items() if np.isfinite(v)}
         self.scalars(finite, self.offset)
         self.text("outcome", str(outcome), self.offset)
         if picture is not None:
@@ -101,8 +119,7 @@ class Logger(Callback):
         self.flush()
 
     def _try(self, write: Callable[[], None]) -> None:
-        first = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
-        if self.failed or not first:
+        if self.failed or not _first_process():
             return
         try:
             write()
@@ -112,6 +129,10 @@ class Logger(Callback):
     def _leave_out(self, error: Exception) -> None:
         self.failed = True
         log.warning("%s is left out from now on: %s", type(self).__name__, error)
+
+
+def _first_process() -> bool:
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
 def _neighbours(learner: Learner, items: Any) -> NDArray[np.uint8]:
@@ -136,7 +157,12 @@ class TensorBoard(Logger):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise _missing("TensorBoard", "tensorboard") from error
-        self.writer: Any = SummaryWriter(str(folder))
+        self._open = partial(SummaryWriter, str(folder))
+
+    @cached_property
+    def writer(self) -> Any:
+        """TensorBoard's own."""
+        return self._open()
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
@@ -169,10 +195,20 @@ class MLflow(Logger):
             from mlflow import MlflowClient
         except ImportError as error:
             raise _missing("MLflow", "mlflow") from error
-        self.client: Any = MlflowClient(tracking_uri)
-        found = self.client.get_experiment_by_name(experiment)
-        created = found.experiment_id if found else self.client.create_experiment(experiment)
-        self.run_id: str = self.client.create_run(created).info.run_id
+        self._open, self.experiment = partial(MlflowClient, tracking_uri), experiment
+
+    @cached_property
+    def client(self) -> Any:
+        """MLflow's own."""
+        return self._open()
+
+    @cached_property
+    def run_id(self) -> str:
+        """Of the run that is written to."""
+        found = self.client.get_experiment_by_name(self.experiment)
+        place = found.experiment_id if found else self.client.create_experiment(self.experiment)
+        created: str = self.client.create_run(place).info.run_id
+        return created
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
@@ -205,7 +241,12 @@ class WandB(Logger):
         except ImportError as error:
             raise _missing("Weights & Biases", "wandb") from error
         self.wandb: Any = wandb
-        self.run: Any = wandb.init(project=project, **(init or {}))
+        self._open = partial(wandb.init, project=project, **(init or {}))
+
+    @cached_property
+    def run(self) -> Any:
+        """The run that is written to."""
+        return self._open()
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         self.run.log(dict(values), step=step)
@@ -215,6 +256,9 @@ class WandB(Logger):
 
     def text(self, name: str, text: str, step: int) -> None:
         self.run.summary[name] = text
+
+    def flush(self) -> None:
+        self.run.log({}, step=self.offset, commit=True)  # else the last step waits for the next one
 
 
 def logger_named(name: str) -> Logger:
