@@ -263,6 +263,8 @@ def test_weights_that_do_not_fit_are_named_with_the_nearest(tmp_path) -> None:
     wrong = {name.replace("layer1.0", "layer1_0"): value for name, value in good.items()}
     with pytest.raises(ValueError, match="10 missing") as error:
         load_weights(ResNet18(), wrong)
+    with pytest.raises(ValueError, match=r"7×7, as encoder='resnet18-standard' has it at any size"):
+        load_weights(Images(32, encoder="resnet18").encoder(), ResNet18().state_dict())
     assert "10 missing: layer1.0.conv1.weight (the file has layer1_0.conv1.w" in str(error.value)
     assert "12 unknown: layer1_0.conv1.weight (the encoder has layer1.0.conv1" in str(error.value)
     with pytest.raises(ValueError, match=r"\(64, 3, 7, 7\), the encoder's is \(64, 3, 3, 3\)"):

@@ -45,7 +45,9 @@ def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M
     (first, fitting), *others = choices.items()
     problems = _problems(fitting, own)
     if problems:
-        raise ValueError("the weights do not fit the encoder: " + "; ".join(problems))
+        raise ValueError(
+            "the weights do not fit the encoder: " + "; ".join(problems) + _stem_hint(fitting, own)
+        )
     for other, named in others:
         common = own.keys() & fitting.keys() & named.keys()
         if not all(torch.equal(fitting[k], named[k].to(fitting[k])) for k in common):
@@ -116,6 +118,14 @@ def _problems(found: dict[str, Tensor], own: dict[str, Tensor]) -> list[str]:
         for kind, names in lists.items()
         if names
     ]
+
+
+def _stem_hint(found: dict[str, Tensor], own: dict[str, Tensor]) -> str:
+    """What to do where only the beginning of a ResNet differs, which goes by the images' size."""
+    kernels = [named["conv1.weight"].shape[-1] for named in (found, own) if "conv1.weight" in named]
+    if kernels != [7, 3]:
+        return ""
+    return ". Its first convolution is of 7×7, as encoder='resnet18-standard' has it at any size"
 
 
 def _nearest(name: str, others: list[str], whose: str) -> str:

@@ -93,8 +93,65 @@ def test_a_crop_of_much_and_one_of_little() -> None:
     assert seen == ["one", "two"]
     crops = (ic.ImageViews(scale=(0.4, 1.0)), ic.ImageViews(scale=(0.05, 0.4)))
     assert fitted(crops).isfinite().all()
-    with pytest.raises(ValueError, match="views must be two, one for each side, got 3"):
-        ic.Images(size=8, views=(crops[0], crops[0], crops[1]))
+    with pytest.raises(ValueError, match="views must be two at least, one for each side, got 1"):
+        ic.Images(size=8, views=crops[:1])
+
+
+def test_of_more_crops_each_batch_has_one_beside_the_first(tmp_path) -> None:
+    seen: list[str] = []
+
+    def named(name: str):
+        def view(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+            seen.append(name)
+            return batch
+
+        return view
+
+    many = tuple(map(named, "abc"))
+    domain = ic.Images(size=8, channels=1, encoder="small", views=many)
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        domain.views(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), draws)
+    assert set(seen[::2]) == {"a"}
+    assert {*seen[1::2]} == {"b", "c"}
+    large, little = ic.ImageViews(scale=(0.4, 1.0)), ic.ImageViews(scale=(0.05, 0.4))
+    crops = (large, large, little, little)
+    ic.check_domain(ic.Images(size=8, channels=1, encoder="small", views=crops), DIGITS)
+    learner = ic.Learner(
+        ic.Images(size=8, channels=1, encoder="small", views=crops),
+        fit_strategy=ic.Retrain(max_epochs=1, batch_size=16),
+    )
+    learner.fit(DIGITS)
+    learner.save(tmp_path / "model")
+    assert ic.Learner.load(tmp_path / "model").domain.arguments()["views"] == crops
+
+
+def test_albumentations_is_seeded_by_its_own_generators() -> None:
+    albumentations = pytest.importorskip("albumentations")
+    transform = albumentations.Compose(
+        [albumentations.RandomResizedCrop(size=(8, 8)), albumentations.HorizontalFlip()]
+    )
+    domain = ic.Images(size=8, channels=1, encoder="small", views=ic.PerItem(transform))
+    ic.check_domain(domain, DIGITS)
+
+
+def test_what_has_its_own_generators_is_seeded_as_albumentations_is() -> None:
+    class Compose:
+        """Called as albumentations' is."""
+
+        def set_random_seed(self, seed: int) -> None:
+            self.draws = np.random.default_rng(seed)
+
+        def __call__(self, *, image: np.ndarray) -> dict[str, np.ndarray]:
+            assert image.shape == (8, 8, 1)
+            return {"image": image * self.draws.random()}
+
+    views = ic.PerItem(Compose())
+    first, second = fitted(views), fitted(views)
+    assert torch.equal(first, second)
+    batch = views(torch.ones(4, 1, 8, 8), torch.Generator().manual_seed(0))
+    assert batch.shape == (4, 1, 8, 8)
+    assert len(batch.amax(dim=(1, 2, 3)).unique()) == 4, "each item has its own draw"
 
 
 def test_bad_functions_of_an_item() -> None:

@@ -47,7 +47,9 @@ class ArgumentDomain(Domain):
     of the batch and a ``torch.Generator`` to draw from, a ``PerItem`` of a function of one item, or
     a ``torch.nn.Module`` (torchvision's v2 transforms, kornia) that is called with the batch while
     torch's own generators are seeded. Two of them are for the first and the second view: a crop of
-    much and one of little, say.
+    much and one of little, say. Of more, as multi-crop has them, the first is for the first view,
+    and each batch has one of the others, drawn at random, for the second: over the steps that is
+    the mean over all of them, at the cost of two views.
     """
 
     networks: ClassVar[tuple[str, ...]] = ()
@@ -139,8 +141,12 @@ class ArgumentDomain(Domain):
             with seeded(seed, device=side.device):
                 return self.after_views(given(side))
 
-        first, second = self.sides(batch)
-        return view(first, recipes[0]), view(second, recipes[1])
+        (first, second), other = self.sides(batch), 1
+        if len(recipes) > 2:
+            other = int(
+                torch.randint(1, len(recipes), (), generator=generator, device=generator.device)
+            )
+        return view(first, recipes[0]), view(second, recipes[other])
 
     def _given(self, name: str) -> Any:
         value = getattr(self, name)
@@ -166,5 +172,8 @@ class ArgumentDomain(Domain):
                     "views must be a function of a batch and a torch.Generator, or a "
                     f"torch.nn.Module, that gives one view, got {recipe!r}{hint}"
                 )
-        if len(recipes) != 2:
-            raise ValueError(f"views must be two, one for each side, got {len(recipes)}")
+        if len(recipes) < 2:
+            raise ValueError(
+                f"views must be two at least, one for each side, got {len(recipes)}: give it "
+                "without a tuple for both"
+            )

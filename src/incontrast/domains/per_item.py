@@ -24,11 +24,13 @@ class PerItem:
 
     A function of an item and a ``torch.Generator`` runs in worker threads. One of an item alone
     draws from the global generators of torch, NumPy and Python, as most libraries do: these are
-    seeded for each item, one after the other, so that the same seed gives the same views.
+    seeded for each item, one after the other, so that the same seed gives the same views. A
+    ``Compose`` of albumentations has generators of its own, which are seeded likewise.
 
     Args:
         function: Takes an item, a tensor as the domain's views take it (images: (C, S, S) in
-            [0, 1]), and gives a tensor or an array of the shape that the encoder takes.
+            [0, 1]), and gives a tensor or an array of the shape that the encoder takes. A
+            ``Compose`` of albumentations is given and gives images as it has them, (S, S, C).
         workers: Threads.
 
     >>> halve = PerItem(lambda item, generator: item * torch.rand((), generator=generator))
@@ -55,12 +57,19 @@ class PerItem:
             views = []
             for item, seed in zip(items, seeds, strict=True):
                 with _seeded_everywhere(seed):
-                    views.append(self.function(item))
+                    views.append(self._view(item, seed))
         tensors = [torch.as_tensor(view) for view in views]
         if len({view.shape for view in tensors}) > 1:
             shapes = sorted({tuple(view.shape) for view in tensors})
             raise ValueError(f"views of items must have one shape, got {shapes[0]} and {shapes[1]}")
         return torch.stack(tensors).to(batch.device, batch.dtype)
+
+    def _view(self, item: Tensor, seed: int) -> Any:
+        if not hasattr(self.function, "set_random_seed"):  # which albumentations has
+            return self.function(item)
+        self.function.set_random_seed(seed % 2**32)
+        image = self.function(image=item.permute(1, 2, 0).numpy())["image"]
+        return torch.as_tensor(image).permute(2, 0, 1)
 
     def _drawn(self, item: Tensor, seed: int) -> Any:
         return self.function(item, Generator().manual_seed(seed))
