@@ -114,7 +114,7 @@ def test_damaged_folders_are_named(versions: Any, tmp_path: Path) -> None:
     other = good.replace('"Vectors"', '"os.system"')
     refused(other, r"unknown domain, 'os\.system'", signed=True)
     wider = good.replace('"hidden": 4', '"hidden": 5')
-    refused(wider, "do not fit the domain's encoder", signed=True)
+    refused(wider, "do not fit the domain's encoder: 11 of another shape: ", signed=True)
 
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
@@ -313,3 +313,21 @@ def test_who_loads_while_it_is_replaced_gets_the_new_one(
 
     monkeypatch.setattr(saving, "_bytes", late)
     assert same(ic.Learner.load(tmp_path), after)
+
+
+def test_a_module_of_ones_own_is_passed_again_with_the_domain(tmp_path: Path) -> None:
+    module = torch.nn.Linear(3, 2)
+    learner = ic.Learner.from_encoder(module, ic.Vectors(3), seen=ROWS)
+    learner.save(tmp_path / "model")
+    again = ic.Learner.load(tmp_path / "model", domain=ic.Vectors(3, encoder=torch.nn.Linear(3, 2)))
+    assert same(learner, again)
+    for own, message in (
+        ({}, r"a Linear of your own.*Learner\.load\(folder, domain=\.\.\.\).*its encoder=\.\.\."),
+        ({"domain": ic.Vectors(3)}, r"pass it again, domain=Vectors\(\.\.\., encoder=\.\.\.\)"),
+        (
+            {"domain": ic.Vectors(3, encoder=torch.nn.Linear(3, 5))},
+            r"2 of another shape: weight is \(2, 3\), the encoder's is \(5, 3\)",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ic.Learner.load(tmp_path / "model", **own)

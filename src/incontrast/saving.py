@@ -32,6 +32,7 @@ from incontrast.import_path import check_trust
 from incontrast.memory import Memory
 from incontrast.randomness import seeded
 from incontrast.settings import completed, decode, encode
+from incontrast.weights import misfits
 
 if TYPE_CHECKING:
     from incontrast.learner import Learner, Own
@@ -147,11 +148,12 @@ def _fill(
             if settings["width"] is not None:
                 head = make_head(learner.head, settings["width"])
                 encoder = EncoderWithHead(encoder, head, settings["width"])
-        try:
-            encoder.load_state_dict(contents["encoder"])
-        except RuntimeError as error:
-            message = f"the weights in {file.parent} do not fit the domain's encoder: {error}"
-            raise ValueError(message) from error
+        if problems := misfits(contents["encoder"], encoder.state_dict()):
+            raise ValueError(
+                f"the weights in {file.parent} do not fit the domain's encoder: "
+                + "; ".join(problems)
+            )
+        encoder.load_state_dict(contents["encoder"], strict=False)
         learner._encoder = learner.engine.place(encoder).eval()
         learner.version, learner.space = settings["version"], settings["space"]
         learner.links = unpack(contents["links"], settings["links"])

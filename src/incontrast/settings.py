@@ -77,11 +77,11 @@ def decode(value: Any, file: Path, role: str = "") -> Any:
     if "type" not in value:
         return {name: decode(part, file, f"{role}.{name}") for name, part in value.items()}
     if value["type"] == "yours":
-        role = role.partition(".")[0]
+        role, _, part = role.partition(".")
         raise ValueError(
             f"this learner was saved with a {value['name']} of your own, which a file cannot hold: "
             f"pass it again from Python, Learner.load(folder, {role}=...) or "
-            f"Workspace.open(folder, {role}=...)"
+            f"Workspace.open(folder, {role}=...)" + (f", with its {part}=..." if part else "")
         )
     if value["type"] not in KNOWN:
         near = _nearest(str(value["type"]), KNOWN)
@@ -129,6 +129,13 @@ def completed(domain: Domain, saved: dict[str, Any]) -> Domain:
     """A caller's domain with what the first data had told it, where the caller left it open."""
     known = saved.get("arguments", saved)
     gaps = {k: known[k] for k, v in domain.arguments().items() if v is None and k in known}
+    for name, part in gaps.items():
+        if isinstance(part, dict):  # code: what the first data tell is numbers
+            raise ValueError(
+                f"this learner was saved with {name}={part.get('path', part.get('name'))!r}, "
+                f"which the {type(domain).__name__} that was passed has not: pass it again, "
+                f"domain={type(domain).__name__}(..., {name}=...)"
+            )
     filled = {k: tuple(v) if isinstance(v, list) else v for k, v in gaps.items()}
     if not filled:
         return domain

@@ -43,7 +43,7 @@ def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M
     own = module.state_dict()
     choices = _renamed(found, own, prefix)
     (first, fitting), *others = choices.items()
-    problems = _problems(fitting, own)
+    problems = misfits(fitting, own)
     if problems:
         raise ValueError(
             "the weights do not fit the encoder: " + "; ".join(problems) + _stem_hint(fitting, own)
@@ -99,7 +99,8 @@ def _renamed(
     }
 
 
-def _problems(found: dict[str, Tensor], own: dict[str, Tensor]) -> list[str]:
+def misfits(found: dict[str, Tensor], own: dict[str, Tensor]) -> list[str]:
+    """What keeps weights from being a module's own, each kind in a few words."""
     # Counters that nothing reads are not in every file.
     missing = [k for k in own if k not in found and not k.endswith("num_batches_tracked")]
     unknown = [k for k in found if k not in own]
