@@ -108,7 +108,8 @@ class Logger(Callback):
             *probe_changes(outcome.probe),
         ]
         if outcome.change_ratio is not None:
-            changes.append(("change ratio", *(found.median for found in outcome.change_ratio)))
+            ratios = outcome.change_ratio
+            changes.append(("change ratio", ratios.before.median, ratios.after.median))
         for name, before, after in changes:
             values |= {f"{name} before": before, f"{name} after": after}
         finite = {f"outcome/{name}": float(v) for name, v in values.items() if np.isfinite(v)}
