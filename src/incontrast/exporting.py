@@ -10,13 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as serialise
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
+from incontrast.files import check_outside, flush, flush_folder, write_bytes
 
 if TYPE_CHECKING:
     from incontrast.learner import Learner
@@ -56,17 +57,19 @@ def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> d
         What was written: the largest difference on the items it was compared on, and their number.
 
     Raises:
-        ValueError: The ending is none of these, the items are no tensors of one shape, or what was
-            written gives other embeddings.
+        ValueError: The ending is none of these, the file would be in a workspace, the items are no
+            tensors of one shape, or what was written gives other embeddings.
     """
     file = Path(file)
     if file.suffix not in FORMATS:
         raise ValueError(f"an encoder is exported to {', '.join(FORMATS)}, got {file.name!r}")
+    check_outside(file)
     encoder = copy.deepcopy(learner.backbone).cpu().eval()
     if file.suffix == ".safetensors":
         if normalized:
             raise ValueError("weights are not normalised: leave it away, or export to .onnx")
-        save_file({name: value.clone() for name, value in encoder.state_dict().items()}, file)
+        state = {name: value.clone() for name, value in encoder.state_dict().items()}
+        write_bytes(file, serialise(state))
         return {"file": str(file), "format": file.suffix[1:], "items": 0, "difference": 0.0}
     module = Exported(encoder, learner.domain, normalized).eval()
     items = _items(learner)
@@ -80,7 +83,9 @@ def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> d
                 f"what was written gives embeddings that are off by {difference:.1e}, more than "
                 f"{TOLERANCE:g}: an operation of this encoder does not translate"
             )
+        flush(beside)
         beside.replace(file)
+        flush_folder(file.parent)
     compared = 0 if found is None else len(items)
     if found is None:
         log.warning('%s is not checked: pip install "incontrast[onnx]" does', file)

@@ -22,6 +22,14 @@ def write_bytes(path: Path, content: bytes) -> None:
     flush_folder(path.parent)
 
 
+def check_outside(path: Path) -> None:
+    """Refuse a place in a workspace, whichever: its files are its own."""
+    target = path.resolve()
+    for folder in (target, *target.parents):
+        if (folder / "workspace.json").is_file() and (folder / "versions").is_dir():
+            raise ValueError(f"{path} is in the workspace {folder}: choose a place outside of it")
+
+
 def flush(path: Path) -> None:
     """See to it that a file has reached the disk."""
     with path.open("rb") as file:

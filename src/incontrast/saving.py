@@ -26,7 +26,7 @@ from incontrast._version import __version__
 from incontrast.compat import Link
 from incontrast.compat.packing import pack, unpack
 from incontrast.domains.base import Domain
-from incontrast.files import flush_folder, write_bytes
+from incontrast.files import check_outside, flush_folder, write_bytes
 from incontrast.heads import EncoderWithHead, make_head
 from incontrast.import_path import check_trust
 from incontrast.memory import Memory
@@ -212,6 +212,7 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
 
 def _check_free(folder: Path) -> None:
     """A folder of other things than a learner is left alone."""
+    check_outside(folder)
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: choose an empty or a new folder")
     if not folder.exists() or (folder / SETTINGS).exists():

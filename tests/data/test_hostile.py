@@ -244,6 +244,48 @@ def test_an_archive_says_so(tmp_path: Path) -> None:
     refused(tmp_path / "graphs.zip", r"graphs\.zip is an archive: unpack it, and give the folder")
 
 
+def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", 0)
+    picture(tmp_path / "b.png", 1)
+    os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "rows.npy")
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    (tmp_path / "broken.png").symlink_to("nowhere")
+    source = read_source(tmp_path)
+    assert [Path(skip.file).name for skip in source.skipped] == [
+        "broken.png",
+        "device.png",
+        "pipe.png",
+    ]
+    assert "pipe.png cannot be read as an image: it is not a file" in source.skipped[2].reason
+    assert source.fingerprint() == read_source(tmp_path).fingerprint()
+    refused(tmp_path / "rows.npy", r"rows\.npy is neither a file nor a folder")
+
+
+def test_texts_beyond_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("incontrast.data.texts.LONGEST", 20)
+    (tmp_path / "a.jsonl").write_text('{"text": "short"}\n{"text": "this one is too long"}\n')
+    (tmp_path / "a.txt").write_text("short\nthis one is longer than it may be\n")
+    (tmp_path / "a.csv").write_text("text\nshort\nthis one is longer than it may be\n")
+    for name in ("a.jsonl", "a.txt", "a.csv"):
+        source = read_source(tmp_path / name)
+        assert source.items.contents == [b"short"]
+        assert "has more than 0 MiB, the most that a text may have" in source.skipped[0].reason
+    monkeypatch.setattr("incontrast.data.texts.LARGEST", 30)
+    for name in ("a.jsonl", "a.txt"):
+        refused(tmp_path / name, "more than the 0 GiB of texts that are read into memory")
+
+
+def test_a_small_parquet_of_many_long_texts(tmp_path: Path, monkeypatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    write_table(pyarrow.table({"text": ["x" * 10_000] * 1000}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 20_000
+    monkeypatch.setattr("incontrast.data.texts.LARGEST", 2**20)
+    refused(tmp_path / "a.parquet", "GiB of texts that are read into memory: divide it")
+
+
 # Columns -----------------------------------------------------------------------------------------
 
 PEOPLE = "name,age,height,label\nann,30,1.7,x\nbob,40,1.8,y\ncyd,50,1.6,x\n"

@@ -374,3 +374,13 @@ def test_a_check_of_pages_that_give_rows_nobody_asked_for(tmp_path: Path, monkey
 
     monkeypatch.setattr(store, "_rows", astray)
     assert f"{store.path} is damaged: its items are not in order" in store.check()
+
+
+def test_a_reader_who_stops_halfway_is_no_damage(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s.sqlite")
+    for first in (0, 1):
+        store.append(first, [b"a"], np.zeros(1))
+    halfway = store._chunks()
+    next(halfway)
+    store.close()
+    del halfway  # what cannot be raised here is a warning, and so fails

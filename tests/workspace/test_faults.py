@@ -252,6 +252,87 @@ def test_a_rollback_run_again_says_so(space: Workspace) -> None:
     assert "--to N goes to another (kept: 1, 2)" in shown
 
 
+# What others have written --------------------------------------------------------------------------
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    names = ("memory.sqlite", "lock", "outputs.jsonl", "version-", "history")  # as they may change
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): path.read_bytes() for path in files if not path.name.startswith(names)}
+
+
+def test_nothing_is_written_into_a_workspace(
+    space: Workspace, created: Path, later: Path, tmp_path: Path
+) -> None:
+    """Neither into its own nor into another one."""
+    other = Workspace.open(shutil.copytree(created, tmp_path / "other"))
+    (tmp_path / "link").symlink_to(other.folder / "versions")
+    before = contents(space.folder), contents(other.folder)
+    for place in (space, other):
+        version = place.versions.folder(2)
+        for command in (
+            ("embed", later, version, "--overwrite"),
+            ("embed", later, place.folder / "rows.npy", "--overwrite"),
+            ("embed", later, tmp_path / "link" / "rows.npy", "--overwrite"),
+            ("export", version / "encoder.safetensors"),
+            ("report", "--to", place.folder / "page.html"),
+            ("history", "--to", version / "page.html"),
+        ):
+            code, shown = run(space, *command)
+            assert (code, "choose a place outside of it" in shown) == (Exit.DATA, True), shown
+        with pytest.raises(ValueError, match="is in the workspace"):
+            space.learner().save(version)
+    assert (contents(space.folder), contents(other.folder)) == before
+    assert other.check() == []
+
+
+def test_pages_and_embeddings_leave_the_files_of_others_alone(
+    space: Workspace, later: Path, tmp_path: Path
+) -> None:
+    data = later.read_bytes()
+    for command in ("report", "history"):
+        code, shown = run(space, command, "--to", later)
+        assert (code, "a page is written to .html" in shown) == (Exit.DATA, True)
+    assert later.read_bytes() == data
+    shutil.copytree(space.versions.folder(2), tmp_path / "copy")  # which has a manifest, too
+    beside = tmp_path / ".e.npy.shards"
+    beside.mkdir()
+    (beside / "mine").touch()
+    run(space, "embed", later, tmp_path / "shards")
+    (tmp_path / "shards" / "00007.npy").write_text("mine")
+    for target in ("copy", "e.npy", "shards"):
+        code, shown = run(space, "embed", later, tmp_path / target, "--overwrite")
+        assert (code, "was not written by embed: choose another name" in shown) == (
+            Exit.STATE,
+            True,
+        )
+    assert (tmp_path / "shards" / "00007.npy").read_text() == "mine"
+    assert (beside / "mine").exists()
+    assert (tmp_path / "copy" / "version.json").exists()
+
+
+@pytest.mark.parametrize("name", ["00000.json", "manifest.json"])
+def test_every_file_of_shards_is_checked(space: Workspace, later: Path, name: str) -> None:
+    shards = later.with_name("shards")
+    run(space, "embed", later, shards)
+    assert run(space, "status", "--check")[0] == 0
+    flip(shards / name, 30)
+    assert run(space, "status", "--check")[0] == Exit.DAMAGED
+    code, shown = run(space, "embed", later, shards)
+    assert code in (Exit.DAMAGED, Exit.STATE)
+    assert "embed with --overwrite" in shown
+    assert run(space, "embed", later, shards, "--overwrite")[0] == 0
+    assert space.check() == []
+
+
+def test_a_package_that_is_missing_is_named(space: Workspace, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    code, shown = run(space, "export", tmp_path / "encoder.onnx")
+    assert code == Exit.MACHINE
+    assert 'ONNX needs onnxscript: pip install "incontrast[onnx]"' in shown
+    assert list(tmp_path.glob("*.onnx*")) == []
+
+
 # Others ------------------------------------------------------------------------------------------
 
 

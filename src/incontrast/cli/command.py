@@ -40,7 +40,7 @@ class Exit(IntEnum):
     BUSY = 4  # another process is writing to the workspace
     DAMAGED = 5  # a file of the workspace is damaged or of another format
     REFUSED = 6  # the candidate was not promoted
-    MACHINE = 7  # no space, no permission, a disk that fails
+    MACHINE = 7  # no space, no permission, a disk that fails, a package that is not installed
     DRIFT = 8  # drift --fail-on-drift found drift
     STATE = 9  # the workspace is in no state to do this
     INTERRUPTED = 130
@@ -59,6 +59,7 @@ CODES = {
     "LostProcess": Exit.MACHINE,
     "ProcessFailed": Exit.MACHINE,
     "FileNotFoundError": Exit.DATA,
+    "ImportError": Exit.MACHINE,
     "OSError": Exit.MACHINE,
     "ValueError": Exit.DATA,
 }

@@ -139,7 +139,11 @@ def table(
 def training(
     seconds: Annotated[
         float | None,
-        Option(min=0.0, help="Training time at most; the result depends on the machine."),
+        Option(
+            min=0.0,
+            help="Time at most, for reading, training and evaluating; the result depends on the "
+            "machine.",
+        ),
     ] = None,
     forward_passes: Annotated[int | None, Option(min=1, help="Forward passes at most.")] = None,
     log_to: Annotated[

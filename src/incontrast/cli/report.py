@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from incontrast.cli.command import Answer
+from incontrast.files import check_outside
 from incontrast.report.history import history_page, left_out, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import cost_share, update_page
@@ -41,7 +42,7 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
     lines = lines_of(events, space.current)
     if not lines:
         raise WorkspaceError(f"{space.folder} has no version yet: run fit first")
-    place = space.reports / "history.html" if to is None else to
+    place = _place(to, space.reports / "history.html")
     with space.writing_reports() if to is None else nullcontext():
         save(history_page(lines, str(space.folder), left_out(events, lines)), place)
     told = [
@@ -68,7 +69,7 @@ def write_report(
         for item in (example["item"], *example["before"], *example["after"])
     }
 
-    place = workspace.report_file(number) if to is None else to
+    place = _place(to, workspace.report_file(number))
     # In the workspace, no item is shown that is forgotten meanwhile.
     with workspace.writing_reports() if to is None else nullcontext():
         state = workspace.state()
@@ -85,6 +86,16 @@ def write_report(
         )
         save(page, place)
     return place
+
+
+def _place(to: Path | None, usual: Path) -> Path:
+    """Where a page goes, which replaces what is there: neither data nor a workspace's files."""
+    if to is None:
+        return usual
+    if to.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"a page is written to .html, got {to.name!r}")
+    check_outside(to)
+    return to
 
 
 def _stored(workspace: Workspace, ids: list[int]) -> dict[int, bytes]:

@@ -192,7 +192,10 @@ class Source:
         """Changes when a file of the source is added, removed, or written to."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self._files():
-            stat = os.stat(file)  # noqa: PTH116 (a Path for each of a million files is slow)
+            try:
+                stat = os.stat(file)  # noqa: PTH116 (a Path for each of a million files is slow)
+            except FileNotFoundError:  # a link that leads nowhere
+                stat = os.lstat(file)
             digest.update(os.fsencode(file) + b"\0%d %d\n" % (stat.st_size, stat.st_mtime_ns))
         return digest.hexdigest()
 
@@ -245,6 +248,8 @@ def read_source(
     if not path.exists():
         reason = "is a link that leads nowhere" if path.is_symlink() else "does not exist"
         raise ValueError(f"{path} {reason}: give a folder of images, or a file of items")
+    if not path.is_file():
+        raise ValueError(f"{path} is neither a file nor a folder: save it to a file first")
     if suffix == ".txt":
         return _texts(path, text_lines(path), strict)
     if suffix in (*TABLES, ".jsonl") and holds_texts(path, columns, id=id, label=label):

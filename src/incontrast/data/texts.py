@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from incontrast.data.tables import first_line, is_number, open_parquet
+from incontrast.data.graphs import LONGEST
+from incontrast.data.tables import LARGEST, first_line, is_number, open_parquet
 from incontrast.domains.images.files import Skipped, printable
 from incontrast.domains.text.collection import TextCollection
 from incontrast.domains.text.reading import USUAL, packed
 
 LONGEST_FIELD = 2**30  # bytes of a text in a table
 LOOKED_AT = 2**20  # characters of a file that tell what it holds
+ROWS = 64  # of a Parquet file at a time: a few bytes of it can stand for many long texts
 
 
 class TextFile(NamedTuple):
@@ -43,7 +45,7 @@ class Record(NamedTuple):
 
 def text_lines(path: Path) -> TextFile:
     """A text in each line; lines without any are passed over."""
-    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
+    lines = _content(path).removeprefix(b"\xef\xbb\xbf").splitlines()
     return _collected(
         path,
         (
@@ -61,7 +63,7 @@ def text_folder(path: Path, files: Sequence[Path]) -> TextFile:
         (
             Record(
                 printable(str(file)),
-                file.read_bytes().removeprefix(b"\xef\xbb\xbf"),
+                _content(file).removeprefix(b"\xef\xbb\xbf"),
                 printable(str(file.relative_to(path))),
             )
             for file in files
@@ -124,10 +126,12 @@ def holds_texts(
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix.lower() == ".jsonl":
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        for number, line in enumerate(_content(path).splitlines(), start=1):
             where = f"{path}, line {number}"
             try:
-                if line.strip():
+                if len(line) > LONGEST:
+                    yield where, line  # the same
+                elif line.strip():
                     yield where, json.loads(line)
             except UnicodeDecodeError:
                 yield where, line  # which is refused as a text, with the reason
@@ -135,7 +139,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
                 raise ValueError(f"{where} is not JSON: {error}") from error
     elif path.suffix.lower() == ".parquet":
         with open_parquet(path) as file:
-            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
+            rows = (row for batch in file.iter_batches(ROWS) for row in batch.to_pylist())
             for number, row in enumerate(rows):
                 yield f"{path}, row {number}", row
     else:
@@ -158,16 +162,39 @@ def _table(path: Path, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
         csv.field_size_limit(limit)
 
 
+def _content(path: Path) -> bytes:
+    _check_size(path.stat().st_size, path)
+    return path.read_bytes()
+
+
+def _check_size(size: int, path: Path) -> None:
+    """Refuse what would take too much memory."""
+    if size > LARGEST:
+        raise ValueError(
+            f"{path} holds more than the {LARGEST / 2**30:.0f} GiB of texts that are read into "
+            "memory: divide it"
+        )
+
+
 def _collected(
     path: Path, records: Iterator[Record], columns: Sequence[str] | None = None
 ) -> TextFile:
     contents, ids, labels, skipped = [], [], [], []
+    size = 0
     for record in records:
         try:
-            contents.append(packed(record.text, record.where, columns))
+            content = packed(record.text, record.where, columns)
+            if len(content) > LONGEST:
+                raise ValueError(
+                    f"{record.where} has more than {LONGEST // 2**20} MiB, the most that a text "
+                    "may have: divide it"
+                )
         except ValueError as error:
             skipped.append(Skipped(record.where, str(error)))
             continue
+        size += len(content)
+        _check_size(size, path)
+        contents.append(content)
         ids.append(record.id)
         labels.append(record.label)
     if not contents:

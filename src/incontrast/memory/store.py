@@ -208,7 +208,9 @@ class Store:
             found = connection.execute("pragma application_id").fetchone()[0]
             version = connection.execute("pragma user_version").fetchone()[0]
         if found != APPLICATION:
-            raise StoreError(f"{path} is not a store of items, or it is damaged")
+            raise StoreError(
+                f"{path} is not a store of items, or it is damaged: restore it from a copy"
+            )
         if version != FORMAT:
             raise StoreError(
                 f"{path} has format {version}, this version of incontrast reads {FORMAT}: "
@@ -333,7 +335,10 @@ class Store:
 
     def _rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         with _translated(self.path):
-            yield from self._connection.execute(query, values)
+            # Not `yield from`: that closes the cursor of a reader who stops halfway, perhaps after
+            # the file was closed, which SQLite takes for an error.
+            for row in self._connection.execute(query, values):  # noqa: UP028
+                yield row
 
     def _chunks(self) -> Iterator[Chunk]:
         end = 0

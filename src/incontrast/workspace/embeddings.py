@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from incontrast.data.sources import Source
+from incontrast.files import check_outside
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import guarded, read_json
 from incontrast.workspace.shards import (
@@ -131,10 +132,11 @@ def embed_source(
 
 
 def _check_place(file: Path, workspace: Workspace, source: Source) -> None:
-    """Refuse to write where the workspace or the data are."""
+    """Refuse to write where a workspace or the data are."""
     target, home, data = file.resolve(), workspace.folder.resolve(), source.path.resolve()
     written = {target, stamp_file(target), ids_file(target)}
-    if target.is_relative_to(home) or home.is_relative_to(target):
+    check_outside(file)  # nor in another one
+    if home.is_relative_to(target):
         raise ValueError(f"{file} is in the workspace {home}: choose a place outside of it")
     if target.is_relative_to(data) or data.is_relative_to(target) or data in written:
         raise ValueError(f"{file} is where the data are ({data}): choose another place")
@@ -185,20 +187,28 @@ def _written(workspace: Workspace, file: Path, overwrite: bool) -> dict[str, Any
     """The stamp of what is there; None if nothing is."""
     try:
         stamp = stamp_of(file)
-    except Damaged:
-        if not overwrite or file not in outputs(workspace):
+    except Damaged as error:
+        if file not in outputs(workspace):
             raise
+        if not overwrite:
+            raise Damaged(f"{error}, or embed with --overwrite") from error
         return None  # it is ours, and goes
     if stamp is not None and not file.exists():
         return None  # somebody has deleted it
+    others: list[Path] = []
     if stamp is None:
         others = [file] if file.suffix else [*file.glob("*"), *([file] if file.is_file() else [])]
-        others = [other for other in others if other not in leftovers(file)]
         if file.suffix == ".npy":
             others.append(ids_file(file))
-        for other in others:
-            if other.exists():
-                raise WorkspaceError(f"{other} was not written by embed: choose another name")
+    elif overwrite and stamp["complete"] and not file.suffix:
+        written = {name[:5] for name in stamp["files"]}
+        others = [path for path in file.glob("[0-9]" * 5 + ".*") if path.name[:5] not in written]
+    beside = workplace(file, "shards")
+    if file.suffix and not (beside / MANIFEST).exists():
+        others += beside.glob("*")
+    for other in others:
+        if other.exists() and other not in leftovers(other.parent):
+            raise WorkspaceError(f"{other} was not written by embed: choose another name")
     return stamp
 
 

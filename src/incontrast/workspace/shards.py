@@ -111,7 +111,8 @@ class Shards:
 
     def finish(self) -> dict[str, Any]:
         """Say that all shards are there; returns the manifest."""
-        parts = [read_json(self.file(number, ".json")) for number in range(len(self))]
+        records = [self.file(number, ".json") for number in range(len(self))]
+        parts = [read_json(record) for record in records]
         number = len(self)
         while self.file(number, ".json").exists():  # of a source that had more items
             for suffix in (".json", ".ids.jsonl", ".npy"):
@@ -131,7 +132,8 @@ class Shards:
             "rows": sum(part["rows"] for part in parts),
             "columns": max(part["columns"] for part in parts),
             "shards": shards,
-            "files": {name: digest for part in parts for name, digest in part["files"].items()},
+            "files": {record.name: digest(record) for record in records}
+            | {name: found for part in parts for name, found in part["files"].items()},
         }
         write_json(self.folder / MANIFEST, manifest)
         return manifest

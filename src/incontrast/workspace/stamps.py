@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from incontrast.workspace.errors import WorkspaceError
 from incontrast.workspace.files import Layout, read_json
 
 MANIFEST = "manifest.json"
@@ -28,8 +29,12 @@ def ids_file(file: Path) -> Path:
 
 def stamp_of(file: Path) -> dict[str, Any] | None:
     """What a file or folder of embeddings is of; None if it bears no stamp."""
-    stamp = stamp_file(file)
-    return read_json(stamp) if stamp.exists() else None
+    if not stamp_file(file).exists():
+        return None
+    stamp = read_json(stamp_file(file))
+    if "complete" not in stamp:  # a file of a workspace, say
+        raise WorkspaceError(f"{stamp_file(file)} was not written by embed: choose another name")
+    return stamp
 
 
 def outputs(layout: Layout) -> list[Path]:

@@ -43,7 +43,7 @@ def status_of(layout: Layout) -> dict[str, Any]:
     for file in outputs(layout):
         try:
             stamp = stamp_of(file) or {}
-        except Damaged:
+        except WorkspaceError:
             stamp = {}
         if stamp.get("workspace") == layout.id:
             about["embeddings"].append(

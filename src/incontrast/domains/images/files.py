@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -173,6 +174,8 @@ def _opened(
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     name = printable(str(source)) if name is None else name
     try:
+        if isinstance(source, str) and not stat.S_ISREG(os.stat(source).st_mode):  # noqa: PTH116
+            raise ValueError("it is not a file")  # a pipe would be waited for, a device never ends
         with Image.open(file, formats=FORMATS) as image:
             limit = Image.MAX_IMAGE_PIXELS
             if limit is not None and image.width * image.height > limit:
@@ -193,7 +196,9 @@ def _opened(
 
 def _is_empty(source: str | bytes) -> bool:
     try:
-        return not source if isinstance(source, bytes) else Path(source).stat().st_size == 0
+        if isinstance(source, bytes):
+            return not source
+        return Path(source).is_file() and Path(source).stat().st_size == 0
     except OSError:
         return False
 
