@@ -252,7 +252,7 @@ def test_a_rollback_run_again_says_so(space: Workspace) -> None:
     assert "--to N goes to another (kept: 1, 2)" in shown
 
 
-# What others have written --------------------------------------------------------------------------
+# What others have written ------------------------------------------------------------------------
 
 
 def contents(folder: Path) -> dict[str, bytes]:
