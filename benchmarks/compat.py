@@ -23,6 +23,8 @@ import json
 import re
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from torch.nn.functional import normalize
 
 import incontrast as ic
 from incontrast.compat import fit_link
-from incontrast.compat.adapter import candidates
+from incontrast.compat.adapter import Pairs, candidates
 from incontrast.compat.plan import make_plan
 from incontrast.compat.quality import RELEVANT, measured, nearest
 from incontrast.data import Labelled
@@ -225,7 +227,7 @@ def figures(data: dict[str, Any], old: str, new: str, seed: int) -> dict[str, An
         # As fit_link does it: the strength that is best on held-out pairs.
         for way, (x, y) in {"to_old": (target, source), "to_new": (source, target)}.items():
             best, found = -1.0, None
-            for adapter in candidates(kind, x[rest], y[rest], generator(seed, "hidden")):
+            for adapter in candidates(kind, Pairs(x[rest], y[rest]), generator(seed, "hidden")):
                 pair_of = (adapter(x[held]), y[held])
                 recall = measured(*(pair_of if way == "to_old" else pair_of[::-1]), ranked).recall
                 best, found = (recall, adapter) if recall > best else (best, found)
@@ -272,30 +274,50 @@ def precision(queries: Any, corpus: Any, asked: Any, labels: Any) -> float:
 
 
 def speed() -> None:
-    """Seconds to fit, and to apply one map, on one thread; processor time of this process."""
+    """Seconds to fit, and to apply each map, on one thread: processor time, the best of several.
+
+    Beside them the roofline: what as many multiplications take in a product of matrices that stay
+    in the cache (1,024 rows), as PyTorch computes it here.
+    """
     draws = torch.Generator().manual_seed(0)
-    for count, width in ((1000, 128), (10_000, 512)):
+    for count, width in ((1000, 64), (1000, 128), (10_000, 512)):
         before = torch.randn(count, 32, generator=draws) @ torch.randn(32, width, generator=draws)
         before += 0.3 * torch.randn(count, width, generator=draws)
         turn = torch.eye(width) + 0.02 * torch.randn(width, width, generator=draws)
         after = before @ turn + 0.1 * torch.randn(count, width, generator=draws)
-        start = time.process_time()
-        link = fit_link(before, after, old=1, new=2, seed=0)
         row: dict[str, Any] = {"kind": "speed", "pairs": count, "width": width}
-        row["fit seconds"] = round(time.process_time() - start, 2)
+        start = time.process_time()
+        fit_link(before, after, old=1, new=2, seed=0)
+        row["fit, s"] = round(time.process_time() - start, 2)
+        block, square = torch.randn(1024, width), torch.randn(width, width)
+        multiplied = torch.empty_like(block)
+        product_time = best_of(partial(torch.mm, block, square, out=multiplied), 20) / 1024
+        row["product, GFLOP/s"] = round(2e-9 * width**2 / product_time, 1)
+        stored = torch.randn(2**15, width, generator=draws)
+        query, out = stored[:1].clone(), torch.empty(2**15, width)
+        pairs = Pairs(normalize(before), normalize(after))
         for kind in ("orthogonal", "low-rank", "affine", "residual"):
-            adapter = next(candidates(kind, normalize(before), normalize(after), draws))
-            for size, title in ((1, "one"), (100_000 // (width // 128), "many")):
-                vectors = torch.randn(size, width, generator=draws)
-                repeats = 2000 if size == 1 else 3
-                adapter(vectors)
-                start = time.process_time()
-                for _ in range(repeats):
-                    adapter(vectors)
-                each = (time.process_time() - start) / repeats / size
-                row[f"{kind}, µs a vector, {title} at a time"] = round(1e6 * each, 2)
-        row["chosen"] = [link.to_old.kind, link.to_new.kind]
+            for adapter in candidates(kind, pairs, draws):
+                rank = f" {len(adapter.tensors['up'])}" if "up" in adapter.tensors else ""
+                one = best_of(partial(adapter, query), 1000)
+                many = best_of(partial(adapter, stored, out=out), 1) / len(stored)
+                row[kind + rank] = {
+                    "one, µs": round(1e6 * one, 1),
+                    "million/s": round(1e-6 / many, 2),
+                    "of roofline": round(adapter.cost * product_time / width**2 / many, 2),
+                }
         write(row)
+
+
+def best_of(call: Callable[[], object], repeats: int, rounds: int = 9) -> float:
+    """Processor seconds of a call, in the quickest of some rounds of it."""
+    found = []
+    for _ in range(rounds):
+        start = time.process_time()
+        for _ in range(repeats):
+            call()
+        found.append((time.process_time() - start) / repeats)
+    return min(found)
 
 
 def rows() -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import normalize
 
 from incontrast.compat import Link, NoAdapter, Quality, chain, fit_link
-from incontrast.compat.adapter import KINDS, Kind, candidates
+from incontrast.compat.adapter import KINDS, Kind, Pairs, candidates
 from incontrast.compat.packing import pack, unpack
 from incontrast.compat.quality import hits, nearest
 
@@ -53,7 +53,7 @@ def test_equal_spaces_need_no_map() -> None:
 @pytest.mark.parametrize("kind", ["affine", "residual"])
 def test_ridge_regression_is_that_of_its_normal_equations(kind: Kind) -> None:
     source, target = normalize(vectors()), normalize(vectors(seed=1)[:, :5] + 0.3)
-    fitted = next(iter(candidates(kind, source, target, draws())))
+    fitted = next(iter(candidates(kind, Pairs(source, target), draws())))
     parts = {name: tensor.numpy().astype(np.float64) for name, tensor in fitted.tensors.items()}
     features, weight = source.numpy().astype(np.float64), parts["weight"]
     if kind == "residual":
@@ -76,7 +76,7 @@ def test_low_rank_corrections_have_their_rank_and_none_is_larger_than_the_space(
     source = normalize(vectors())
     ranks = [
         adapter.tensors["up"].shape[0]
-        for adapter in candidates("low-rank", source, normalize(vectors(seed=1)), draws())
+        for adapter in candidates("low-rank", Pairs(source, normalize(vectors(seed=1))), draws())
     ]
     assert ranks == [4]  # of 4, 16 and 64, in 16 dimensions
 
@@ -122,11 +122,37 @@ def test_recall_and_precision_by_hand() -> None:
 
 def test_every_kind_gives_unit_vectors_and_leaves_its_input_alone() -> None:
     before, after = vectors(), vectors(seed=2)
-    copy = before.clone()
+    pairs, copy = Pairs(normalize(before), normalize(after)), before.clone()
     for kind in KINDS:
-        for adapter in candidates(kind, normalize(before), normalize(after), draws()):
+        for adapter in candidates(kind, pairs, draws()):
             assert torch.allclose(adapter(before).norm(dim=1), torch.ones(len(before)))
     assert torch.equal(before, copy)
+
+
+@pytest.mark.parametrize(("width", "other"), [(16, 16), (12, 20)])
+def test_one_vector_is_mapped_as_many_are_and_into_memory_that_is_there(width, other) -> None:
+    before, after = vectors(width=width), vectors(width=other, seed=2)
+    pairs = Pairs(normalize(before), normalize(after))
+    for kind in KINDS:
+        for adapter in candidates(kind, pairs, draws()):
+            mapped, out = adapter(before), torch.empty(len(before), other)
+            assert adapter(before, out=out) is out
+            assert torch.equal(out, mapped)
+            alone = torch.cat([adapter(row[None]) for row in before[:20]])
+            torch.testing.assert_close(alone, mapped[:20], atol=1e-5, rtol=0)
+            torch.testing.assert_close(adapter(7 * before.double()), mapped, atol=1e-5, rtol=0)
+            assert adapter(before[:0]).shape == (0, other)
+            assert adapter(torch.zeros(2, width)).isfinite().all()
+
+
+def test_a_turn_in_few_dimensions_of_a_wide_space_is_fitted_as_such() -> None:
+    before = vectors(width=64)
+    moved = before.clone()
+    moved[:, :4] @= turn(4)
+    link = linked(before, moved)
+    assert link.to_old.kind == "orthogonal"
+    assert link.to_old.cost < 64**2 / 4  # a turn of all dimensions has as many as 64²
+    torch.testing.assert_close(link.to_old(moved), normalize(before), atol=1e-3, rtol=0)
 
 
 def test_the_same_seed_fits_the_same_map() -> None:

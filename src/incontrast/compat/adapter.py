@@ -6,20 +6,25 @@ of something simple, and a penalty (ridge) takes it back to that where there are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import cached_property
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
-from torch.nn.functional import normalize
 
 Kind = Literal["none", "orthogonal", "low-rank", "affine", "residual"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # simplest first
 
 PENALTIES = (1e-3, 1e-2, 1e-1)  # shares of the mean variance of a feature
-RANKS = (4, 16, 64)
+RANKS = (4, 16, 32, 64)
 HIDDEN = 512  # units of the residual network, at most
+ROWS = 1024  # vectors that are mapped at a time: as many as stay in a core's cache
+SMALLEST = 1e-12  # length of a vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +32,10 @@ class Adapter:
     """A map of embeddings: (n, d) in, (n, e) unit vectors out, to be compared by cosine.
 
     Args:
-        kind: Which map. ``none`` leaves directions as they are; ``orthogonal`` turns them;
-            ``low-rank`` adds a correction of low rank; ``affine`` is any matrix and an offset;
-            ``residual`` adds to that a network whose hidden layer is drawn at random.
+        kind: Which map. ``none`` leaves directions as they are; ``orthogonal`` turns them, in a
+            wide space perhaps only in the plane where most of the turn is; ``low-rank`` adds a
+            correction of low rank; ``affine`` is any matrix and an offset; ``residual`` adds to
+            that a network whose hidden layer is drawn at random.
         tensors: What it consists of: ``weight`` (d, e), ``bias`` (e,), ``down`` (d, r) and ``up``
             (r, e), ``hidden`` (d, h), ``hidden_bias`` (h,) and ``out`` (h, e).
     """
@@ -37,59 +43,163 @@ class Adapter:
     kind: Kind
     tensors: dict[str, Tensor]
 
-    @torch.no_grad()
-    def __call__(self, vectors: Tensor) -> Tensor:
+    @property
+    def cost(self) -> int:
+        """Multiplications for a vector."""
+        return sum(tensor.numel() for tensor in self.tensors.values())
+
+    def __call__(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
+        """Map vectors.
+
+        Args:
+            vectors: (n, d) on the CPU, of any length but 0.
+            out: (n, e) where to write them. Memory that is used again spares the time in which the
+                system provides new pages, which is more than that of a map of low rank.
+        """
+        rows = vectors.detach()
+        if rows.dtype != torch.float32:
+            rows = rows.float()
+        if out is None and rows.shape[0] == 1:
+            return torch.from_numpy(self._one(rows.numpy()))
+        if out is None:
+            last = next((self.tensors[name] for name in LAST if name in self.tensors), rows)
+            out = torch.empty(len(rows), last.shape[1])
+        for part, mapped in zip(torch.split(rows, ROWS), torch.split(out, ROWS), strict=True):
+            self._map(part, mapped)
+        return out
+
+    def _map(self, rows: Tensor, out: Tensor) -> None:
+        """Offsets are as long as the vector, instead of a vector of length 1: one pass less."""
         parts = self.tensors
-        unit = normalize(vectors.float())
-        mapped = unit @ parts["weight"] if "weight" in parts else unit
-        if "up" in parts:
-            correction = (unit @ parts["down"]) @ parts["up"]
-            mapped = mapped + correction if mapped.shape == correction.shape else correction
-        if "out" in parts:
-            active = torch.addmm(parts["hidden_bias"], unit, parts["hidden"]).relu_()
-            mapped = torch.addmm(mapped, active, parts["out"])
+        lengths = _lengths(rows, SMALLEST) if "bias" in parts else None
+        if "weight" in parts:
+            torch.mm(rows, parts["weight"], out=out)
+        elif "up" not in parts:
+            out.copy_(rows)
+        elif rows.shape == out.shape:
+            torch.addmm(rows, rows @ parts["down"], parts["up"], out=out)
+        else:
+            torch.mm(rows @ parts["down"], parts["up"], out=out)
+        if lengths is not None:
+            if "out" in parts:
+                active = torch.addmm(lengths * parts["hidden_bias"], rows, parts["hidden"])
+                out.addmm_(active.relu_(), parts["out"])
+            out.addcmul_(lengths, parts["bias"])
+        out.div_(_lengths(out, SMALLEST**2))
+
+    @cached_property
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: tensor.numpy() for name, tensor in self.tensors.items()}
+
+    def _one(self, row: NDArray[Any]) -> NDArray[Any]:
+        """As ``_map``: a single vector would wait for PyTorch's calls rather than for numbers."""
+        parts = self._arrays
+        mapped: NDArray[Any]
+        if "weight" in parts:
+            mapped = row @ parts["weight"]
+        elif "up" in parts:
+            mapped = row @ parts["down"] @ parts["up"]
+            if mapped.shape == row.shape:
+                mapped += row
+        else:
+            mapped = row.copy()
         if "bias" in parts:
-            mapped = mapped + parts["bias"]
-        return normalize(mapped)
+            length = max(math.sqrt(np.vdot(row, row)), SMALLEST)
+            if "out" in parts:
+                active = row @ parts["hidden"]
+                active += length * parts["hidden_bias"]
+                mapped += np.maximum(active, 0.0, out=active) @ parts["out"]
+            mapped += length * parts["bias"]
+        mapped /= max(math.sqrt(np.vdot(mapped, mapped)), SMALLEST**2)
+        return mapped
 
 
-def candidates(kind: Kind, source: Tensor, target: Tensor, draws: Generator) -> Iterator[Adapter]:
-    """Adapters of a kind, of several strengths, fitted on pairs.
+LAST = ("weight", "up")  # tensors whose columns are those of the result
+
+
+def _lengths(rows: Tensor, smallest: float) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return lengths.clamp_(min=smallest)
+
+
+class Pairs:
+    """Items that two versions have embedded, and what every kind of map needs of them.
 
     Args:
-        kind: Which map.
         source: (n, d) unit vectors.
         target: (n, e) unit vectors of the same items.
-        draws: Draws the hidden layer.
     """
-    width, square = source.shape[1], source.shape[1] == target.shape[1]
+
+    def __init__(self, source: Tensor, target: Tensor) -> None:
+        self.source, self.target = source, target
+        self.centre, self.offset = source.mean(0), target.mean(0)
+
+    @cached_property
+    def square(self) -> Tensor:
+        """(d, d) products of the source's columns."""
+        return self.source.T @ self.source
+
+    @cached_property
+    def cross(self) -> Tensor:
+        """(d, e) their products with the target's."""
+        return self.source.T @ self.target
+
+    @cached_property
+    def rotation(self) -> Tensor:
+        """(d, e) orthonormal rows or columns that bring source nearest to target (Procrustes)."""
+        return _nearest_rotation(self.cross)
+
+    def corrections(
+        self, prior: Tensor | None, penalties: tuple[float, ...]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Ridge regression of what a matrix leaves: (d, e) weights and (e,) offsets."""
+        count, centre = len(self.source), self.centre
+        square = self.square - count * torch.outer(centre, centre)
+        cross = self.cross - count * torch.outer(centre, self.offset)
+        offset = self.offset
+        if prior is not None:
+            cross, offset = cross - square @ prior, offset - centre @ prior
+        for weight in _solved(square, cross, penalties):
+            yield weight, offset - centre @ weight
+
+
+def candidates(kind: Kind, pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
+    """Adapters of a kind, of several strengths, fitted on pairs; draws are for the hidden layer."""
+    source, target = pairs.source, pairs.target
+    width, narrower = source.shape[1], min(source.shape[1], target.shape[1])
+    same = torch.eye(width) if source.shape == target.shape else None
     if kind == "none":
-        if square:
+        if same is not None:
             yield Adapter(kind, {})
     elif kind == "orthogonal":
-        yield _adapter(kind, weight=_rotation(source, target))
+        planes = [rank for rank in RANKS if same is not None and 4 * rank <= width]
+        if planes:
+            moved = pairs.rotation - torch.eye(width)
+            axes = _main_axes(moved.T @ pairs.square @ moved + moved @ pairs.square @ moved.T)
+        for rank in planes:
+            plane = axes[:, :rank]
+            turn = _nearest_rotation(plane.T @ pairs.cross @ plane) - torch.eye(rank)
+            yield _adapter(kind, down=plane, up=turn @ plane.T)
+        yield _adapter(kind, weight=pairs.rotation)
     elif kind == "low-rank":
-        residual = target - source if square else target
-        for weight, bias in ridge(source, residual, PENALTIES[1:2]):
+        for weight, bias in pairs.corrections(same, PENALTIES[1:2]):
             # Reduced-rank regression: the directions in which what is fitted varies most.
-            fitted = (source - source.mean(0)) @ weight
-            basis = torch.linalg.eigh(fitted.T @ fitted).eigenvectors.flip(1)
-            for rank in (rank for rank in RANKS if rank < min(width, target.shape[1])):
-                top = basis[:, :rank]
+            fitted = (source - pairs.centre) @ weight
+            axes = _main_axes(fitted.T @ fitted)
+            for rank in (rank for rank in RANKS if rank < narrower):
+                top = axes[:, :rank]
                 yield _adapter(kind, down=weight @ top, up=top.T, bias=bias)
     elif kind == "affine":
-        rotation = _rotation(source, target)
-        for weight, bias in ridge(source, target - source @ rotation, PENALTIES):
-            yield _adapter(kind, weight=rotation + weight, bias=bias)
+        for weight, bias in pairs.corrections(pairs.rotation, PENALTIES):
+            yield _adapter(kind, weight=pairs.rotation + weight, bias=bias)
     else:
-        rotation = _rotation(source, target)
         hidden = torch.randn(width, min(HIDDEN, 4 * width), generator=draws)
         hidden_bias = torch.randn(hidden.shape[1], generator=draws) / 2
         features = torch.cat([source, (source @ hidden + hidden_bias).relu()], dim=1)
-        for weight, bias in ridge(features, target - source @ rotation, PENALTIES):
+        for weight, bias in ridge(features, target - source @ pairs.rotation, PENALTIES):
             yield _adapter(
                 kind,
-                weight=rotation + weight[:width],
+                weight=pairs.rotation + weight[:width],
                 bias=bias,
                 hidden=hidden,
                 hidden_bias=hidden_bias,
@@ -101,22 +211,27 @@ def _adapter(kind: Kind, **tensors: Tensor) -> Adapter:
     return Adapter(kind, {name: tensor.contiguous() for name, tensor in tensors.items()})
 
 
-def _rotation(source: Tensor, target: Tensor) -> Tensor:
-    """(d, e) with orthonormal rows or columns that brings source nearest to target (Procrustes)."""
-    left, _, right = torch.linalg.svd(source.T @ target, full_matrices=False)
+def _nearest_rotation(cross: Tensor) -> Tensor:
+    left, _, right = torch.linalg.svd(cross, full_matrices=False)
     rotation: Tensor = left @ right
     return rotation
+
+
+def _main_axes(products: Tensor) -> Tensor:
+    """(d, d) orthonormal columns, those in which rows of such products are longest first."""
+    axes: Tensor = torch.linalg.eigh(products).eigenvectors.flip(1)
+    return axes
 
 
 def ridge(
     features: Tensor, target: Tensor, penalties: tuple[float, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(f, e) weights and (e,) offsets of ridge regression, for each penalty."""
-    centre, offset = features.mean(0), target.mean(0)
-    centred = features - centre
-    values, vectors = torch.linalg.eigh(centred.T @ centred)
-    right = vectors.T @ (centred.T @ (target - offset))
+    return Pairs(features, target).corrections(None, penalties)
+
+
+def _solved(square: Tensor, cross: Tensor, penalties: tuple[float, ...]) -> Iterator[Tensor]:
     for penalty in penalties:
-        floor = penalty * values.mean() + 1e-9
-        weight = vectors @ (right / (values.clamp(min=0.0) + floor)[:, None])
-        yield weight, offset - centre @ weight
+        floor = penalty * square.diagonal().mean() + 1e-9
+        lower = torch.linalg.cholesky(square + floor * torch.eye(len(square)))
+        yield torch.cholesky_solve(cross, lower)
