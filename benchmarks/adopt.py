@@ -1,12 +1,15 @@
-"""A ResNet-18 that a plain torch script trained is adopted and updated: how far to retraining?
+"""A model that a plain torch script trained is adopted and updated: how far to retraining?
 
     python benchmarks/adopt.py run --seed 0 1 2
+    python benchmarks/adopt.py run --model vit          # from a folder of transformers (extra hf)
     python benchmarks/adopt.py show
 
 On digits (0 to 6 first, 7 to 9 later), by the measures of benchmarks/parity.py. ``plain`` knows
 nothing of incontrast: SimCLR's loss, a linear head, shifts and noise as views. The encoder and its
 head are adopted with the old digits, then updated with a share of retraining's forward passes, or
-not at all. Retraining begins anew, for as many epochs as the script had.
+not at all. Retraining begins anew, for as many epochs as the script had. A ResNet-18 is also
+adopted and updated by the two commands of the command line, with an import path and its weights in
+a file, and without its head; a ViT comes from the folder that save_pretrained has written.
 """
 
 from __future__ import annotations
@@ -15,31 +18,50 @@ import argparse
 import copy
 import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 import incontrast as ic
-from incontrast.domains.images.encoders import ResNet18
 from parity import LONG, measure
-from parity_sets import digits_by_class
+from parity_sets import Problem, digits_by_class
 
 ROWS = Path(__file__).parent / "results" / "adopt.jsonl"
 EPOCHS = 10
 ALPHA = 0.3
 SHARES = (0.12, 0.25)
-DOMAIN = ic.Images(8, 1, mean=(0.5,), std=(0.5,), views=ic.ImageViews(flip=0.0, scale=(0.4, 1.0)))
+MEAN = STD = 0.5
+VIEWS = ic.ImageViews(flip=0.0, scale=(0.4, 1.0))
+DOMAIN = ic.Images(8, 1, mean=(MEAN,), std=(STD,), views=VIEWS)
+RESNET = ic.ImportPath(
+    "incontrast.domains.images.encoders:ResNet18", {"channels": 1, "stem": "small"}
+)
 
 
-def plain(pixels: Tensor, seed: int) -> tuple[nn.Module, nn.Module]:
-    """Somebody's training script."""
-    torch.manual_seed(seed)
-    model, head = ResNet18(1, "small"), nn.Linear(512, 128)
+def vit() -> nn.Module:
+    """A model of transformers with new weights."""
+    from transformers import ViTConfig, ViTModel
+
+    size = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4}
+    image = {"intermediate_size": 192, "image_size": 8, "patch_size": 2, "num_channels": 1}
+    return ViTModel(ViTConfig(**size, **image), add_pooling_layer=False)
+
+
+def plain(model: nn.Module, width: int, pixels: Tensor, embed: Callable[..., Tensor]) -> nn.Module:
+    """Somebody's training script; returns the head."""
+    head = nn.Linear(width, 128)
     optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()], lr=1e-3)
 
     def view(images: Tensor) -> Tensor:
@@ -48,50 +70,99 @@ def plain(pixels: Tensor, seed: int) -> tuple[nn.Module, nn.Module]:
 
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(pixels)).split(128):
-            images = (pixels[batch] / 255 - 0.5) / 0.5
-            a, b = (normalize(head(model(view(images)))) for _ in range(2))
+            images = (pixels[batch] / 255 - MEAN) / STD
+            a, b = (normalize(head(embed(model, view(images)))) for _ in range(2))
             loss = cross_entropy(a @ b.T / 0.1, torch.arange(len(batch)))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    return model, head
+    return head
 
 
-def run(seed: int, file: Path) -> None:
+def run(name: str, seed: int, file: Path) -> None:
     problem = digits_by_class(ALPHA, seed)._replace(domain=DOMAIN)
     pixels = torch.from_numpy(np.asarray(problem.old.items)).view(-1, 1, 8, 8)
-    model, head = plain(pixels, seed)
-    retrain = ic.Retrain(batch_size=128, lr=2e-3, max_epochs=EPOCHS, patience=None)
-    adopted = ic.Learner.from_encoder(model, DOMAIN, seen=problem.old.items, head=head, seed=seed)
-    anew = ic.Learner(DOMAIN, fit_strategy=retrain, head="linear", seed=seed)
-    whole = np.concatenate([problem.old.items, problem.new.items])
-    ceiling = anew.fit(whole).forward_passes
-    rows = {("no update", 0.0): adopted, ("retraining", 1.0): anew}
-    for share in SHARES:
-        twin = copy.deepcopy(adopted)
-        budget = ic.Budget(forward_passes=round(share * ceiling))
-        twin.update(problem.new.items, strategy=ic.ICL(**LONG), budget=budget)
-        rows["ICL", share] = twin
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as target:
-        for (strategy, share), learner in rows.items():
-            row = {"seed": seed, "strategy": strategy, "share": share}
-            row |= {**measure(learner, problem, ALPHA), "date": time.strftime("%Y-%m-%d")}
-            target.write(json.dumps(row) + "\n")
+    torch.manual_seed(seed)
+    with tempfile.TemporaryDirectory() as place:
+        if name == "vit":
+            model = vit()
+            head = plain(model, 96, pixels, lambda m, x: m(pixel_values=x).last_hidden_state[:, 0])
+            model.save_pretrained(place)
+            encoder: Any = ic.pretrained(place, pooling="first")
+        else:
+            model = encoder = RESNET()
+            head = plain(model, 512, pixels, lambda m, x: m(x))
+        adopted = ic.Learner.from_encoder(
+            encoder, DOMAIN, seen=problem.old.items, head=head, seed=seed
+        )
+        domain = replace(DOMAIN, encoder=vit_vectors if name == "vit" else RESNET)
+        retrain = ic.Retrain(batch_size=128, lr=2e-3, max_epochs=EPOCHS, patience=None)
+        anew = ic.Learner(domain, fit_strategy=retrain, head="linear", seed=seed)
+        whole = np.concatenate([problem.old.items, problem.new.items])
+        ceiling = anew.fit(whole).forward_passes
+        rows = {("no update", 0.0): adopted, ("retraining", 1.0): anew}
+        for share in SHARES:
+            passes = round(share * ceiling)
+            twin = copy.deepcopy(adopted)
+            budget = ic.Budget(forward_passes=passes)
+            twin.update(problem.new.items, strategy=ic.ICL(**LONG), budget=budget)
+            rows["ICL", share] = twin
+            if name == "resnet18":
+                folder = Path(place) / f"{share}"
+                rows["ICL, command line", share] = by_commands(model, problem, passes, seed, folder)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a") as target:
+            for (strategy, share), learner in rows.items():
+                row = {"model": name, "seed": seed, "strategy": strategy, "share": share}
+                row |= {**measure(learner, problem, ALPHA), "settings": repr(learner.strategy)}
+                target.write(json.dumps(row | {"date": time.strftime("%Y-%m-%d")}) + "\n")
+
+
+def vit_vectors() -> nn.Module:
+    return ic.Pooled(vit(), output="last_hidden_state", pooling="first")
+
+
+def by_commands(
+    model: nn.Module, problem: Problem, passes: int, seed: int, folder: Path
+) -> ic.Learner:
+    """What ``incontrast adopt`` and ``incontrast update`` make of weights in a file."""
+    for part, items in (("old", problem.old.items), ("new", problem.new.items)):
+        (folder / part).mkdir(parents=True)
+        for number, image in enumerate(np.asarray(items)):
+            Image.fromarray(image.reshape(8, 8)).save(folder / part / f"{number:05}.png")
+    save_file(model.state_dict(), folder / "weights.safetensors")
+    command = [sys.executable, "-m", "incontrast"]
+    network = ["--encoder", RESNET.path, "--encoder-args", json.dumps(dict(RESNET.arguments))]
+    size = ["--size", "8", "--channels", "1"]
+    settings = [f"domain.mean=[{MEAN}]", f"domain.std=[{STD}]", f"seed={seed}"]
+    settings += ["domain.views.flip=0.0", "domain.views.scale=[0.4, 1.0]"]
+    settings += ["strategy.max_epochs=1000000"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    space = ["-w", str(folder / "space")]
+    for words in (
+        ["init", str(folder / "space"), "--like", str(folder / "old"), *size, *network, *options],
+        ["adopt", str(folder / "old"), *space, "--weights", str(folder / "weights.safetensors")],
+        ["update", str(folder / "new"), *space, "--forward-passes", str(passes), "--force"],
+    ):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words)}: {done.stderr}")
+    return ic.Workspace.open(folder / "space").learner()
 
 
 def show(file: Path) -> None:
     """Medians over seeds, as a table in Markdown."""
-    found: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
     for line in file.read_text().splitlines():
         row = json.loads(line)
-        found.setdefault((row["strategy"], row["share"]), []).append(row["unseen"])
+        place = (row["model"], row["share"], row["strategy"])
+        found.setdefault(place, []).append(row["unseen"])
     names = ("knn_old", "knn_new", "precision_old", "precision_new")
-    print("| strategy | share | seeds |", " | ".join(names), "|")
-    print("|---" * (3 + len(names)) + "|")
-    for (strategy, share), rows in sorted(found.items(), key=lambda item: item[0][1]):
+    print("| model | strategy | share | seeds |", " | ".join(names), "|")
+    print("|---" * (4 + len(names)) + "|")
+    for (model, share, strategy), rows in sorted(found.items()):
         cells = [f"{statistics.median(row[name] for row in rows):.3f}" for name in names]
-        print(f"| {strategy} | {share:.0%} | {len(rows)} |", " | ".join(cells), "|")
+        print(f"| {model} | {strategy} | {share:.0%} | {len(rows)} |", " | ".join(cells), "|")
 
 
 def main() -> None:
@@ -99,6 +170,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("what", choices=["run", "show"])
+    parser.add_argument("--model", choices=["resnet18", "vit"], default="resnet18")
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rows", type=Path, default=ROWS)
     arguments = parser.parse_args()
@@ -107,7 +179,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     for seed in arguments.seed:
-        run(seed, arguments.rows)
+        run(arguments.model, seed, arguments.rows)
 
 
 if __name__ == "__main__":
