@@ -31,9 +31,9 @@ for (const table of document.querySelectorAll("table")) {
   });
 }
 
-// A table that is wider than the page says so.
+// A table or a drawing that is wider than the page says so.
 const mark = () => {
-  for (const box of document.querySelectorAll(".scroll")) {
+  for (const box of document.querySelectorAll(".scroll, .drawing")) {
     box.classList.remove("wider");
     box.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);
   }
