@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -72,6 +73,17 @@ def test_a_first_fit_too(clock, blobs) -> None:
     outcome = learner.fit(blobs(700), budget=ic.Budget(seconds=80.0))
     assert outcome.stopped == "budget"
     assert 0.8 * 80.0 <= clock.now <= 1.1 * 80.0 + 2 * 32 * PER_ROW
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3.0])
+def test_a_budget_too_small_is_not_overspent(learner, clock, blobs, seconds) -> None:
+    before = clock.now
+    with pytest.raises(ValueError, match="is too small: reading and evaluating alone take") as seen:
+        learner.update(blobs(300, shift=1.0), budget=ic.Budget(seconds=seconds))
+    assert clock.now - before <= 1.1 * seconds + 512 * PER_ROW  # a batch that is embedded
+    told = float(re.search(r"give at least ([\d.]+)", str(seen.value))[1])
+    given = learner.update(blobs(300, shift=1.0), budget=ic.Budget(seconds=told))
+    assert given.steps > 0
 
 
 def test_a_budget_too_small_says_what_is_needed(learner, blobs) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
@@ -56,7 +57,16 @@ LINKS = 10  # versions back that a learner keeps maps to
 
 
 class BudgetTooSmall(ValueError):
-    """There would be no time left for training; nothing was changed."""
+    """There would be no time left for training; nothing was changed.
+
+    ``spent`` are the seconds that all but training takes, about.
+    """
+
+    def __init__(self, seconds: float, spent: float) -> None:
+        super().__init__(
+            f"a budget of {seconds:g} seconds is too small: reading and evaluating alone take "
+            f"about {spent:.1f} s here; give at least {2 * spent:.1f}"
+        )
 
 
 class Own(TypedDict, total=False):
@@ -384,11 +394,14 @@ class Learner:
             before=current,
         )
         try:
-            if current is None:
-                # BatchNorm that has seen no data would make the start look better or worse.
-                with seeded(task.seed, "calibration", device=self.engine.device):
-                    calibrate(task, encoder)
-            before, seconds_before = self._measure(current or encoder, domain, increment, probe)
+            with self._deadline(budget, start, current or encoder, increment):
+                if current is None:
+                    # BatchNorm that has seen no data would make the start look better or worse.
+                    with seeded(task.seed, "calibration", device=self.engine.device):
+                        calibrate(task, encoder)
+                before, seconds_before = self._measure(current or encoder, domain, increment, probe)
+        except BudgetTooSmall:
+            raise
         except Exception:
             # If a domain or an encoder of the user's own is to blame, this says what is wrong.
             check_views(domain, increment.new, encoder, place=self.engine.place)
@@ -516,11 +529,37 @@ class Learner:
         after = measuring * (others + items / self._evaluated(increment))
         spent = self.engine.broadcast_float(time.perf_counter() - start + after)
         if spent >= budget.seconds:
-            raise BudgetTooSmall(
-                f"a budget of {budget.seconds:g} seconds is too small: reading and evaluating "
-                f"alone take about {spent:.1f} s here; give at least {2 * spent:.1f}"
-            )
+            raise BudgetTooSmall(budget.seconds, spent)
         return replace(budget, seconds=budget.seconds - spent)
+
+    @contextmanager
+    def _deadline(
+        self, budget: Budget, start: float, encoder: nn.Module, increment: Increment
+    ) -> Iterator[None]:
+        """End what precedes training once it has taken the whole budget.
+
+        Not among several processes, of which none may end by itself.
+        """
+        if budget.seconds is None or self.engine.processes > 1:
+            yield
+            return
+        limit, begin, done = budget.seconds, time.perf_counter(), 0
+        count = increment.stored + increment.new_count
+        needed = 2 * (self._evaluated(increment) + min(count, CALIBRATED))  # two views of each
+
+        def look(module: nn.Module, given: Any, embeddings: Tensor) -> None:
+            nonlocal done
+            done += len(embeddings)
+            now = time.perf_counter()
+            if now - start >= limit:
+                left = (now - begin) * max(0.0, needed / done - 1.0)
+                raise BudgetTooSmall(limit, now - start + left)
+
+        hook = backbone_of(encoder).register_forward_hook(look)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def _measure(
         self, encoder: nn.Module, domain: Domain, increment: Increment, probe: Probe | None
