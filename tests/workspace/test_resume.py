@@ -80,6 +80,21 @@ def test_what_trains_is_not_changed_under_an_update(tmp_path, blobs, every_step)
     space.configure("strategy.type=FineTune")
 
 
+def test_a_hand_edit_does_not_change_what_trains(tmp_path, blobs, every_step) -> None:
+    space = workspace(tmp_path / "space")
+    space.fit(blobs(80))
+    with pytest.raises(Killed):
+        space.update(blobs(40, shift=1.0), callbacks=[killed_after(3, [])])
+    file = space.folder / "settings.toml"
+    whole = file.read_text()
+    file.write_text(whole.replace("temperature = 0.1", "temperature = 0.3"))
+    expected = r"objective.temperature was 0\.1 when an update began .* is 0\.3 now: change it back"
+    with pytest.raises(ic.WorkspaceError, match=expected):
+        ic.Workspace.open(space.folder).update()
+    file.write_text(whole.replace("keep = 10", "keep = 9"))  # trains nothing
+    assert ic.Workspace.open(space.folder).update(force=True).promoted
+
+
 def test_discarding_an_update_leaves_no_training_state(tmp_path, blobs, every_step) -> None:
     space = workspace(tmp_path / "space")
     space.fit(blobs(80))

@@ -66,6 +66,14 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def of_training(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a training depends on, by names with dots, as JSON has it."""
+    flat = flattened(config_of(settings))
+    trains = {name: flat[name] for name in flat if name.split(".")[0] not in OF_WORKSPACE}
+    plain: dict[str, Any] = json.loads(json.dumps(trains))
+    return plain
+
+
 def to_toml(config: Mapping[str, Any], table: str = "") -> str:
     """A nested dict as TOML."""
     lines = [f"{_key(k)} = {_literal(v)}" for k, v in config.items() if not _is_table(v)]

@@ -59,8 +59,8 @@ class State:
         phase: Where the operation is.
         operation: What is under way. Of a fit or an update its ``kind``, the version it began from
             (``base``), the ``number`` of the candidate, the id of the ``first`` new item, ``data``,
-            ``strategy``, ``budget``, what was refused and is ``joined`` by new data, and, once
-            refused or evaluated, ``failed_checks``.
+            ``strategy``, ``budget``, the ``settings`` it trains with, what was refused and is
+            ``joined`` by new data, and, once refused or evaluated, ``failed_checks``.
         memory: How many items the current version has stored, and how many it has seen.
         event: The last line of the journal.
         reverted: The version that was reverted by a rollback that named no version, until other
@@ -196,7 +196,9 @@ class StateMachine:
             self.versions.remove(number)
         self.layout.report_file(number).unlink(missing_ok=True)
 
-    def retry(self, strategy: dict[str, Any] | None, budget: dict[str, Any]) -> None:
+    def retry(
+        self, strategy: dict[str, Any] | None, budget: dict[str, Any], settings: dict[str, Any]
+    ) -> None:
         """Train on the refused items once more, with other settings, towards another version."""
         refused = self.state.operation
         operation = {
@@ -204,6 +206,7 @@ class StateMachine:
             "number": refused["number"] + 1,
             "strategy": strategy,
             "budget": budget,
+            "settings": settings,
             "failed_checks": [],
             "joined": self._refused(),
         }

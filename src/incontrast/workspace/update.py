@@ -31,6 +31,7 @@ from incontrast.training.collectives import ProcessFailed
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
 from incontrast.weights import Weights, load_weights
+from incontrast.workspace.config import CONFIG, of_training
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import chosen_probe, evaluate
 from incontrast.workspace.ingest import NewData, ingest
@@ -162,10 +163,12 @@ class Update:
             return False
         refused = machine.state.phase == "evaluated" and machine.state.refused
         if _same(data, operation) and refused and self._asks_for_other(operation):
-            machine.retry(self._encoded(), vars(self.budget))
+            machine.retry(self._encoded(), vars(self.budget), of_training(self.workspace.settings))
             machine.notify(f"training on {name} once more, with other settings")
             return True
         if _same(data, operation):
+            if machine.state.phase == "ingested" and not machine.state.refused:
+                self._check_settings(operation)
             machine.notify(
                 f"resuming with {name} and the settings it was begun with (--discard drops it)"
             )
@@ -180,6 +183,17 @@ class Update:
             "along (--discard drops them)"
         )
         return False
+
+    def _check_settings(self, operation: Operation) -> None:
+        """Refuse to resume a training with other settings than it was begun with."""
+        begun, now = operation["settings"], of_training(self.workspace.settings)
+        for name in begun | now:
+            if begun.get(name) != now.get(name):
+                raise Unfinished(
+                    f"{CONFIG}: {name} was {begun.get(name)!r} when {NAMES[self.kind]} began that "
+                    f"is unfinished, and is {now.get(name)!r} now: change it back to resume, or "
+                    f"run incontrast {self.kind} --discard to drop it"
+                )
 
     def _repeated(self, machine: StateMachine, data: NewData) -> int | None:
         """The version that has learned from these very data, of those that led to this one."""
@@ -237,6 +251,7 @@ class Update:
             if self.tolerance is None
             else self.tolerance,
             "sample": sample,
+            "settings": of_training(self.workspace.settings),
         }
         new = ingest(
             machine,
