@@ -45,7 +45,7 @@ def measured(name: str, domain: ic.Domain, items: torch.Tensor) -> None:
     learner = ic.Learner(domain, fit_strategy=ic.Retrain(max_epochs=10**6, patience=10**6))
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "training.checkpoint"
-        # Ended by a callback: a budget of seconds would also be for the evaluations around training.
+        # Ended by a callback: a budget of seconds would be for evaluations as well.
         outcome = learner.fit(
             items, callbacks=[lambda progress: progress.seconds < SECONDS], checkpoint=file
         )

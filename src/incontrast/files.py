@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Write a file; whoever reads sees the old or the new, also after a power cut."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

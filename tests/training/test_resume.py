@@ -236,6 +236,31 @@ def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch) -> None:
     assert file.due(engine, 4)
 
 
+def test_a_first_writing_takes_no_more_than_its_share(tmp_path, monkeypatch) -> None:
+    """One that is expected to take 3 seconds waits until they are 2 % of the time."""
+    now = 0.0
+    monkeypatch.setattr(resume.time, "monotonic", lambda: now)
+    monkeypatch.setattr(resume, "_seconds_to_write", lambda state: 3.0)
+    engine: Any = Engine("cpu")
+    file = TrainingFile(tmp_path / "training", "this run")
+    now = 60.0
+    assert file.due(engine, 1)
+    file.write({}, engine)
+    assert not file.path.exists()
+    now = 149.0
+    assert not file.due(engine, 2)
+    now = 150.0
+    assert file.due(engine, 3)
+    file.write({}, engine)
+    assert file.path.exists()
+
+
+def test_what_a_writing_will_take_grows_with_the_state() -> None:
+    state = {"weights": [torch.zeros(1000), {"more": torch.zeros(10, dtype=torch.uint8)}], "n": 3}
+    assert resume._size(state) == 4010
+    assert resume._seconds_to_write(state) > 0.0
+
+
 def test_other_data_of_the_same_size_start_over(blobs, tmp_path, every_step, caplog) -> None:
     straight, broken, file = fitted(blobs), fitted(blobs), tmp_path / "training"
     first, second = blobs(60, seed=1), blobs(60, seed=1)

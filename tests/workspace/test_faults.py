@@ -184,6 +184,35 @@ def test_a_lock_that_is_a_link_is_not_followed(space: Workspace, tmp_path: Path)
     assert (tmp_path / "precious").read_text() == "somebody's"
 
 
+def test_links_to_other_places_are_not_followed(space: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    page, notes = tmp_path / "others" / "page.html", tmp_path / "others" / "notes"
+    page.write_text("somebody's")
+    notes.write_text("somebody's, without an end of line")
+    run(space, "report")
+    (space.reports / "mine.html").write_text("mine")
+    space.forget([1])
+    assert [path.name for path in space.reports.iterdir()] == ["mine.html"]
+    shutil.rmtree(space.reports)
+    space.reports.symlink_to(tmp_path / "others")
+    for command in (("report",), ("history",), ("forget", 2)):
+        code, shown = run(space, *command)
+        assert code == Exit.DAMAGED
+        assert "reports is a link, which a folder of reports is never: delete it" in shown
+    assert "forgotten" not in run(space, "status")[1]
+    space.reports.unlink()
+    journal = space.journal.path
+    journal.rename(tmp_path / "journal")
+    journal.symlink_to(notes)
+    assert "which a journal is never" in run(space, "forget", 2)[1]
+    journal.unlink()
+    (tmp_path / "journal").rename(journal)
+    assert run(space, "forget", 2)[0] == 0
+    assert page.read_text() == "somebody's"
+    assert notes.read_text() == "somebody's, without an end of line"
+    assert space.check() == []
+
+
 def test_all_files_have_the_permissions_that_a_user_asks_for(space: Workspace, blobs) -> None:
     space.update(blobs(20, seed=2), force=True)
     umask = os.umask(0)
@@ -550,6 +579,12 @@ def test_files_of_what_was_forgotten_bring_it_back(space: Workspace, later: Path
     assert run(space, "update", later, "--force")[0] == 0
     assert "a folder that still has them brings them back" in run(space, "forget", 60)[1]
     assert space.update(np.load(later), force=True).items == 1
+
+
+def test_new_items_that_are_all_the_same_are_pointed_out(space: Workspace, later: Path) -> None:
+    np.save(later, np.ones((15, 8), np.float32))
+    code, shown = run(space, "update", later, "--force")
+    assert (code, "all 15 new items are the same: is that so?" in shown) == (0, True)
 
 
 def test_no_items_of_ones_own_domain(space: Workspace) -> None:

@@ -43,18 +43,22 @@ EVERY = 60.0  # seconds between two writings at least
 AGREED = 10  # steps after which several processes ask the first one whether to write
 PLAIN = (Tensor, bool, int, float, str, list, tuple, dict)
 SHARE = 0.02  # of the time of a run that writing may take
+SAMPLE = 2**23  # bytes that tell how long a first writing will take
 DIGESTED = 4096  # items whose bytes are in memory while all are digested
 
 
 class TrainingFile:
     """Where the state of a run is kept while it trains; that of another run is replaced.
 
-    It is written every ``EVERY`` seconds, less often where writing takes long.
+    It is written every ``EVERY`` seconds, less often where that would take more than ``SHARE`` of
+    the time.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path, self.identity = path, identity
-        self._due = time.monotonic() + EVERY
+        self._start = time.monotonic()
+        self._due = self._start + EVERY
+        self._first = True
 
     def due(self, engine: Engine, steps: int) -> bool:
         """Whether it is time to write, after so many steps; the same in all processes."""
@@ -68,12 +72,20 @@ class TrainingFile:
         The first process writes. Whoever reads sees the old or the new state.
         """
         begin = time.monotonic()
+        if self._first:
+            self._first = False
+            self._due = self._start + _seconds_to_write(state) / SHARE
+            if begin < self._due:
+                return
         if engine.rank == 0:
             buffer = io.BytesIO()
+            buffer.write(MAGIC + bytes(DIGEST))
             torch.save({"identity": self.identity, "state": state}, buffer)
-            content = buffer.getvalue()
+            content = buffer.getbuffer()  # large: copied nowhere
+            body = len(MAGIC) + DIGEST
+            content[len(MAGIC) : body] = hashlib.sha256(content[body:]).digest()
             try:
-                write_bytes(self.path, MAGIC + hashlib.sha256(content).digest() + content)
+                write_bytes(self.path, content)
             except OSError as error:  # training does not depend on it
                 log.warning("%s cannot be written (%s): training continues", self.path, error)
         end = time.monotonic()
@@ -106,6 +118,22 @@ class TrainingFile:
             return None
         state: dict[str, Any] = found["state"]
         return state
+
+
+def _seconds_to_write(state: Any) -> float:
+    """About how long it takes to write a state: three times what it takes to pack and hash it."""
+    begin, buffer = time.monotonic(), io.BytesIO()
+    torch.save(torch.ones(SAMPLE, dtype=torch.uint8), buffer)
+    hashlib.sha256(buffer.getvalue())
+    return 3.0 * (time.monotonic() - begin) * _size(state) / SAMPLE
+
+
+def _size(state: Any) -> int:
+    """Bytes of the tensors in dicts and lists."""
+    if isinstance(state, Tensor):
+        return state.numel() * state.element_size()
+    parts = state.values() if isinstance(state, dict) else state
+    return sum(map(_size, parts)) if isinstance(state, dict | list | tuple) else 0
 
 
 class Checkpoint:

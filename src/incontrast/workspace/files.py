@@ -115,6 +115,7 @@ class Journal:
     def add(self, event: dict[str, Any]) -> None:
         """Write a line and see to it that it reaches the disk."""
         line = _line(event)
+        check_no_link(self.path)
         with self.path.open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: nobody cuts off another's line
             end = _end_of_lines(file)
@@ -309,9 +310,14 @@ class Layout:
         """Where the report of a version is, once it is written."""
         return self.reports / f"version-{version}.html"
 
+    def check_reports(self) -> None:
+        """Refuse to write or delete pages in a folder that is elsewhere."""
+        check_no_link(self.reports)
+
     @contextmanager
     def writing_reports(self) -> Iterator[None]:
         """While nobody else writes reports, or forgets what they show."""
+        self.check_reports()
         self.reports.mkdir(exist_ok=True)
         with alone_in(self.reports):
             yield
@@ -374,11 +380,17 @@ class Layout:
         return {"kept": int(stored.sum()), "seen": seen}
 
 
+def check_no_link(path: Path) -> None:
+    """Refuse to write through a link: what it leads to is somebody else's."""
+    if path.is_symlink():
+        what = {"reports": "a folder of reports", "lock": "a lock"}.get(path.name, "a journal")
+        raise Damaged(f"{path} is a link, which {what} is never: delete it")
+
+
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock while the block runs. The system lets go of it when the process ends."""
-    if path.is_symlink():
-        raise Damaged(f"{path} is a link, which a lock is never: delete it")
+    check_no_link(path)
     with path.open("a+", encoding="utf-8") as file:
         _hold(file, path.parent, lambda: holder(path))
         file.truncate(0)

@@ -130,9 +130,13 @@ def ingest(
     draws = generator(learner.seed, "memory", learner.version + 1)
     memory.draw_keys(torch.arange(first, arrivals), draws)  # of items that have theirs
     count = found = 0
+    first_item: bytes | None = None
+    alike = True
     try:
         for contents in data.packed():
             new = known.leave_out(contents)
+            first_item = new[0] if first_item is None and new else first_item
+            alike = alike and all(content == first_item for content in new)
             ids = torch.arange(arrivals + count, arrivals + count + len(new))
             store.append(arrivals + count, new, memory.draw_keys(ids, draws).numpy())
             count += len(new)
@@ -155,4 +159,6 @@ def ingest(
     machine.ingested({**incoming, **about}, seconds)
     remark = f"; {counted(found)} had been ingested before" if found else ""
     machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
+    if alike and count > 1:
+        machine.notify(f"all {count:,} new items are the same: is that so?")
     return True

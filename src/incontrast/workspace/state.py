@@ -330,6 +330,7 @@ class StateMachine:
 
     def forget(self, ids: list[int], items: int) -> None:
         """Delete items for good, so many of which are stored."""
+        self.layout.check_reports()  # before anything is begun
         event = self.layout.journal.event("forgetting", ids=ids)
         operation = {"ids": ids, "items": items, "joined": self._refused()}
         self.move("forgetting", event, operation=operation)
@@ -340,8 +341,9 @@ class StateMachine:
         with self.layout.writing_reports():
             self.store.remove(operation["ids"], forgotten=True)
             # Reports show pictures of items; `incontrast report` writes them again.
-            for page in self.layout.reports.glob("*.html"):
-                page.unlink()
+            for pattern in ("version-*.html", "history.html"):
+                for page in self.layout.reports.glob(pattern):
+                    page.unlink()
         ids, items, joined = (operation[name] for name in ("ids", "items", "joined"))
         event = self.layout.journal.event("forget", ids=ids, items=items)
         current = self.state.current
