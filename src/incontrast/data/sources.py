@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from incontrast.data.graphs import json_graphs, tu
 from incontrast.data.inputs import Kind, unwrapped
 from incontrast.data.labelled import Labelled
-from incontrast.data.tables import TABLES, StoredRows, read_table
+from incontrast.data.tables import TABLES, read_table
 from incontrast.data.texts import TextFile, holds_texts, text_folder, text_lines, text_records
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.graphs.domain import Graphs
@@ -35,6 +35,7 @@ from incontrast.domains.text.domain import Network as TextNetwork
 from incontrast.domains.text.domain import Text
 from incontrast.domains.vectors import Vectors
 from incontrast.import_path import ImportPath
+from incontrast.streams import pick
 
 log = logging.getLogger(__name__)
 
@@ -145,67 +146,47 @@ class Source:
         rows = rows_at_once(domain)
         stop = len(self) if stop is None else min(stop, len(self))
         for begin in range(start, stop, rows):
-            indices = torch.arange(begin, min(begin + rows, stop))
-            if self.kind == "images":
-                yield self._decoded(domain, indices, strict)
-            else:
-                items = _some(self.items, indices)
-                names = indices.tolist() if self.ids is None else self.ids[begin : begin + rows]
-                yield Chunk(domain.collect(items), [str(name) for name in names], ())
+            yield self.take(domain, torch.arange(begin, min(begin + rows, stop)), strict=strict)
 
-    def take(self, domain: Domain, indices: torch.Tensor) -> Chunk:
-        """Items of these places, in increasing order; one that cannot be read is refused."""
-        if self.kind == "images":
-            return self._decoded(domain, indices, strict=True)
+    def take(self, domain: Domain, indices: torch.Tensor, *, strict: bool = True) -> Chunk:
+        """Items of these places; one that cannot be read is refused if ``strict``, or left out."""
         places = indices.tolist()
-        items = self.items
-        if isinstance(items, np.ndarray | StoredRows):
-            rows = np.concatenate([np.asarray(items[place : place + 1]) for place in places])
-        else:
-            rows = items.select(indices)
-        return Chunk(domain.collect(rows), self._names(places), ())
-
-    def _names(self, places: Sequence[int]) -> list[str]:
-        return [str(place if self.ids is None else self.ids[place]) for place in places]
-
-    def names(self) -> list[str]:
-        """Of all items, also of those that cannot be read."""
-        if self.kind == "images":
-            folder = self.path if self.path.is_dir() else self.path.parent
-            return [printable(os.path.relpath(file, folder)) for file in self.items]
-        return self._names(range(len(self)))
-
-    def _decoded(self, domain: Domain, indices: torch.Tensor, strict: bool) -> Chunk:
-        files = [self.items[index] for index in indices.tolist()]
+        if self.kind != "images":
+            return Chunk(domain.collect(pick(self.items, indices)), self.names(places), ())
         assert isinstance(domain, Images)
+        files = [self.items[place] for place in places]
         pixels, skipped = readable_images(
             files, size=domain.size, channels=domain.channels, strict=strict
         )
         left_out = {skip.file for skip in skipped}
+        kept = [place for place in places if self.items[place] not in left_out]
+        return Chunk(ImageCollection(pixels), self.names(kept), skipped)
+
+    def names(self, places: Iterable[int] | None = None) -> list[str]:
+        """Of the items at these places; of all if None."""
+        places = range(len(self)) if places is None else places
+        if self.kind != "images":
+            return [str(place if self.ids is None else self.ids[place]) for place in places]
         folder = self.path if self.path.is_dir() else self.path.parent
-        names = [os.path.relpath(file, folder) for file in files if file not in left_out]
-        if names:  # together: no name holds a zero
-            names = printable("\0".join(names)).split("\0")
-        return Chunk(ImageCollection(pixels), names, skipped)
+        names = [os.path.relpath(self.items[place], folder) for place in places]
+        return printable("\0".join(names)).split("\0") if names else []  # no name holds a zero
 
     def fingerprint(self) -> str:
         """Changes when a file of the source is added, removed, or written to."""
+        files = [str(self.path)]
+        if self.kind == "images":
+            files = sorted([*self.items, *(skip.file for skip in self.skipped)])
+        elif self.path.is_dir():
+            shards = self.path.glob("*.npy") if self.kind == "vectors" else ()
+            files = [str(file) for file in sorted(shards) or _text_files(self.path)]
         digest = hashlib.blake2b(digest_size=16)
-        for file in self._files():
+        for file in files:
             try:
                 stat = os.stat(file)  # noqa: PTH116 (a Path for each of a million files is slow)
             except FileNotFoundError:  # a link that leads nowhere
                 stat = os.lstat(file)
             digest.update(os.fsencode(file) + b"\0%d %d\n" % (stat.st_size, stat.st_mtime_ns))
         return digest.hexdigest()
-
-    def _files(self) -> Sequence[str]:
-        if self.kind == "images":
-            return sorted([*self.items, *(skip.file for skip in self.skipped)])
-        if self.path.is_dir():
-            shards = self.path.glob("*.npy") if self.kind == "vectors" else ()
-            return [str(file) for file in sorted(shards) or _text_files(self.path)]
-        return [str(self.path)]
 
 
 def read_source(
@@ -262,7 +243,8 @@ def read_source(
                 path,
                 column,
             )
-        return Source(path, "vectors", table.rows, (), table.ids, table.labels, table.suspicious)
+        rows, *others = table
+        return Source(path, "vectors", rows, (), *others)
     if suffix == ".jsonl":
         return Source(path, "graphs", json_graphs(path))
     if is_image(path.name):
@@ -355,16 +337,10 @@ def collect(items: Any, domain: Domain) -> Collection:
 
 def _kind_of(domain: Domain) -> Kind | None:
     """The kind of data that a domain of ours takes; None for one of a user's own."""
-    kinds: dict[type[Domain], Kind] = {
-        Images: "images",
-        Vectors: "vectors",
-        Graphs: "graphs",
-        Text: "texts",
+    ours: dict[Kind, type[Domain]] = {
+        "images": Images,
+        "vectors": Vectors,
+        "graphs": Graphs,
+        "texts": Text,
     }
-    return next((kind for ours, kind in kinds.items() if isinstance(domain, ours)), None)
-
-
-def _some(items: Any, indices: torch.Tensor) -> Any:
-    if isinstance(items, np.ndarray | StoredRows):
-        return np.array(items[int(indices[0]) : int(indices[-1]) + 1])
-    return items.select(indices)
+    return next((kind for kind, domains in ours.items() if isinstance(domain, domains)), None)

@@ -8,9 +8,8 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -30,19 +29,13 @@ LONGEST_LINE = 2**24
 RawTable = tuple[NDArray[Any], Sequence[str], dict[str, NDArray[Any]]]
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+class Table(NamedTuple):
     """What a file of numbers holds; labels and ids, one for each row, if asked for."""
 
     rows: Any  # (n, d) finite numbers: an array, or ``StoredRows``
-    features: tuple[str, ...] = ()  # the names of the columns, where the file tells
+    ids: tuple[str, ...] | None
     labels: NDArray[Any] | None = None
-    ids: tuple[str, ...] | None = None
-
-    @property
-    def suspicious(self) -> tuple[str, ...]:
-        """Features whose names say that they are none."""
-        return tuple(name for name in self.features if name.lower() in NO_FEATURES)
+    suspicious: tuple[str, ...] = ()  # features whose names say that they are none
 
 
 def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
@@ -93,7 +86,7 @@ def read_table(
             )
         rows: Any = read_npy(path)
         _check(rows, path)
-        return Table(rows, ids=_ids_beside(path, len(rows)))
+        return Table(rows, _ids_beside(path, len(rows)))
     if kind == ".parquet" and id is None and columns is None and _of_embeddings(path):
         id = "id"
         asked.append(id)
@@ -110,7 +103,8 @@ def read_table(
     with np.errstate(over="ignore"):
         rows = rows.astype(np.float32)
     _check(rows, path)  # a double may be too large for a float
-    return Table(rows, tuple(features), None if label is None else beside[label], ids)
+    suspicious = tuple(name for name in features if name.lower() in NO_FEATURES)
+    return Table(rows, ids, None if label is None else beside[label], suspicious)
 
 
 def _ids_beside(path: Path, rows: int) -> tuple[str, ...] | None:
@@ -342,7 +336,8 @@ class StoredRows:
 
     def select(self, indices: Tensor) -> NDArray[Any]:
         """These rows, in this order."""
-        return np.concatenate([self[index : index + 1] for index in indices.tolist()])
+        runs = np.split(indices.numpy(), np.flatnonzero(np.diff(indices.numpy()) != 1) + 1)
+        return np.concatenate([self[run[0] : run[-1] + 1] for run in runs])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self[:].astype(dtype or self.dtype, copy=False)
