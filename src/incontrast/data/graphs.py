@@ -105,8 +105,7 @@ def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
         edge_ptr,
         tuple(node_labels),
     )
-    classes, labels = np.unique(graph_labels, return_inverse=True)
-    return Labelled(items, labels.astype(np.int64), tuple(map(str, classes.tolist())))
+    return Labelled.by_name(items, graph_labels)
 
 
 def _find(root: Path, name: str) -> Path:

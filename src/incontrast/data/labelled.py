@@ -44,6 +44,12 @@ class Labelled:
                 f"{len(self.labels)} labels"
             )
 
+    @classmethod
+    def by_name(cls, items: Any, names: ArrayLike) -> Labelled:
+        """Items with the names of their classes, which are numbered in order of name."""
+        classes, labels = np.unique(names, return_inverse=True)
+        return cls(items, labels.astype(np.int64), tuple(map(str, classes)))
+
     def __len__(self) -> int:
         return len(self.items)
 

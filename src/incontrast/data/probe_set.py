@@ -6,8 +6,6 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from incontrast.data.labelled import Labelled, image_folder
 from incontrast.data.sources import read_source
 from incontrast.data.tables import TABLES, arrays
@@ -67,7 +65,4 @@ class ProbeSet:
         missing = next((file for file in files if not file.is_file()), None)
         if missing is not None:
             raise ValueError(f"{path} names {missing}, which is not there")
-        classes, labels = np.unique([line[self.label] for line in lines], return_inverse=True)
-        return Labelled(
-            [str(file) for file in files], labels.astype(np.int64), tuple(map(str, classes))
-        )
+        return Labelled.by_name([str(file) for file in files], [line[self.label] for line in lines])

@@ -18,7 +18,7 @@ from incontrast.data.graphs import json_graphs, tu
 from incontrast.data.inputs import Kind, unwrapped
 from incontrast.data.labelled import Labelled
 from incontrast.data.tables import TABLES, read_table
-from incontrast.data.texts import TextFile, holds_texts, text_folder, text_lines, text_records
+from incontrast.data.texts import collected, holds_texts, text_folder, text_lines, text_records
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.graphs.domain import Graphs
 from incontrast.domains.images.collection import ImageCollection
@@ -232,9 +232,10 @@ def read_source(
     if not path.is_file():
         raise ValueError(f"{path} is neither a file nor a folder: save it to a file first")
     if suffix == ".txt":
-        return _texts(path, text_lines(path), strict)
+        return Source(path, "texts", *collected(path, text_lines(path), None, strict))
     if suffix in (*TABLES, ".jsonl") and holds_texts(path, columns, id=id, label=label):
-        return _texts(path, text_records(path, columns, id=id, label=label), strict)
+        records = text_records(path, columns, id=id, label=label)
+        return Source(path, "texts", *collected(path, records, columns, strict))
     if suffix in TABLES:
         table = read_table(path, columns=columns, id=id, label=label)
         for column in table.suspicious:
@@ -243,8 +244,7 @@ def read_source(
                 path,
                 column,
             )
-        rows, *others = table
-        return Source(path, "vectors", rows, (), *others)
+        return Source(path, "vectors", table.rows, (), table.ids, table.labels, table.suspicious)
     if suffix == ".jsonl":
         return Source(path, "graphs", json_graphs(path))
     if is_image(path.name):
@@ -274,7 +274,7 @@ def _folder(path: Path, check: bool, strict: bool) -> Source:
         files = find_images(path)
     except ValueError as error:
         if texts := _text_files(path):
-            return _texts(path, text_folder(path, texts), strict)
+            return Source(path, "texts", *collected(path, text_folder(path, texts), None, strict))
         others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
         found = f"it has {', '.join(others[:3])}{', …' * (len(others) > 3)}" if others else "empty"
         raise ValueError(
@@ -296,12 +296,6 @@ def _images(path: Path, files: list[str], check: bool, strict: bool) -> Source:
             f"none of the {len(files)} images in {path} can be read; the first: {skipped[0].reason}"
         )
     return Source(path, "images", kept, skipped)
-
-
-def _texts(path: Path, found: TextFile, strict: bool) -> Source:
-    if strict and found.skipped:
-        raise ValueError(found.skipped[0].reason)
-    return Source(path, "texts", found.items, found.skipped, ids=found.ids, labels=found.labels)
 
 
 def _text_files(folder: Path) -> list[Path]:

@@ -50,10 +50,7 @@ def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
     """
     table = read_table(Path(path), label=label)
     rows = np.asarray(table.rows, np.float32)
-    if table.labels is None:
-        return Labelled(rows)
-    classes, labels = np.unique(table.labels, return_inverse=True)
-    return Labelled(rows, labels.astype(np.int64), tuple(str(name) for name in classes))
+    return Labelled(rows) if table.labels is None else Labelled.by_name(rows, table.labels)
 
 
 def read_table(

@@ -5,6 +5,7 @@ What is no text (invalid UTF-8, an empty field) is left out, and said.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Iterator, Sequence
@@ -43,54 +44,36 @@ class Record(NamedTuple):
     label: Any = None
 
 
-def text_lines(path: Path) -> TextFile:
+def text_lines(path: Path) -> Iterator[Record]:
     """A text in each line; lines without any are passed over."""
-    lines = _content(path).removeprefix(b"\xef\xbb\xbf").splitlines()
-    return _collected(
-        path,
-        (
-            Record(f"{path}, line {number}", line)
-            for number, line in enumerate(lines, start=1)
-            if line.strip()
-        ),
-    )
+    for number, line in enumerate(_content(path).splitlines(), start=1):
+        if line.strip():
+            yield Record(f"{path}, line {number}", line)
 
 
-def text_folder(path: Path, files: Sequence[Path]) -> TextFile:
+def text_folder(path: Path, files: Sequence[Path]) -> Iterator[Record]:
     """A text in each file."""
-    return _collected(
-        path,
-        (
-            Record(
-                printable(str(file)),
-                _content(file).removeprefix(b"\xef\xbb\xbf"),
-                printable(str(file.relative_to(path))),
-            )
-            for file in files
-        ),
-    )
+    for file in files:
+        name = printable(str(file.relative_to(path)))
+        yield Record(printable(str(file)), _content(file), name)
 
 
 def text_records(
     path: Path, columns: Sequence[str] | None, *, id: str | None, label: str | None
-) -> TextFile:
+) -> Iterator[Record]:
     """A text or a pair of texts in each record, in one or two of its fields."""
-
-    def records() -> Iterator[Record]:
-        for where, row in _rows(path):
-            if not isinstance(row, dict):
-                yield Record(where, row)
-                continue
-            for name in (id, label):
-                if name is not None and name not in row:
-                    raise ValueError(f"{where} has no field {name!r}: it has {sorted(row)}")
-            fields = {name: value for name, value in row.items() if name not in (id, label)}
-            named = None if id is None else str(row[id])
-            yield Record(where, row if columns else fields, named, row[label] if label else None)
-
     if columns is not None and not 1 <= len(columns) <= 2:
         raise ValueError(f"a text is in one column, a pair in two, got {len(columns)}: {columns}")
-    return _collected(path, records(), columns)
+    for where, row in _rows(path):
+        if not isinstance(row, dict):
+            yield Record(where, row)
+            continue
+        for name in (id, label):
+            if name is not None and name not in row:
+                raise ValueError(f"{where} has no field {name!r}: it has {sorted(row)}")
+        fields = {name: value for name, value in row.items() if name not in (id, label)}
+        named = None if id is None else str(row[id])
+        yield Record(where, row if columns else fields, named, row[label] if label else None)
 
 
 def holds_texts(
@@ -164,7 +147,7 @@ def _table(path: Path, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _content(path: Path) -> bytes:
     _check_size(path.stat().st_size, path)
-    return path.read_bytes()
+    return path.read_bytes().removeprefix(codecs.BOM_UTF8)
 
 
 def _check_size(size: int, path: Path) -> None:
@@ -176,9 +159,10 @@ def _check_size(size: int, path: Path) -> None:
         )
 
 
-def _collected(
-    path: Path, records: Iterator[Record], columns: Sequence[str] | None = None
+def collected(
+    path: Path, records: Iterator[Record], columns: Sequence[str] | None, strict: bool
 ) -> TextFile:
+    """The texts of these records; those that are none are left out, or refused if ``strict``."""
     contents, ids, labels, skipped = [], [], [], []
     size = 0
     for record in records:
@@ -190,6 +174,8 @@ def _collected(
                     "may have: divide it"
                 )
         except ValueError as error:
+            if strict:
+                raise
             skipped.append(Skipped(record.where, str(error)))
             continue
         size += len(content)
