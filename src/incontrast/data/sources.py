@@ -116,9 +116,8 @@ class Source:
         if self.kind == "texts":
             return Text(encoder=encoder or "ngrams")
         if size is None or channels is None:
-            looked = typical_image(self.items)
-            size = size or looked.size
-            channels = channels or looked.channels
+            usual = typical_image(self.items)
+            size, channels = size or usual[0], channels or usual[1]
         return Images(size, channels, encoder=encoder or ("small" if size <= 32 else "resnet18"))
 
     def check(self, domain: Domain) -> None:

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from incontrast.domains.images.files import decode_files
+from incontrast.domains.images.files import decode_all
 
 
 class ImageCollection:
@@ -57,15 +57,8 @@ class ImageCollection:
         on_disk = source < 0
         batch = self.pixels.new_empty(len(source), channels, size, size)
         batch[~on_disk] = self.pixels[source[~on_disk]]
-        pixels, rows = batch.numpy(), on_disk.nonzero().squeeze(1).tolist()
-        reasons = decode_files(
-            self._paths(source[on_disk]),
-            lambda place, image: pixels.__setitem__(rows[place], image),
-            size=size,
-            channels=channels,
-        )
-        for reason in filter(None, reasons):
-            raise ValueError(reason)
+        files = self._paths(source[on_disk])
+        batch[on_disk] = decode_all(files, size=size, channels=channels)
         return batch
 
     def select(self, indices: Tensor) -> Self:

@@ -17,7 +17,7 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Part, check_distinct, constant
 from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
-from incontrast.domains.images.files import decode_contents
+from incontrast.domains.images.files import decode_all
 from incontrast.domains.images.reading import read_images
 from incontrast.domains.images.views import ImageViews
 
@@ -111,7 +111,7 @@ class Images(ArgumentDomain):
     def collect_json(self, items: list[Any]) -> ImageCollection:
         """Take the contents of image files, as bytes or in base64, also as data URIs."""
         contents = [_content(item, number) for number, item in enumerate(items)]
-        return ImageCollection(decode_contents(contents, size=self.size, channels=self.channels))
+        return ImageCollection(decode_all(contents, size=self.size, channels=self.channels))
 
     def fit_statistics(self, collection: Any) -> Images:
         if not collection.files:

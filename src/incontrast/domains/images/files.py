@@ -27,11 +27,6 @@ class Skipped(NamedTuple):
     reason: str
 
 
-class Typical(NamedTuple):
-    size: int
-    channels: int
-
-
 def find_images(root: str | Path) -> list[str]:
     """All image files under a folder, sorted by name. Hidden files and folders are left out.
 
@@ -68,7 +63,7 @@ def _stop(error: OSError) -> None:
     raise error  # os.walk would leave out a folder that it may not read
 
 
-def typical_image(files: Sequence[str]) -> Typical:
+def typical_image(files: Sequence[str]) -> tuple[int, int]:
     """Size and channels that fit most images: the median shorter side, and grey if all are."""
     sides, grey = [], []
 
@@ -84,35 +79,35 @@ def typical_image(files: Sequence[str]) -> Typical:
     if not sides:
         raise ValueError(f"none of {len(reasons)} images can be read; the first: {reasons[0]}")
     median = sorted(sides)[len(sides) // 2]
-    return Typical(min(max(median, SMALLEST), LARGEST), 1 if all(grey) else 3)
+    return min(max(median, SMALLEST), LARGEST), 1 if all(grey) else 3
 
 
-def decode_files(
-    paths: Sequence[str], use: Callable[[int, NDArray[np.uint8]], None], *, size: int, channels: int
-) -> list[str | None]:
-    """Decode files: turned upright as their EXIF tells, then as ``fit`` does it.
+def decode(
+    sources: Sequence[str | bytes], *, size: int, channels: int, keep: bool = True
+) -> tuple[Tensor, list[str | None]]:
+    """(n, C, S, S) uint8 pixels of files, or of contents of files, and what is wrong with each.
 
-    ``use`` is called with the place of each file among them and its (C, S, S) pixels. Returns for
-    each file None, or why it cannot be read: missing, damaged, no image, or too large.
+    They are turned upright as their EXIF tells, then as ``fit`` does it. A reason is None, or that
+    one is missing, damaged, no image, or too large. Without ``keep`` they are only tried.
     """
+    pixels = torch.empty(len(sources) if keep else 0, channels, size, size, dtype=torch.uint8)
 
     def read(number: int) -> str | None:
-        return _opened(paths[number], lambda image: use(number, _decoded(image, size, channels)))
+        def use(image: Image.Image) -> None:
+            found = _decoded(image, size, channels)
+            if keep:
+                pixels.numpy()[number] = found
 
-    return _in_threads(read, len(paths))
+        source = sources[number]
+        return _opened(source, use, f"image {number}" if isinstance(source, bytes) else None)
+
+    return pixels, _in_threads(read, len(sources))
 
 
-def decode_contents(contents: Sequence[bytes], *, size: int, channels: int) -> Tensor:
-    """(n, C, S, S) uint8 pixels of images that are contents of files; all of them must be sound."""
-    pixels = torch.empty(len(contents), channels, size, size, dtype=torch.uint8)
-
-    def read(number: int) -> str | None:
-        def put(image: Image.Image) -> None:
-            pixels.numpy()[number] = _decoded(image, size, channels)
-
-        return _opened(contents[number], put, f"image {number}")
-
-    for reason in filter(None, _in_threads(read, len(contents))):
+def decode_all(sources: Sequence[str | bytes], *, size: int, channels: int) -> Tensor:
+    """What ``decode`` gives; one that cannot be read is refused."""
+    pixels, reasons = decode(sources, size=size, channels=channels)
+    for reason in filter(None, reasons):
         raise ValueError(reason)
     return pixels
 
@@ -120,21 +115,13 @@ def decode_contents(contents: Sequence[bytes], *, size: int, channels: int) -> T
 def readable_images(
     files: Sequence[str], *, size: int, channels: int, strict: bool = False, keep: bool = True
 ) -> tuple[Tensor, tuple[Skipped, ...]]:
-    """(n, C, S, S) uint8 pixels of those files that can be read, and the others with the reason.
+    """What ``decode`` gives of files that can be read, and the others with the reason.
 
-    ``strict`` refuses a file that cannot be read. Without ``keep`` the pixels are thrown away
-    again: files are only tried.
+    ``strict`` refuses a file that cannot be read.
     """
-    pixels = torch.empty(len(files) if keep else 0, channels, size, size, dtype=torch.uint8)
-
-    def put(place: int, image: NDArray[np.uint8]) -> None:
-        if keep:
-            pixels.numpy()[place] = image
-
-    reasons = decode_files(files, put, size=size, channels=channels)
-    skipped = tuple(
-        Skipped(file, reason) for file, reason in zip(files, reasons, strict=True) if reason
-    )
+    pixels, reasons = decode(files, size=size, channels=channels, keep=keep)
+    pairs = zip(files, reasons, strict=True)
+    skipped = tuple(Skipped(file, reason) for file, reason in pairs if reason)
     if skipped and strict:
         raise ValueError(skipped[0].reason)
     if skipped and keep:
