@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +23,7 @@ from incontrast._version import __version__
 from incontrast.compat import Link
 from incontrast.compat.packing import pack, unpack
 from incontrast.domains.base import Domain
-from incontrast.files import check_outside, flush_folder, write_bytes
+from incontrast.files import alone_in, check_outside, flush_folder, write_bytes
 from incontrast.heads import EncoderWithHead, make_head
 from incontrast.import_path import check_trust
 from incontrast.memory import Memory
@@ -64,10 +61,9 @@ def save(learner: Learner, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for each in new:
         flush_folder(each.parent)
-    with _locked(folder):
+    with alone_in(folder):  # or one who saves would remove what another names
         files = {role: _write_tensors(content, folder, role) for role, content in contents.items()}
-        settings = {"format": FORMAT, "incontrast": __version__, **describe(learner)}
-        settings["files"] = files
+        settings = _settings(learner) | {"files": files}
         settings["checksum"] = _checksum(settings)
         write_bytes(folder / SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
         for file in folder.iterdir():
@@ -101,8 +97,11 @@ def write(learner: Learner, folder: Path) -> None:
     """Write a fitted learner without the items in its memory into an empty folder."""
     for role, content in _tensors(learner).items():
         save_file(content, folder / f"{role}.safetensors")
-    settings = {"format": FORMAT, "incontrast": __version__, **describe(learner)}
-    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
+    (folder / SETTINGS).write_text(json.dumps(_settings(learner), indent=2) + "\n")
+
+
+def _settings(learner: Learner) -> dict[str, Any]:
+    return {"format": FORMAT, "incontrast": __version__, **describe(learner)}
 
 
 def read(
@@ -223,21 +222,10 @@ def _check_free(folder: Path) -> None:
         )
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Two who save into one folder take turns, or one would remove what the other names."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def _write_tensors(content: dict[str, Tensor], folder: Path, role: str) -> str:
     """Write tensors under a name that has their hash; returns the name."""
     data = serialise(content)
-    name = f"{role}-{hashlib.blake2b(data, digest_size=16).hexdigest()}.safetensors"
+    name = f"{role}-{_digest(data)}.safetensors"
     write_bytes(folder / name, data)
     return name
 
@@ -245,7 +233,7 @@ def _write_tensors(content: dict[str, Tensor], folder: Path, role: str) -> str:
 def _verified(file: Path) -> dict[str, Tensor]:
     """The tensors of a file that is what its name says."""
     data = _bytes(file)
-    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    digest = _digest(data)
     if digest != file.stem.rpartition("-")[2]:
         raise ValueError(f"{file} is damaged (its hash is {digest}): restore it from a copy")
     return _parsed(file, data)
@@ -267,8 +255,11 @@ def _bytes(file: Path) -> bytes:
 
 def _checksum(settings: dict[str, Any]) -> str:
     covered = {name: value for name, value in settings.items() if name != "checksum"}
-    text = json.dumps(covered, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return _digest(json.dumps(covered, sort_keys=True).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _damaged(file: Path, error: Exception) -> ValueError:

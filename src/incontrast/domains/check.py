@@ -69,7 +69,7 @@ def check_views(
             f"join() must hold the items of all batches: 2·{count} went in, {len(joined)} came out"
         )
     _embeddings(encoder, joined, 2 * count, "of views")
-    _embeddings(encoder, domain.prepare(batch), count, "of prepared items")
+    _embeddings_of_items(encoder, domain, batch)
 
 
 def width_of(
@@ -80,8 +80,7 @@ def width_of(
 ) -> int:
     """d: dimensions of the embeddings that an encoder gives; arguments as in ``check_views``."""
     batch = collection.take(torch.arange(min(len(collection), 2)))
-    prepared = domain.prepare(place(batch))
-    return _embeddings(encoder, prepared, len(batch), "of prepared items").shape[1]
+    return _embeddings_of_items(encoder, domain, place(batch)).shape[1]
 
 
 def _check_batch(batch: Any, name: str) -> None:
@@ -111,22 +110,20 @@ def _check_collection(domain: Domain, collection: Collection) -> None:
 
 def _check_randomness(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
     batch = collection.take(torch.arange(len(collection)))
-    before = _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items")
+    before = _embeddings_of_items(encoder, domain, batch)
 
     def views(seed: int) -> Tensor:
         pair = domain.join(domain.views(batch, Generator().manual_seed(seed)))
         return _embeddings(encoder, pair, 2 * len(batch), "of views")
 
     first = views(0)
-    after = _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items")
-    if not torch.equal(before, after):
+    if not torch.equal(before, _embeddings_of_items(encoder, domain, batch)):
         raise DomainError("views() must not change its input: the batch was another one after it")
-    again, other = views(0), views(1)
-    if not torch.equal(first, again):
+    if not torch.equal(first, views(0)):
         raise DomainError(
             "views() must draw from its generator alone: the same seed gave other views"
         )
-    if torch.equal(first, other):
+    if torch.equal(first, views(1)):
         raise DomainError("views() must be random: two seeds gave the same views")
     if torch.equal(*first.chunk(2)):
         raise DomainError("views() must draw two different views: both are the same")
@@ -143,11 +140,14 @@ def _check_bytes(domain: Domain, collection: Collection, encoder: nn.Module) -> 
             f"unpack() must give back every item: {len(indices)} packed, {len(again)} read"
         )
     kept, read = (
-        _embeddings(encoder, domain.prepare(c.take(indices)), len(indices), "of prepared items")
-        for c in (collection, again)
+        _embeddings_of_items(encoder, domain, items.take(indices)) for items in (collection, again)
     )
     if not torch.equal(kept, read):
         raise DomainError("unpack() must give back the items that pack() took")
+
+
+def _embeddings_of_items(encoder: nn.Module, domain: Domain, batch: Any) -> Tensor:
+    return _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items")
 
 
 @torch.no_grad()

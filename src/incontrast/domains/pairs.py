@@ -135,17 +135,13 @@ class Pairs(Domain):
         return PairCollection(*(self.domain.materialise(side, indices) for side in sides))
 
     def pack(self, collection: PairCollection, indices: Tensor) -> list[bytes]:
-        first = self.domain.pack(collection.first, indices)
-        second = self.domain.pack(collection.second, indices)
-        return [
-            len(one).to_bytes(8, "big") + one + two for one, two in zip(first, second, strict=True)
-        ]
+        sides = (collection.first, collection.second)
+        pairs = zip(*(self.domain.pack(side, indices) for side in sides), strict=True)
+        return [len(first).to_bytes(8, "big") + first + second for first, second in pairs]
 
     def unpack(self, blobs: Sequence[bytes]) -> PairCollection:
-        ends = [8 + int.from_bytes(blob[:8], "big") for blob in blobs]
-        if any(end > len(blob) for end, blob in zip(ends, blobs, strict=True)):
+        parts = [(8 + int.from_bytes(blob[:8], "big"), blob) for blob in blobs]
+        if any(end > len(blob) for end, blob in parts):
             raise ValueError("packed pairs are damaged or of another kind")
-        return PairCollection(
-            self.domain.unpack([blob[8:end] for end, blob in zip(ends, blobs, strict=True)]),
-            self.domain.unpack([blob[end:] for end, blob in zip(ends, blobs, strict=True)]),
-        )
+        first, second = [blob[8:end] for end, blob in parts], [blob[end:] for end, blob in parts]
+        return PairCollection(self.domain.unpack(first), self.domain.unpack(second))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -158,16 +157,7 @@ def load(content: str) -> Tokeniser:
     try:
         return Tokeniser(library.Tokenizer.from_str(str(content)))
     except Exception as error:  # the library raises Exception itself
-        kind = json.loads(content).get("model", {}) if _is_json(content) else None
-        hint = "" if kind else ": it has no model"
-        raise ValueError(f"the tokeniser cannot be read ({error}){hint}") from error
-
-
-def _is_json(content: str) -> bool:
-    try:
-        return isinstance(json.loads(content), dict)
-    except ValueError:
-        return False
+        raise ValueError(f"the tokeniser cannot be read ({error})") from error
 
 
 def _library() -> Any:
