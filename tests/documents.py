@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
+
+from incontrast.strategies import Strategy
+from incontrast.training.loop import Training
+from incontrast.training.task import Task
 
 ROOT = Path(__file__).parents[1]
 GENERATED = re.compile(r"<!-- table: .*?<!-- end of table -->", re.DOTALL)
@@ -56,3 +63,15 @@ def shape(output: str) -> list[str]:
         for line in lines
         if "of the change is kept" not in line
     ]
+
+
+def train_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End a training of more than four epochs after two: a page's words are the same."""
+    usual = Training.__init__
+
+    def short(training: Training, task: Task, strategy: Strategy, *others: Any) -> None:
+        if strategy.max_epochs > 4:
+            strategy = replace(strategy, max_epochs=2)
+        usual(training, task, strategy, *others)
+
+    monkeypatch.setattr(Training, "__init__", short)

@@ -16,7 +16,7 @@ import typer
 import incontrast
 from incontrast.cli.app import app
 from incontrast.cli.command import Exit
-from tests.documents import ROOT, blocks, pages, shape, text
+from tests.documents import ROOT, blocks, pages, shape, text, train_shortly
 
 PROGRAMS = [page for page in pages() if blocks(page, "python")]
 
@@ -26,6 +26,7 @@ def test_the_programs_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    train_shortly(monkeypatch)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
         # Empty lines before it, so that a traceback names the line of the page.

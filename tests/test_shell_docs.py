@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from incontrast.cli.app import app
-from tests.documents import ROOT, blocks, shape
+from tests.documents import ROOT, blocks, shape, train_shortly
 
 PAGES = (
     "docs/tutorials/weekly-images.md",
@@ -93,6 +93,7 @@ def test_the_shell_blocks_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = Shell(tmp_path, monkeypatch)
+    train_shortly(monkeypatch)
     for block in blocks(page, "sh"):
         printed = "".join(shell(statement) for statement in statements(block.code))
         if block.output is not None:
