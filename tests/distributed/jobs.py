@@ -189,7 +189,7 @@ def budgets() -> Result:
     if of.engine.rank:
         time.sleep(0.2)
     of.fit_strategy = ic.Retrain(max_epochs=1_000_000)
-    outcome = of.fit(ROWS, budget=ic.Budget(seconds=3.0))
+    outcome = of.fit(ROWS, budget=ic.Budget(seconds=1.0))
     return {"stopped": outcome.stopped, "steps": outcome.steps, "passes": outcome.forward_passes}
 
 
