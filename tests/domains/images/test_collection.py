@@ -178,7 +178,7 @@ def test_bad_headers_are_known_before_training(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("not an image")
     (tmp_path / "folder.jpg").mkdir()
-    for name, reason in (("empty", "it is empty"), ("text", "identify"), ("folder", "directory")):
+    for name, reason in (("empty", "it is empty"), ("text", "identify"), ("folder", "not a file")):
         path = tmp_path / f"{name}.jpg"
         with pytest.raises(
             ValueError, match=rf"{name}\.jpg cannot be read as an image: .*{reason}"
