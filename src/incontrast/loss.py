@@ -23,12 +23,18 @@ Shapes:
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn.functional import normalize
 
 from incontrast.bounds import check_number, check_whole
+
+EPS = 1e-12  # the least norm that is divided by, as in normalize()
+REMEMBERED = 1024  # items of a batch up to which its weights are kept for the next one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +136,13 @@ def batch_losses(first: Tensor, second: Tensor, objective: Objective) -> Tensor:
 
     (n,) losses from (n, d) embeddings of the first and of the second views, n >= 2.
     """
-    if len(first) < 2:
+    n = len(first)
+    if n < 2:
         raise ValueError(
-            f"NCE-I compares the items of a batch: at least 2 items are needed, got {len(first)}"
+            f"NCE-I compares the items of a batch: at least 2 items are needed, got {n}"
         )
-    return _within(similarities(first, second, objective), objective.negatives)
+    weights = _log_weights(first, (n,), ((objective.negatives / (n - 1),),))
+    return _weighted(first, second, objective, weights)
 
 
 def increment_losses(
@@ -166,37 +174,105 @@ def increment_losses(
         raise ValueError(
             f"a batch must have at least 2 old items and 1 new one, got {old} and {new}"
         )
-    logits = similarities(first, second, objective)
-    weights = logits.new_empty(old + new, old + new)
-    weights[:old, :old] = _log(k * (1.0 - growth_ratio) / (old - 1))
-    weights[:old, old:] = _log(k * growth_ratio / new)
-    weights[old:, :old] = _log(k * (1.0 - growth_ratio if new > 1 else 1.0) / old)
-    weights[old:, old:] = _log(k * growth_ratio / max(new - 1, 1))
-    of_old, of_new = _weighted(logits, weights).tensor_split([old])
+    of_old = k * (1.0 - growth_ratio) / (old - 1), k * growth_ratio / new
+    beside = 1.0 - growth_ratio if new > 1 else 1.0
+    of_new = k * beside / old, k * growth_ratio / max(new - 1, 1)
+    weights = _log_weights(first, (old, new), (of_old, of_new))
+    old_losses, new_losses = _weighted(first, second, objective, weights).tensor_split([old])
     if retention != 1.0:  # L^II is L^{I,X′} − L^{I,X} (Theorem 1)
-        of_old = of_old - (1.0 - retention) * _within(logits[:old, :old], k)
-    return of_old, of_new
+        within = batch_losses(first[:old], second[:old], objective)
+        old_losses = old_losses - (1.0 - retention) * within
+    return old_losses, new_losses
 
 
-def _within(logits: Tensor, k: float) -> Tensor:
-    """NCE-I of (n, n) logits with the other items of their row or column as negatives."""
-    return _weighted(logits, torch.full_like(logits, _log(k / (len(logits) - 1))))
-
-
-def _weighted(logits: Tensor, weights: Tensor) -> Tensor:
+def _weighted(first: Tensor, second: Tensor, objective: Objective, weights: Tensor) -> Tensor:
     """log(f⁺ + Σ w·f⁻) − log f⁺ of every item, the mean of both directions.
 
     K times the mean of f over some negatives is a sum with weights, and so is a mean over strata:
-    any NCE-I is one logsumexp for each direction, in few and large operations.
+    any NCE-I is one softmax for each direction, in few and large operations.
 
     Shapes:
-        logits: (n, n) of first views with second ones
-        weights: (n, n) log w of each item (column) as a negative of each anchor (row)
+        first, second: (n, d) embeddings
+        weights: (n, n) log w of each item (column) as a negative of each anchor (row), 0 for itself
     """
-    weights.fill_diagonal_(0.0)  # the positive pair counts as it is
-    first = (logits + weights).logsumexp(dim=1)
-    second = (logits + weights.T).logsumexp(dim=0)
-    return (first + second) / 2.0 - logits.diagonal()
+    losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
+        first, second, objective.temperature, weights
+    )
+    return losses
+
+
+def _log_probabilities(
+    first: Tensor, second: Tensor, temperature: float, weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(2, n, n) log of the share of each item (column) in an anchor's denominator, both directions.
+
+    Also the (2, n, d) embeddings as they enter the product, and what they were divided by.
+    """
+    both = torch.stack([first, second])
+    # √τ on each side: no pass over the product for τ.
+    scale = torch.linalg.vector_norm(both, dim=2, keepdim=True).clamp_min(EPS) * temperature**0.5
+    unit = both / scale
+    logits = unit[0] @ unit[1].T
+    return torch.stack([logits, logits.T]).add_(weights).log_softmax(dim=2), unit, scale
+
+
+def _mean_of_diagonals(log_shares: Tensor) -> Tensor:
+    return log_shares.diagonal(dim1=1, dim2=2).mean(dim=0)
+
+
+class _Losses(Function):
+    """The losses with a backward pass by hand, half as many operations as autograd's."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, first: Tensor, second: Tensor, temperature: float, weights: Tensor
+    ) -> Tensor:
+        log_shares, unit, scale = _log_probabilities(first, second, temperature, weights)
+        ctx.save_for_backward(first, second, weights, log_shares, unit, scale)
+        ctx.temperature = temperature
+        return _mean_of_diagonals(log_shares).neg_()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        first, second, weights, log_shares, unit, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again: by autograd
+            log_shares, _, _ = _log_probabilities(first, second, ctx.temperature, weights)
+            losses = -_mean_of_diagonals(log_shares)
+            inputs = [x for x in (first, second) if x.requires_grad]
+            found = iter(torch.autograd.grad(losses, inputs, gradient, create_graph=True))
+            of_both = (next(found) if x.requires_grad else None for x in (first, second))
+            return *of_both, None, None
+        half = gradient / 2
+        shares = log_shares.exp().mul_(half[:, None])  # of logits + log w, per direction
+        of_logits = shares[0].add_(shares[1].T)
+        of_logits.diagonal().sub_(gradient)
+        of_unit = torch.stack([of_logits @ unit[1], of_logits.T @ unit[0]])
+        along = (of_unit * unit).sum(dim=2, keepdim=True).mul_(ctx.temperature)
+        of_first, of_second = of_unit.addcmul_(unit, along, value=-1).div_(scale)
+        return of_first, of_second, None, None
+
+
+def _log_weights(
+    like: Tensor, counts: tuple[int, ...], weights: tuple[tuple[float, ...], ...]
+) -> Tensor:
+    """(n, n) log of the weights of items as negatives, by the strata of anchor and item."""
+    make = _made_once if len(like) <= REMEMBERED else _made_once.__wrapped__
+    return make(counts, weights, like.dtype, like.device)
+
+
+@lru_cache(maxsize=8)
+def _made_once(
+    counts: tuple[int, ...],
+    weights: tuple[tuple[float, ...], ...],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    n = sum(counts)
+    table = torch.empty(n, n, dtype=dtype, device=device)
+    for rows, own in zip(table.split(counts), weights, strict=True):
+        for block, weight in zip(rows.split(counts, dim=1), own, strict=True):
+            block.fill_(_log(weight))
+    return table.fill_diagonal_(0.0)  # the positive pair counts as it is
 
 
 def _log(weight: float) -> float:

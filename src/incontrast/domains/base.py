@@ -185,6 +185,10 @@ class Domain(ABC):
             raise ValueError(f"items must be lists of numbers, got {str(items[0])[:40]!r} in them")
         return self.collect(numbers)
 
+    def joined_views(self, batch: Any, generator: Generator) -> Any:
+        """What ``views`` makes as one batch: first views of all items, then second ones."""
+        return self.join(self.views(batch, generator))
+
     def views_of_part(self, part: Part, generator: Generator) -> tuple[Any, Any]:
         """What ``views`` makes of these items when it is given the whole batch.
 

@@ -169,7 +169,8 @@ class Training:
             self.lr = self.schedule.next_lr(task.done)
             if self.schedule.watches:  # what is learned may differ by a bit between processes
                 self.lr = engine.broadcast_float(self.lr)
-            self.optimizer.zero_grad()
+            for parameter in self.parameters:
+                parameter.grad = None
             engine.backward(loss, self.parameters)
             if self.max_norm is not None:
                 nn.utils.clip_grad_norm_(self.parameters, self.max_norm)

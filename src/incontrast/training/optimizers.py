@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,9 +66,51 @@ class Adam(_Steps):
         check_number("[0, inf)", weight_decay=self.weight_decay)
 
     def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        if self.weight_decay == 0.0:
-            return torch.optim.Adam(parameters, fused=True)
-        return torch.optim.AdamW(parameters, weight_decay=self.weight_decay, fused=True)
+        return _FusedAdam(parameters, weight_decay=self.weight_decay, fused=True)
+
+
+class _FusedAdam(torch.optim.AdamW):
+    """torch's fused AdamW without the checks and records around each step.
+
+    They take longer than the step itself where an encoder is small.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            weights = [p for p in group["params"] if p.grad is not None]
+            states = [self.state[p] or self._begin(p) for p in weights]
+            means, squares, steps = (
+                [state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")
+            )
+            torch._foreach_add_(steps, 1)
+            beta1, beta2 = group["betas"]
+            torch._fused_adamw_(
+                weights,
+                [p.grad for p in weights],
+                means,
+                squares,
+                [],
+                steps,
+                lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+            )
+
+    step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it in its records
+
+    def _begin(self, weights: Tensor) -> dict[str, Tensor]:
+        zeros = torch.zeros_like(weights, memory_format=torch.preserve_format)
+        self.state[weights] |= {
+            "step": torch.zeros((), dtype=torch.float32, device=weights.device),
+            "exp_avg": zeros,
+            "exp_avg_sq": zeros.clone(),
+        }
+        return self.state[weights]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +188,17 @@ class Stepper:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         moved = [
-            (p, before, share)
+            (p, before, 1.0 - share)
             for (p, cap, factor), before in zip(self.capped, self._before, strict=True)
             if (share := min(factor, max(cap / lr, LEAST))) != 1.0
         ]
         if not moved:
             self.optimizer.step()
             return
-        weights, before, parts = (list(column) for column in zip(*moved, strict=True))
+        weights, before, back = (list(column) for column in zip(*moved, strict=True))
         torch._foreach_copy_(before, weights)
         self.optimizer.step()
-        torch._foreach_sub_(weights, before)
-        torch._foreach_mul_(weights, parts)
-        torch._foreach_add_(weights, before)
+        torch._foreach_lerp_(weights, before, back)
 
 
 def lr_factors_of(optimizer: OptimizerFactory, encoder: nn.Module) -> dict[nn.Parameter, float]:

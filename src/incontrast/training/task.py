@@ -294,10 +294,10 @@ def two_views(
         parts.append(collection.take(indices[:0]))
     batch = place(parts[0] if len(parts) == 1 else domain.join(parts))
     if engine.processes == 1:
-        views = domain.views(batch, draws)
+        joined = domain.joined_views(batch, draws)
     else:
-        views = domain.views_of_part(Part(batch, share.start, sources, place), draws)
-    joined = domain.join(views)
+        part = Part(batch, share.start, sources, place)
+        joined = domain.join(domain.views_of_part(part, draws))
     if len(joined) != 2 * len(batch):
         raise ValueError(
             f"views() must keep the number of items: {len(batch)} went in, {len(joined)} came out "

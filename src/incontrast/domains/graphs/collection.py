@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+Numbers = NDArray[np.int64]
 NodeLabels = tuple[tuple[int, ...], ...]
 
 
@@ -36,29 +39,19 @@ class GraphBatch:
         columns = (self.x, self.edge_index, self.graph, self.ptr)
         return GraphBatch(*(column.to(device) for column in columns))
 
-    def halves(self, nodes: int, edges: int) -> tuple[GraphBatch, GraphBatch]:
-        """The first half of the graphs, which has so many nodes and edges, and the second."""
-        graphs = len(self) // 2
-        x = self.x.tensor_split((nodes,))
-        edge_index = self.edge_index.tensor_split((edges,), dim=1)
-        graph = self.graph.tensor_split((nodes,))
-        return (
-            GraphBatch(x[0], edge_index[0], graph[0], self.ptr[: graphs + 1]),
-            GraphBatch(x[1], edge_index[1] - nodes, graph[1] - graphs, self.ptr[graphs:] - nodes),
-        )
-
     @property
     def device(self) -> torch.device:
         return self.x.device
 
     def __getitem__(self, part: slice) -> GraphBatch:
-        ptr = self.ptr[part.start : part.stop + 1]
+        start, stop, _ = part.indices(len(self))
+        ptr = self.ptr[start : stop + 1]
         first, last = int(ptr[0]), int(ptr[-1])
         inside = (self.edge_index[0] >= first) & (self.edge_index[0] < last)
         return GraphBatch(
             self.x[first:last],
             self.edge_index[:, inside] - first,
-            self.graph[first:last] - part.start,
+            self.graph[first:last] - start,
             ptr - first,
         )
 
@@ -68,9 +61,9 @@ class GraphBatch:
         nodes = graphs = 0
         edge_indices, graph_numbers, ptrs = [], [], [batches[0].ptr[:1]]
         for batch in batches:
-            edge_indices.append(batch.edge_index + nodes)
-            graph_numbers.append(batch.graph + graphs)
-            ptrs.append(batch.ptr[1:] + nodes)
+            edge_indices.append(batch.edge_index + nodes if nodes else batch.edge_index)
+            graph_numbers.append(batch.graph + graphs if graphs else batch.graph)
+            ptrs.append(batch.ptr[1:] + nodes if nodes else batch.ptr[1:])
             nodes += batch.x.shape[0]
             graphs += len(batch)
         return GraphBatch(
@@ -132,13 +125,18 @@ class GraphCollection:
         )
 
     def take(self, indices: Tensor) -> GraphBatch:
-        ptr, graph, x, edge_graph, edge_index, _ = self._gather(indices)
-        edge_index += ptr.int().index_select(0, edge_graph)
-        return GraphBatch(x, edge_index.long(), graph, ptr)
+        ptr, nodes, edges, offsets = self._places(indices)
+        # By NumPy, whose calls take half the time of torch's on so few numbers.
+        edge_index = self.edge_index.numpy().take(edges, axis=1) + offsets
+        graph = np.arange(len(indices)).repeat(ptr[0, 1:] - ptr[0, :-1])
+        columns = (torch.from_numpy(column) for column in (edge_index, graph, ptr[0]))
+        return GraphBatch(self.x.index_select(0, nodes), *columns)
 
     def select(self, indices: Tensor) -> Self:
-        node_ptr, _, x, _, edge_index, edge_ptr = self._gather(indices)
-        return type(self)(x, edge_index, node_ptr, edge_ptr, self.node_labels)
+        ptr, nodes, edges, _ = self._places(indices)
+        node_ptr, edge_ptr = torch.from_numpy(ptr)
+        x, edge_index = self.x.index_select(0, nodes), self.edge_index.numpy().take(edges, axis=1)
+        return type(self)(x, torch.from_numpy(edge_index), node_ptr, edge_ptr, self.node_labels)
 
     def with_labels(self, node_labels: NodeLabels) -> Self:
         """These graphs with a feature for each of these labels, which must be all there are."""
@@ -181,29 +179,19 @@ class GraphCollection:
             self.node_labels,
         )
 
-    def _gather(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The columns of these graphs, and the graph among them that each node and edge is of."""
-        first = self._ptr.index_select(1, indices)
-        sizes = self._ptr.index_select(1, indices + 1) - first
-        ptr = torch.zeros(2, indices.shape[0] + 1, dtype=torch.int64)
-        torch.cumsum(sizes, 1, out=ptr[:, 1:])
-        shift = first - ptr[:, :-1]
-        totals = ptr[:, -1].tolist()
-        (graph, nodes), (edge_graph, edges) = map(_rows, sizes, shift, totals)
-        edge_index = torch.empty(2, totals[1], dtype=torch.int32)
-        # index_select is several times faster along the only dimension than along one of two.
-        for old, new in zip(self.edge_index, edge_index, strict=True):
-            torch.index_select(old, 0, edges, out=new)
-        x = self.x.index_select(0, nodes)
-        return ptr[0], graph, x, edge_graph, edge_index, ptr[1]
-
-
-def _rows(sizes: Tensor, shift: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """The rows of groups that lie ``shift`` from where they go: their groups and where they lie."""
-    group = torch.repeat_interleave(sizes, output_size=total)
-    rows = shift.index_select(0, group)
-    rows += torch.arange(total)
-    return group, rows
+    def _places(self, indices: Tensor) -> tuple[Numbers, Tensor, Numbers, Numbers]:
+        """Where these graphs begin and end once they stand alone, where their nodes and edges are,
+        and what is to be added to the nodes of each edge."""
+        places, every = indices.numpy(), self._ptr.numpy()
+        first = every.take(places, axis=1)
+        sizes = every.take(places + 1, axis=1) - first
+        ptr = np.zeros((2, len(places) + 1), dtype=np.int64)
+        np.cumsum(sizes, axis=1, out=ptr[:, 1:])
+        nodes, edges = (
+            shift.repeat(size) + np.arange(total)
+            for shift, size, total in zip(first - ptr[:, :-1], sizes, ptr[:, -1], strict=True)
+        )
+        return ptr, torch.from_numpy(nodes), edges, ptr[0, :-1].repeat(sizes[1])
 
 
 def _listed(labels: tuple[int, ...]) -> str:

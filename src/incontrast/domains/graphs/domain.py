@@ -107,15 +107,17 @@ class Graphs(ArgumentDomain):
     def own_views(
         self, batch: GraphBatch, generator: Generator, part: Part | None = None
     ) -> tuple[GraphBatch, GraphBatch]:
-        return two_views(
-            batch,
-            generator,
-            drop=self.drop,
-            mask=self.mask,
-            walkers=self.walkers,
-            steps=self.steps,
-            per=self.per,
-        )
+        both = self._two_views(batch, generator)
+        return both[: len(batch)], both[len(batch) :]
+
+    def joined_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
+        if vars(self)["views"].func != Graphs.own_views.__get__(self):  # a user's or a subclass's
+            return GraphBatch.join(self.views(batch, generator))
+        return self._two_views(batch, generator)
+
+    def _two_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
+        settings = ("drop", "mask", "walkers", "steps", "per")
+        return two_views(batch, generator, **{name: getattr(self, name) for name in settings})
 
     def views_of_part(self, part: Part, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
         # Views of all graphs: what is drawn depends on the sizes of those that are elsewhere.
