@@ -208,3 +208,26 @@ def test_one_negative_is_enough_and_none_too_few() -> None:
     assert Objective(negatives=1).negatives == 1
     with pytest.raises(ValueError, match="negatives must be at least 1, got 0"):
         Objective(negatives=0)
+
+
+@pytest.mark.parametrize("retention", [1.0, 0.4])
+def test_the_backward_pass_by_hand_is_the_derivative(retention: float) -> None:
+    """Once, and twice as the meta step takes it; also of one side alone."""
+    first, second = (embeddings(seed, 7, 4).requires_grad_() for seed in (0, 1))
+
+    def losses(first: Tensor, second: Tensor) -> Tensor:
+        settings = {"old": 4, "growth_ratio": 0.3, "retention": retention}
+        return torch.cat(increment_losses(first, second, OBJECTIVE, **settings))
+
+    for inputs in ((first, second), (first.detach(), second), (first, second.detach())):
+        assert torch.autograd.gradcheck(losses, inputs)
+        assert torch.autograd.gradgradcheck(losses, inputs)
+
+
+def test_an_embedding_of_zeros_has_a_finite_loss_and_gradient() -> None:
+    first = embeddings(0, 4, 3)
+    first[2] = 0.0
+    first.requires_grad_()
+    batch_losses(first, embeddings(1, 4, 3), OBJECTIVE).mean().backward()
+    assert first.grad is not None
+    assert bool(torch.isfinite(first.grad).all())

@@ -269,8 +269,8 @@ def _made_once(
 ) -> Tensor:
     n = sum(counts)
     table = torch.empty(n, n, dtype=dtype, device=device)
-    for rows, own in zip(table.split(counts), weights, strict=True):
-        for block, weight in zip(rows.split(counts, dim=1), own, strict=True):
+    for rows, own in zip(torch.split(table, list(counts)), weights, strict=True):
+        for block, weight in zip(torch.split(rows, list(counts), dim=1), own, strict=True):
             block.fill_(_log(weight))
     return table.fill_diagonal_(0.0)  # the positive pair counts as it is
 

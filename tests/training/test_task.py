@@ -11,7 +11,7 @@ from torch import Tensor
 from incontrast import Increment, Objective, Task, TensorCollection, Vectors
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import share_of
-from incontrast.training.task import BatchIndices, joint_epoch, two_views
+from incontrast.training.task import BURST, BatchIndices, joint_epoch, two_views
 
 
 class Watched(TensorCollection):
@@ -48,11 +48,13 @@ def test_slow_items_are_read_ahead_in_a_thread(blobs) -> None:
     assert len(list(batches)) == 7
 
 
-def test_items_in_memory_are_read_when_they_are_needed(blobs) -> None:
-    items = Watched(blobs(64), background=False)
+@pytest.mark.parametrize(("size", "read"), [(8, BURST), (2**15, 1)])
+def test_items_in_memory_are_read_when_they_are_needed(blobs, size: int, read: int) -> None:
+    """Small batches in bursts, a large one alone."""
+    items = Watched(blobs(8).repeat(size, 1), background=False)
     task = task_of(items)
-    next(task.view_batches(joint_epoch(task.increment, 8, task.draws)))
-    assert items.threads == ["MainThread"]
+    next(task.view_batches(joint_epoch(task.increment, 8 if size == 8 else size, task.draws)))
+    assert items.threads == ["MainThread"] * read
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -76,7 +76,7 @@ class _FusedAdam(torch.optim.AdamW):
     """
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             weights = [p for p in group["params"] if p.grad is not None]
             states = [self.state[p] or self._begin(p) for p in weights]
@@ -105,12 +105,13 @@ class _FusedAdam(torch.optim.AdamW):
 
     def _begin(self, weights: Tensor) -> dict[str, Tensor]:
         zeros = torch.zeros_like(weights, memory_format=torch.preserve_format)
-        self.state[weights] |= {
+        state = {
             "step": torch.zeros((), dtype=torch.float32, device=weights.device),
             "exp_avg": zeros,
             "exp_avg_sq": zeros.clone(),
         }
-        return self.state[weights]
+        self.state[weights] = state
+        return state
 
 
 @dataclass(frozen=True, kw_only=True)

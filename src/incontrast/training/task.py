@@ -23,6 +23,7 @@ R = TypeVar("R")
 
 NONE = torch.empty(0, dtype=torch.int64)
 DEPTH = 2  # batches in flight: one being read, one waiting
+BURST, BURST_BYTES = 8, 2**20  # batches, and bytes of their items, whose views are made in a row
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,8 @@ class Task:
     ) -> Iterator[ViewBatch]:
         """Two fresh views of the items of each batch; files are read ahead in a thread.
 
+        Up to ``BURST`` batches are drawn before the first of them is used.
+
         ``views`` draws them, by default the task's own generator for it; so many batches as
         ``skip`` says at the beginning are drawn, but not made.
         """
@@ -238,7 +241,19 @@ class Task:
         slow = new_items.background or (old_items is not None and old_items.background)
         slow = slow or (self.domain.views_on_cpu and self.engine.device.type != "cpu")
         slow = slow and not self.domain.views_draw_globally
-        yield from read_ahead(fetch, islice(orders, skip, None), background=slow)
+        orders = islice(orders, skip, None)
+        if slow:
+            yield from read_ahead(fetch, orders, background=True)
+            return
+        item_bytes = new_items.nbytes / self.increment.new_count
+        burst: list[ViewBatch] = []
+        for order in orders:
+            burst.append(fetch(order))
+            # Small batches come in bursts: views of many in a row are made from warm caches.
+            if len(burst) * len(burst[-1].views) * item_bytes > BURST_BYTES or len(burst) == BURST:
+                yield from burst
+                burst = []
+        yield from burst
 
     @staticmethod
     def _orders(

@@ -60,10 +60,10 @@ def two_views(
     rows[new_ptr[graphs] :] -= nodes
     x = batch.x.index_select(0, torch.from_numpy(rows))
     x.index_fill_(0, torch.from_numpy(number.take(masked)), 0.0)
-    number[~keep] = -1
+    number = np.where(keep, number, -1).reshape(2, -1)
     return GraphBatch(
         x,
-        torch.from_numpy(_induced(batch.edge_index.numpy(), number.reshape(2, -1))),
+        torch.from_numpy(_induced(batch.edge_index.numpy(), number)),
         torch.from_numpy(np.arange(2 * graphs).repeat(sizes_after)),
         torch.from_numpy(new_ptr),
     )
@@ -87,8 +87,8 @@ def _visited(batch: GraphBatch, root: Numbers, steps: int, generator: Generator)
     # A draw is at least half a unit in the last place below 1, and so is its product with a degree
     # below that degree: rounding never leads to the edges of the next node.
     for here, there, share in zip(trail, trail[1:], luck, strict=False):
-        edge = (degrees.take(here) * share).astype(np.int64)
-        edge += first.take(here)
+        edge = (degrees.take(here, mode="clip") * share).astype(np.int64)
+        edge += first.take(here, mode="clip")
         neighbour.take(edge, out=there, mode="clip")
     trail += copy
     return trail.reshape(-1)
@@ -96,7 +96,7 @@ def _visited(batch: GraphBatch, root: Numbers, steps: int, generator: Generator)
 
 def _induced(edge_index: Numbers, number: Numbers) -> Numbers:
     """The edges of both views by the new numbers of their nodes, which are -1 where dropped."""
-    source, target = (number.take(ends, axis=1).reshape(-1) for ends in edge_index)
+    source, target = (number.take(e, axis=1, mode="clip").reshape(-1) for e in edge_index)
     kept = np.flatnonzero(source | target >= 0)
     result = np.empty((2, len(kept)), dtype=np.int64)
     source.take(kept, out=result[0], mode="clip")

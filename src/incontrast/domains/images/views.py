@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Generator, Tensor
@@ -92,26 +92,27 @@ class ImageViews:
         return self._changed(pixels, draws.to(pixels.dtype))
 
     def _changed(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        area, ratio, top, left, flip, jitter, *changes, gray, blurred, sigma = draws
-        area = _between(area, *self.scale)
-        ratio = _between(ratio, *map(math.log, self.ratio)).exp()
-        height = (area / ratio).sqrt().clamp(max=1)
-        width = (area * ratio).sqrt().clamp(max=1)
-        top, left = top * (1 - height), left * (1 - width)
+        ends = (  # of each draw
+            *(self.scale, tuple(map(math.log, self.ratio)), *[(0.0, 1.0)] * 4),
+            *((-change, change) for change in self.jitter),
+            *((0.0, 1.0), (0.0, 1.0), self.blur_sigma),
+        )
+        low, span = constant(tuple(zip(*((a, b - a) for a, b in ends), strict=True)), draws)
+        draws = (draws * span[:, None]).add_(low[:, None])
+        area, ratio, _, _, flip, jitter, *_, gray, blurred, sigma = draws.unbind()
+        ratio = ratio.exp()
+        sides = torch.stack([area / ratio, area * ratio]).sqrt_().clamp_(max=1)
+        (height, width), (top, left) = sides.unbind(), (draws[2:4] * (1 - sides)).unbind()
         view = crop(pixels, top, left, height, width, flip < self.flip)
 
-        jittered = (jitter < self.jitter_probability).to(pixels.dtype)
-        brightness, contrast, saturation, hue = (
-            jittered * _between(draw, -most, most)
-            for draw, most in zip(changes, self.jitter, strict=True)
-        )
-        saturation = (1 + saturation) * (gray >= self.grayscale)
-        view = recolour(view, 1 + brightness, 1 + contrast, saturation, hue)
+        changes = draws[6:10] * (jitter < self.jitter_probability)
+        brightness, contrast, saturation = (1 + changes[:3]).unbind()
+        saturation = saturation * (gray >= self.grayscale)
+        view = recolour(view, brightness, contrast, saturation, changes[3])
 
         if self.blur > 0:
             # All images are blurred, most of them by nothing: to choose some is to wait for them.
-            sigma = torch.where(blurred < self.blur, _between(sigma, *self.blur_sigma), SHARP)
-            view = blur(view, sigma)
+            view = blur(view, torch.where(blurred < self.blur, sigma, SHARP))
         return view
 
 
@@ -129,8 +130,7 @@ def crop(
         result: (n, C, S, S)
     """
     size = pixels.shape[-1]
-    # The centres of the pixels in the coordinates of grid_sample: -1 and 1 are the outer borders.
-    centres = (2 * torch.arange(size, device=pixels.device, dtype=pixels.dtype) + 1) / size - 1
+    centres = _centres(size, pixels.dtype, pixels.device)
     across = torch.where(flipped, -width, width)
     # Filling the grid by hand takes half the time of affine_grid.
     grid = pixels.new_empty(len(pixels), size, size, 2)
@@ -156,17 +156,21 @@ def recolour(
         hue: (n,) in turns, 0 changes nothing
         result: (n, C, S, S)
     """
-    luma, turn = _colour_basis(pixels)
-    to_gray = luma.expand(len(luma), -1)  # L
-    identity = torch.eye(len(luma), device=pixels.device, dtype=pixels.dtype)
+    gain, offset = brightness * contrast, (1 - contrast) * brightness
+    if pixels.shape[1] == 1:
+        offset = offset[:, None] * pixels.mean((2, 3))
+        changed = (pixels * gain[:, None, None, None]).add_(offset[:, :, None, None])
+        return changed.clamp_(0, 1)
+    luma = constant(_LUMA, pixels)
+    to_gray = constant((_LUMA,) * 3, pixels)  # L
+    chroma = constant(((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)), pixels) - to_gray
     angle = 2 * math.pi * hue
     matrix = (
         to_gray
-        + (saturation * angle.cos())[:, None, None] * (identity - to_gray)
-        + (saturation * angle.sin())[:, None, None] * turn
-    ) * (brightness * contrast)[:, None, None]
-    mean_luma = pixels.mean((2, 3)) @ luma  # (n,)
-    offset = ((1 - contrast) * brightness * mean_luma)[:, None, None]
+        + (saturation * angle.cos())[:, None, None] * chroma
+        + (saturation * angle.sin())[:, None, None] * constant(_quarter_turn(), pixels)
+    ) * gain[:, None, None]
+    offset = (offset * (pixels.mean((2, 3)) @ luma))[:, None, None]
     changed = torch.baddbmm(offset, matrix, pixels.flatten(2))
     return changed.clamp_(0, 1).view_as(pixels)
 
@@ -187,11 +191,10 @@ def blur(pixels: Tensor, sigma: Tensor) -> Tensor:
     return kernel @ pixels @ kernel.mT
 
 
-def _colour_basis(pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """The luma (C,) and the quarter turn of chroma (C, C) for these channels."""
-    if pixels.shape[1] == 1:
-        return pixels.new_ones(1), pixels.new_zeros(1, 1)
-    return constant(_LUMA, pixels), constant(_quarter_turn(), pixels)
+@lru_cache(maxsize=16)
+def _centres(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Of the pixels in the coordinates of grid_sample: -1 and 1 are the outer borders."""
+    return (2 * torch.arange(size, device=device, dtype=dtype) + 1) / size - 1
 
 
 @cache
@@ -200,10 +203,6 @@ def _quarter_turn() -> tuple[tuple[float, ...], ...]:
     quarter = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]]).double()
     turn = torch.linalg.inv(yiq) @ quarter @ yiq
     return tuple(tuple(row) for row in turn.tolist())
-
-
-def _between(draw: Tensor, low: float, high: float) -> Tensor:
-    return low + (high - low) * draw
 
 
 def _check_range(name: str, ends: tuple[float, float], highest: float = math.inf) -> None:
