@@ -33,13 +33,12 @@ from incontrast import (
 )
 from incontrast.data import read_source
 from incontrast.memory import Store, StoreError, content_hash
-from incontrast.training.engine import Engine
 from incontrast.training.loop import TrainingDiverged
 from incontrast.workspace import Damaged, Unfinished
 from incontrast.workspace.files import Journal, Versions, _checksum, holder
-from incontrast.workspace.process_group import ProcessGroup
 from incontrast.workspace.state import StateMachine
 from incontrast.workspace.status import status_of, unfinished
+from incontrast.workspace.update import Update
 
 QUICK = ICL(max_epochs=2)
 
@@ -887,14 +886,23 @@ def test_a_reader_does_not_disturb_an_update(workspace: Workspace, blobs) -> Non
     assert not log.exists() or log.stat().st_size == 0
 
 
-def test_a_leader_that_failed_in_a_joint_block_can_lead_again() -> None:
+def test_a_leader_that_failed_in_a_joint_block_can_lead_again(workspace: Workspace) -> None:
     sent = []
-    group = ProcessGroup(Engine("cpu"))
-    group.send = lambda order, payload=None: sent.append((order, payload))
-    failed = pytest.raises(ValueError, match="while all trained")
-    with failed, group.leading(), group.joint("train", {}, None):
-        raise ValueError("while all trained")
-    assert sent == []  # the others have failed with it
-    with pytest.raises(ValueError, match="alone"), group.leading():
+    run = Update(workspace=workspace, kind="update")
+    run._send = lambda order, payload=None: sent.append((order, payload))
+
+    def jointly(machine, items) -> None:
+        with run._jointly("train", {}, machine.store):
+            raise ValueError("while all trained")
+
+    def alone(machine, items) -> None:
         raise ValueError("alone")
+
+    run._lead = jointly
+    with pytest.raises(ValueError, match="while all trained"):
+        run.run(None, None)
+    assert sent == []  # the others have failed with it
+    run._lead = alone
+    with pytest.raises(ValueError, match="alone"):
+        run.run(None, None)
     assert sent == [("failed", "alone")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,14 +13,10 @@ from torch.nn.functional import normalize
 from incontrast.compat.link import FEWEST
 from incontrast.compat.plan import expected_shares
 from incontrast.compat.quality import hits, nearest
-from incontrast.data import ProbeSet
 from incontrast.evaluate.collapse import effective_rank, uniformity
-from incontrast.evaluate.probes import Probe
 from incontrast.learner import Learner
 from incontrast.memory import Store, StoredCollection
 from incontrast.randomness import generator
-
-log = logging.getLogger(__name__)
 
 SAMPLE = 512  # old and new items, each, at most
 NEAREST = 10  # neighbours whose overlap is counted
@@ -46,21 +41,6 @@ class Movement(NamedTuple):
     cosine: tuple[float, float, float]  # quartiles, between an item's two embeddings; 1 is unmoved
     overlap: float  # mean share of an item's 10 nearest neighbours that stayed
     examples: list[dict[str, Any]]  # items with their neighbours before and after, by ids
-
-
-def chosen_probe(given: Probe | ProbeSet | None, named: dict[str, str] | None) -> Probe | None:
-    """The probe that was given, or the one that the version before was judged by."""
-    if isinstance(given, Probe):
-        return given
-    if given is not None:
-        return Probe(given.read())
-    if named is None:
-        return None
-    try:
-        return Probe(ProbeSet(**named).read())
-    except ValueError as error:  # moved since: no reason to refuse new data
-        log.warning("the probe set of the version before is left out: %s", error)
-        return None
 
 
 def evaluate(

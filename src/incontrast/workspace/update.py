@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -17,30 +19,36 @@ from numpy.typing import NDArray
 
 from incontrast import saving, settings
 from incontrast._version import __version__
+from incontrast.bounds import check_number
 from incontrast.compat.link import renumbered
 from incontrast.data import ProbeSet
 from incontrast.evaluate.probes import Probe
 from incontrast.import_path import check_trust
 from incontrast.learner import BudgetTooSmall, Learner
-from incontrast.memory import Memory, Store, StoredCollection
+from incontrast.memory import Memory, Store, StoreBusy, StoredCollection
 from incontrast.memory.store import FORGOTTEN, PRESENT, Columns
 from incontrast.outcome import Outcome
 from incontrast.strategies import Strategy
 from incontrast.text import counted
-from incontrast.training.collectives import ProcessFailed
+from incontrast.training.collectives import LostProcess, ProcessFailed
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
 from incontrast.weights import Weights, load_weights
 from incontrast.workspace.config import CONFIG, of_training
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.evaluation import chosen_probe, evaluate
+from incontrast.workspace.evaluation import evaluate
 from incontrast.workspace.ingest import NewData, ingest
-from incontrast.workspace.state import NAMES, StateMachine
+from incontrast.workspace.state import NAMES, Notify, StateMachine
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
 
+log = logging.getLogger(__name__)
+
+PATIENCE = 300.0  # seconds to wait for readers
+
 Operation = dict[str, Any]
+Order = Literal["wait", "train", "evaluate", "done", "failed"]
 
 
 @dataclass(frozen=True)
@@ -58,56 +66,67 @@ class Step:
     repeated: bool = False  # whether it had learned from these data already: nothing was done
 
 
+@dataclass(kw_only=True, eq=False)
 class Update:
-    """One run of ``fit`` or ``update``: led by the first process, followed by the others.
+    """One run of ``fit``, ``update`` or ``adopt``, its ``kind``.
 
-    ``kind`` is ``"fit"``, ``"update"`` or ``"adopt"``, with what was ``adopted``: weights, and the
-    number of items that the data stand for. Other arguments are as in ``Workspace.update``.
+    The first process leads: it decides and writes. The others follow its orders. What was
+    ``adopted`` are weights, and the number of items that the data stand for. Other arguments are as
+    in ``Workspace.update``.
     """
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        kind: str,
-        *,
-        strategy: Strategy | None = None,
-        budget: Budget | None = None,
-        probe: Probe | ProbeSet | str | Path | None = None,
-        callbacks: Sequence[ProgressCallback] = (),
-        tolerance: float | None = None,
-        adopted: tuple[Weights | None, int | None] | None = None,
-    ) -> None:
-        self.adopted = adopted
-        self.workspace = workspace
-        self.versions = workspace.versions
-        self.kind = kind
-        self.strategy = strategy
-        usual = workspace.settings["budget"] if kind == "update" else {}
-        self.budget = Budget(**usual) if budget in (None, Budget()) else budget or Budget()
-        self.probe = ProbeSet(probe) if isinstance(probe, str | Path) else probe
-        self.callbacks = callbacks
-        self.tolerance = tolerance
-        self.group = workspace.process_group
+    workspace: Workspace
+    kind: str
+    strategy: Strategy | None = None
+    budget: Budget | None = None
+    strict: bool = False
+    force: bool = False
+    discard: bool = False
+    again: bool = False
+    tolerance: float | None = None
+    probe: Probe | ProbeSet | str | Path | None = None
+    callbacks: Sequence[ProgressCallback] = ()
+    adopted: tuple[Weights | None, int | None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tolerance is not None:
+            check_number("[0, inf)", tolerance=self.tolerance)
+        if isinstance(self.probe, str | Path):
+            self.probe = ProbeSet(self.probe)
+        usual = self.workspace.settings["budget"] if self.kind == "update" else {}
+        self.limit = self.budget or Budget()
+        if self.limit == Budget():
+            self.limit = Budget(**usual)
+        self.versions, self.engine = self.workspace.versions, self.workspace.engine
         self.start = time.perf_counter()
+        self._joint = False  # whether all processes run the same block
         self._before: Learner | None = None
         self._after: Learner | None = None  # each is read once, by whoever needs it first
 
+    def run(self, items: Any, notify: Notify | None) -> Step:
+        """Begin, or resume, and take it as far as it goes."""
+        if self.engine.rank > 0:
+            return self._follow()
+        self._joint = False
+        try:
+            with self.workspace.writing(self.kind, notify) as machine:
+                step = self._lead(machine, items)
+        except BaseException as error:
+            # What fails inside a joint block is known to the others, or ends them by its silence.
+            if not self._joint and not isinstance(error, LostProcess):
+                with suppress(LostProcess):
+                    self._send("failed", str(error))
+            raise
+        self._send("done", step)
+        return step
+
     # The first process ---------------------------------------------------------------------------
 
-    def lead(
-        self,
-        machine: StateMachine,
-        items: Any,
-        *,
-        strict: bool,
-        force: bool,
-        discard: bool,
-        again: bool = False,
-    ) -> Step:
-        """Begin, or resume, and take it as far as it goes."""
+    def _lead(self, machine: StateMachine, items: Any) -> Step:
         finished = machine.recover()
         current, operation = machine.state.current, machine.state.operation
-        if machine.state.resumable and operation["kind"] != self.kind:
+        resumable = machine.state.resumable
+        if resumable and operation["kind"] != self.kind:
             raise Unfinished(
                 f"{NAMES[operation['kind']]} with {operation['data']['name']} is unfinished: "
                 f"run incontrast {operation['kind']} to finish it"
@@ -115,10 +134,9 @@ class Update:
         if self.kind == "update" and current is None:
             raise WorkspaceError(f"{self.workspace.folder} has no encoder yet: run fit first")
         learner = self._load(current, machine.store)
-        if isinstance(self.probe, ProbeSet):
-            Probe(self.probe.read())  # refused before anything is done
-        data = None if items is None else NewData(items, learner.domain, strict=strict)
-        sample = operation.get("sample") if machine.state.resumable and not discard else None
+        _ = self._given_probe  # refused before anything is done
+        data = None if items is None else NewData(items, learner.domain, strict=self.strict)
+        sample = operation.get("sample") if resumable and not self.discard else None
         if self.adopted is not None and data is not None and sample is None:
             sample = [len(data), self.adopted[1] or len(data)]
         if sample is not None:
@@ -126,11 +144,11 @@ class Update:
         if finished is not None and finished["kind"] == self.kind and _same(data, finished):
             # This very command was interrupted when all but some cleaning up was done.
             return self._step(finished["number"], promoted=True)
-        joining = machine.state.resumable and not self._resume(machine, data, discard)
+        joining = resumable and not self._resume(machine, data)
         if joining or machine.state.phase == "idle":
-            repeated = None if again or data is None else self._repeated(machine, data)
+            repeated = None if self.again or data is None else self._repeated(machine, data)
             if repeated is None:
-                repeated = self._ingest(machine, data, learner, again, sample)
+                repeated = self._ingest(machine, data, learner, sample)
             if repeated is not None and machine.state.phase == "idle":
                 return self._step(repeated, promoted=True, repeated=True)
         if self.tolerance not in (None, machine.state.operation["tolerance"]):
@@ -148,22 +166,22 @@ class Update:
             seconds = time.perf_counter() - begin
             machine.evaluated(evaluation, seconds)
             machine.notify(f"evaluated version {number} in {seconds:.1f} s")
-        if machine.state.refused and not force:
+        if machine.state.refused and not self.force:
             return self._step(number, promoted=False)
         machine.promote()
         return self._step(number, promoted=True)
 
-    def _resume(self, machine: StateMachine, data: NewData | None, discard: bool) -> bool:
+    def _resume(self, machine: StateMachine, data: NewData | None) -> bool:
         """Whether to resume what is under way; if not, it is discarded, or new data join it."""
         operation = machine.state.operation
         name = operation["data"]["name"]
-        if discard:
+        if self.discard:
             machine.discard()
             machine.notify(f"{name} was unfinished or refused, and is discarded")
             return False
         refused = machine.state.phase == "evaluated" and machine.state.refused
         if _same(data, operation) and refused and self._asks_for_other(operation):
-            machine.retry(self._encoded(), vars(self.budget), of_training(self.workspace.settings))
+            machine.retry(self._encoded(), vars(self.limit), of_training(self.workspace.settings))
             machine.notify(f"training on {name} once more, with other settings")
             return True
         if _same(data, operation):
@@ -227,7 +245,6 @@ class Update:
         machine: StateMachine,
         data: NewData | None,
         learner: Learner,
-        again: bool,
         sample: list[int] | None,
     ) -> int | None:
         """New items into the store; returns the current version, if all of them were known."""
@@ -245,22 +262,25 @@ class Update:
             "base": current,
             "number": max([machine.state.last, *self.versions.numbers()]) + 1,
             "strategy": self._encoded(),
-            "budget": vars(self.budget),
-            "probe": self._named_probe(current),
-            "tolerance": self.workspace.settings["tolerance"]
-            if self.tolerance is None
-            else self.tolerance,
+            "budget": vars(self.limit),
+            "probe": self._parent(current).get("probe"),
+            "tolerance": self.workspace.settings["tolerance"],
             "sample": sample,
             "settings": of_training(self.workspace.settings),
         }
+        if self.tolerance is not None:
+            operation["tolerance"] = self.tolerance
+        if isinstance(self.probe, ProbeSet):
+            path = str(Path(self.probe.path).absolute())
+            operation["probe"] = {"path": path, "label": self.probe.label}
         new = ingest(
             machine,
             data,
             learner,
             operation,
             extent=None if current is None else self.workspace.extent(current),
-            again=again,
-            waiting=lambda: self.group.send("wait"),
+            again=self.again,
+            waiting=lambda: self._send("wait"),
         )
         return None if new else current
 
@@ -277,12 +297,10 @@ class Update:
                 machine.discard()  # it would end the same way every time
             raise
         number, base, first = operation["number"], operation["base"], operation["first"]
-        memory = learner.memory
+        memory, parent = learner.memory, self._parent(base)
         skipped: list[tuple[int, int]] = []
-        from_scratch: dict[str, Any] | None = None
+        from_scratch = parent.get("from_scratch")
         if base is not None:
-            parent = self.versions.record(base)
-            from_scratch = parent["from_scratch"]
             if parent["outcome"]["from_scratch"]:
                 cost = {key: parent["outcome"][key] for key in ("forward_passes", "stopped")}
                 from_scratch = {**cost, "items": parent["memory"]["seen"]}
@@ -300,7 +318,7 @@ class Update:
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "data": operation["data"],
             "first": first,
-            "classes": sorted({*self._classes(base), *_classes(operation)}),
+            "classes": sorted({*parent.get("classes", ()), *_classes(operation)}),
             "probe": operation["probe"],
             "memory": {
                 "arrivals": memory.arrivals,
@@ -335,19 +353,19 @@ class Update:
 
     # The other processes -------------------------------------------------------------------------
 
-    def follow(self) -> Step:
+    def _follow(self) -> Step:
         """Do what the first process orders until it is done, and write nothing."""
-        engine = self.group.engine
         while True:
-            order, payload = self.group.receive()
+            orders: tuple[Order, Any] = self.engine.broadcast(("wait", None))
+            order, payload = orders
             if order == "done":
                 step: Step = payload
                 return step
             if order == "failed":
-                raise ProcessFailed(f"process 0 of {engine.processes} has failed: {payload}")
+                raise ProcessFailed(f"process 0 of {self.engine.processes} has failed: {payload}")
             if order == "wait":
                 continue
-            with engine.error_barrier("read the workspace"):
+            with self.engine.error_barrier("read the workspace"):
                 store = Store.open(self.workspace.store_file, readonly=True, still=True)
                 base = payload["base"]
                 learner = self._load(base, store)
@@ -359,6 +377,34 @@ class Update:
                     self._train(payload, learner, store, [])
                 else:
                     self._evaluate(payload, store)
+
+    def _send(self, order: Order, payload: Any = None) -> None:
+        """Tell the others what comes next; without others, nothing happens."""
+        if self.engine.processes > 1:
+            self.engine.broadcast((order, payload))
+
+    @contextmanager
+    def _jointly(self, order: Order, operation: Operation, store: Store) -> Iterator[None]:
+        """A block that all processes run at the same time."""
+        if self.engine.processes > 1 and self.engine.rank == 0:
+            self._fold(store)
+            self._send(order, operation)
+            with self.engine.error_barrier("read the workspace"):
+                pass
+        self._joint = True
+        yield
+        self._joint = False
+
+    def _fold(self, store: Store) -> None:
+        """The others read the file by itself, without its log: wait until that is empty."""
+        end = time.monotonic() + PATIENCE
+        while not store.fold(wait=1.0):
+            if time.monotonic() > end:
+                raise StoreBusy(
+                    f"another process has been reading {store.path} for {PATIENCE:.0f} s, which "
+                    "keeps several processes from working on it: end it, then run this again"
+                )
+            self._send("wait")  # before they take this process for lost
 
     # All processes together ----------------------------------------------------------------------
 
@@ -378,10 +424,10 @@ class Update:
         new = StoredCollection(store, learner.domain, torch.from_numpy(ids), sizes, keys)
         learner.evaluations_after = 2  # a candidate's checks take about as long as an outcome's
         before = None if operation["base"] is None else copy.copy(learner)
-        with self.group.joint("train", operation, store):
+        with self._jointly("train", operation, store):
             options: dict[str, Any] = {
                 "budget": self._budget(operation),
-                "callbacks": [_watched(each, callback_errors) for each in self.callbacks],
+                "callbacks": [_Watched(each, callback_errors) for each in self.callbacks],
                 "checkpoint": self.workspace.training_file,
                 "probe": self._probe(operation),
             }
@@ -399,41 +445,41 @@ class Update:
         self._before, self._after = before, learner
         return outcome
 
-    def _named_probe(self, base: int | None) -> dict[str, str] | None:
-        """The probe set of this run, or that of the version before, to be written down."""
-        if isinstance(self.probe, ProbeSet):
-            return {"path": str(Path(self.probe.path).absolute()), "label": self.probe.label}
-        named: dict[str, str] | None = None if base is None else self.versions.record(base)["probe"]
-        return named
+    @cached_property
+    def _given_probe(self) -> Probe | None:
+        probe = self.probe
+        return Probe(probe.read()) if isinstance(probe, ProbeSet) else cast(Probe | None, probe)
 
     def _probe(self, operation: Operation) -> Probe | None:
-        """The probe, with the classes that the new data have brought."""
-        probe = chosen_probe(self.probe, operation["probe"])
-        if probe is None or operation["base"] is None or probe.new is not None:
+        """The probe of this run, or that of the version before, with the classes that are new."""
+        probe, base = self._given_probe, operation["base"]
+        if probe is None and operation["probe"] is not None:
+            try:
+                probe = Probe(ProbeSet(**operation["probe"]).read())
+            except ValueError as error:  # moved since: no reason to refuse new data
+                log.warning("the probe set of the version before is left out: %s", error)
+        old = set(self._parent(base).get("classes", ()))
+        if probe is None or probe.new is not None or not old:
             return probe
-        old, there = self._classes(operation["base"]), set(probe.labels.tolist())
-        new = _classes(operation) - old
-        return replace(probe, new=new & there, old=old & there) if old else probe
+        there, new = set(probe.labels.tolist()), _classes(operation) - old
+        return replace(probe, new=new & there, old=old & there)
 
-    def _classes(self, base: int | None) -> set[str]:
-        """The classes that a version has learned from."""
-        return set() if base is None else set(self.versions.record(base)["classes"])
+    def _parent(self, base: int | None) -> dict[str, Any]:
+        """What was written down about the version that this one begins with."""
+        return {} if base is None else self.versions.record(base)
 
     def _budget(self, operation: Operation) -> Budget:
         """What this run was given, or else the one that began; less the time it took so far."""
-        given = self.budget if self.budget != Budget() else Budget(**operation["budget"])
+        given = self.limit if self.limit != Budget() else Budget(**operation["budget"])
         if given.seconds is None:
             return given
         left = given.seconds - (time.perf_counter() - self.start)
-        return replace(given, seconds=max(self.group.engine.broadcast_float(left), 1e-3))
+        return replace(given, seconds=max(self.engine.broadcast_float(left), 1e-3))
 
     def _strategy(self, operation: Operation) -> Strategy | None:
         written = operation["strategy"]
-        if written is None or operation.get(
-            "failed_checks"
-        ):  # what was refused may be tried with another
-            return self.strategy
-        if self._encoded() == written:
+        # What was refused may be tried with another.
+        if written in (None, self._encoded()) or operation.get("failed_checks"):
             return self.strategy
         check_trust(written, self.workspace.trust, self.workspace.state_file)
         try:
@@ -451,14 +497,12 @@ class Update:
 
     def _asks_for_other(self, operation: Operation) -> bool:
         """Whether this run names another strategy or budget than the one that was refused."""
-        strategy, budget = self._encoded(), vars(self.budget)
-        return (strategy is not None and strategy != operation["strategy"]) or (
-            self.budget != Budget() and budget != operation["budget"]
-        )
+        strategy = self._encoded() not in (None, operation["strategy"])
+        return strategy or vars(self.limit) not in (vars(Budget()), operation["budget"])
 
     def _evaluate(self, operation: Operation, store: Store) -> dict[str, Any]:
         assert self._after is not None
-        with self.group.joint("evaluate", operation, store):
+        with self._jointly("evaluate", operation, store):
             return evaluate(
                 self._before,
                 self._after,
@@ -469,33 +513,29 @@ class Update:
             )
 
 
-def _watched(callback: ProgressCallback, errors: list[Exception]) -> ProgressCallback:
-    """The callback, with what it raises put on a list."""
+class _Watched(Callback):
+    """A callback, with what it raises put on a list."""
 
-    @contextmanager
-    def noted() -> Iterator[None]:
+    def __init__(self, callback: ProgressCallback, errors: list[Exception]) -> None:
+        self.callback, self.errors = callback, errors
+
+    def __call__(self, progress: Progress) -> bool | None:
+        return self._noted(self.callback, progress)
+
+    def on_end(self, run: Run) -> None:
+        if isinstance(self.callback, Callback):
+            self._noted(self.callback.on_end, run)
+
+    def on_outcome(self, outcome: Outcome, learner: Learner) -> None:
+        if isinstance(self.callback, Callback):
+            self._noted(self.callback.on_outcome, outcome, learner)
+
+    def _noted(self, call: Callable[..., bool | None], *about: Any) -> bool | None:
         try:
-            yield
+            return call(*about)
         except Exception as error:
-            errors.append(error)
+            self.errors.append(error)
             raise
-
-    class Watched(Callback):
-        def __call__(self, progress: Progress) -> bool | None:
-            with noted():
-                return callback(progress)
-
-        def on_end(self, run: Run) -> None:
-            if isinstance(callback, Callback):
-                with noted():
-                    callback.on_end(run)
-
-        def on_outcome(self, outcome: Outcome, learner: Learner) -> None:
-            if isinstance(callback, Callback):
-                with noted():
-                    callback.on_outcome(outcome, learner)
-
-    return Watched()
 
 
 def _classes(operation: Operation) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -47,13 +47,29 @@ if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the r
     from incontrast.training.engine import Engine
     from incontrast.training.progress import Budget, ProgressCallback
     from incontrast.weights import Weights
-    from incontrast.workspace.process_group import ProcessGroup
     from incontrast.workspace.update import Step
 
 BEGUN = (
     *(f"memory.sqlite{suffix}" for suffix in ("", "-journal", "-wal", "-shm")),
     *("state.json", "journal.jsonl", CONFIG),
 )
+
+
+class Options(TypedDict, total=False):
+    """Arguments of ``fit``, ``adopt`` and ``update``, which describes them."""
+
+    strict: bool
+    force: bool
+    discard: bool
+    probe: Probe | ProbeSet | str | Path | None
+    notify: Notify | None
+
+
+class FitOptions(Options, total=False):
+    """Arguments of ``fit`` and ``update``, which describes them."""
+
+    budget: Budget | None
+    callbacks: Sequence[ProgressCallback]
 
 
 class Workspace(Layout):
@@ -161,19 +177,13 @@ class Workspace(Layout):
         return True
 
     @cached_property
-    def process_group(self) -> ProcessGroup:
-        """The processes that work on it."""
+    def engine(self) -> Engine:
+        """Of this process."""
         from incontrast.training.engine import choose_engine
-        from incontrast.workspace.process_group import ProcessGroup
 
         device, fabric = self._own.get("device"), self._own.get("fabric")
         precision: Any = self.settings["learner"]["precision"] if fabric is None else "float32"
-        return ProcessGroup(choose_engine(device, precision, fabric))
-
-    @property
-    def engine(self) -> Engine:
-        """Of this process."""
-        return self.process_group.engine
+        return choose_engine(device, precision, fabric)
 
     # Reading -------------------------------------------------------------------------------------
 
@@ -311,22 +321,9 @@ class Workspace(Layout):
             yield StateMachine(self, store, notify)
             store.fold()
 
-    def fit(
-        self,
-        items: Any = None,
-        *,
-        budget: Budget | None = None,
-        strict: bool = False,
-        force: bool = False,
-        discard: bool = False,
-        probe: Probe | ProbeSet | str | Path | None = None,
-        callbacks: Sequence[ProgressCallback] = (),
-        notify: Notify | None = None,
-    ) -> Step:
+    def fit(self, items: Any = None, **how: Unpack[FitOptions]) -> Step:
         """Train a first encoder; arguments as in ``update``."""
-        flags = {"strict": strict, "force": force, "discard": discard}
-        how = {"budget": budget, "probe": probe, "callbacks": callbacks}
-        return self._run("fit", items, notify, flags, **how)
+        return self._run("fit", items, **how)
 
     def adopt(
         self,
@@ -334,11 +331,7 @@ class Workspace(Layout):
         *,
         weights: Weights | None = None,
         seen_count: int | None = None,
-        strict: bool = False,
-        force: bool = False,
-        discard: bool = False,
-        probe: Probe | ProbeSet | str | Path | None = None,
-        notify: Notify | None = None,
+        **how: Unpack[Options],
     ) -> Step:
         """Take an encoder that was trained elsewhere as the first version; nothing is trained.
 
@@ -347,11 +340,9 @@ class Workspace(Layout):
             weights: Of the domain's encoder, see ``load_weights``; None for those that it is made
                 with.
             seen_count: The number of items that a sample stands for.
-            strict: As in ``update``, like ``force``, ``discard``, ``probe`` and ``notify``.
+            how: ``strict``, ``force``, ``discard``, ``probe`` and ``notify``, as in ``update``.
         """
-        flags = {"strict": strict, "force": force, "discard": discard}
-        adopted = (weights, seen_count)
-        return self._run("adopt", items, notify, flags, probe=probe, adopted=adopted)
+        return self._run("adopt", items, adopted=(weights, seen_count), **how)
 
     def update(
         self,
@@ -387,24 +378,14 @@ class Workspace(Layout):
                 Whatever one raises ends the update, which can be resumed.
             notify: Called with a sentence at every step of the update.
         """
-        if tolerance is not None:
-            check_number("[0, inf)", tolerance=tolerance)
         flags = {"strict": strict, "force": force, "discard": discard, "again": again}
-        how = {"strategy": strategy, "budget": budget, "probe": probe, "callbacks": callbacks}
-        return self._run("update", items, notify, flags, tolerance=tolerance, **how)
+        how = {"strategy": strategy, "budget": budget, "tolerance": tolerance, "probe": probe}
+        return self._run("update", items, notify, callbacks=callbacks, **flags, **how)
 
-    def _run(
-        self, kind: str, items: Any, notify: Notify | None, flags: dict[str, bool], **how: Any
-    ) -> Step:
+    def _run(self, kind: str, items: Any, notify: Notify | None = None, **how: Any) -> Step:
         from incontrast.workspace.update import Update
 
-        run = Update(self, kind, **how)
-        if not self.process_group.leads:
-            return run.follow()
-        with self.process_group.leading(), self.writing(kind, notify) as machine:
-            step = run.lead(machine, items, **flags)
-        self.process_group.send("done", step)
-        return step
+        return Update(workspace=self, kind=kind, **how).run(items, notify)
 
     def configure(self, *changes: str) -> dict[str, Any]:
         """Change settings, each by ``name=value``; returns the names and values that were set.
