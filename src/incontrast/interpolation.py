@@ -21,11 +21,8 @@ class Measured(NamedTuple):
     """What is known of an encoder before or after training."""
 
     population: Population
+    loss: EvaluationLoss
     probe: ProbeScores | None
-
-    @property
-    def loss(self) -> EvaluationLoss:
-        return self.population.evaluation_loss()
 
 
 def keep_part(

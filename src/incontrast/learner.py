@@ -574,7 +574,8 @@ class Learner:
             items = _collected(domain, probe.items)
             scores = probe.scores(embed(backbone_of(encoder), domain, items, engine=self.engine))
         encoder.train(training)
-        return Measured(population, scores), time.perf_counter() - begin
+        found = Measured(population, population.evaluation_loss(), scores)
+        return found, time.perf_counter() - begin
 
     def _settings(self) -> dict[str, Any]:
         return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
@@ -747,7 +748,7 @@ def _outcome(
     return Outcome(
         strategy=strategy,
         growth_ratio=increment.growth_ratio,
-        loss=Change(first.evaluation_loss(), last.evaluation_loss()),
+        loss=Change(before.loss, after.loss),
         change_ratio=(
             Change(first.change_ratio(), last.change_ratio()) if increment.stored > 1 else None
         ),

@@ -202,8 +202,10 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
     given["micro_batch_size"] = settings["micro_batch_size"]
     read = {role: part for role, part in saved.items() if role not in given}
     check_trust(read, trust, file)
+    if read.get("initial_domain") == read.get("domain"):  # unless the first data told it something
+        read.pop("initial_domain", None)
     parts = decode(read, file) | given
-    initial_domain = parts.pop("initial_domain")
+    initial_domain = parts.pop("initial_domain", parts["domain"])
     learner = kind(parts.pop("domain"), seed=settings["seed"], **parts)
     learner.initial_domain = initial_domain
     return learner

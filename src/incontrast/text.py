@@ -78,3 +78,51 @@ PROBE_FIGURES = {"knn_accuracy": "kNN accuracy", "precision": "retrieval precisi
 def _plain(part: Any) -> Mapping[str, Any]:
     found: Mapping[str, Any] = part._asdict() if hasattr(part, "_asdict") else part
     return found
+
+
+def sentence(event: Mapping[str, Any]) -> str:
+    """A line of a workspace's journal."""
+    step, version, data = event["step"], event.get("version"), event.get("data", {})
+    text = step
+    match step:
+        case "init":
+            text = "workspace created"
+        case "config":
+            changes = (f"{name} = {value}" for name, value in event["changes"].items())
+            text = f"settings changed: {', '.join(changes)}"
+        case "ingest":
+            first, last = event["first"], event["first"] + data["items"] - 1
+            text = f"{counted(data['items'])} of {data['name']} ingested as {first}"
+            text += f" to {last}" if last > first else ""
+            text += f", {data['known']:,} had been ingested before" if data["known"] else ""
+            skipped = len(data["skipped"])
+            text += f", {counted(skipped, 'file')} skipped" if skipped else ""
+        case "train":
+            text = f"version {version} trained: {event['strategy']}, "
+            text += f"{counted(event['epochs'], 'epoch')}, {counted(event['steps'], 'step')}, "
+            text += f"stopped by {event['stopped']}"
+        case "evaluate":
+            found = [*(event["failed_checks"] or ["all checks passed"])]
+            for name, before, after in probe_changes(event["probe"]):
+                found.append(f"{name} {before:.3f} → {after:.3f}")
+            text = f"version {version} evaluated: {'; '.join(found)}"
+        case "promote":
+            despite = f" despite: {'; '.join(event['despite'])}" if event["despite"] else ""
+            text = f"version {version} promoted{despite}"
+        case "discard":
+            text = f"{data['name']} discarded"
+            text += f" with version {version}" if event["trained"] else ""
+        case "drop":
+            text = f"version {version} deleted ({event['reason']})"
+        case "rollback":
+            text = f"version {version} is the current one again"
+        case "summary":
+            counts = (f"{count:,} × {name}" for name, count in event["steps"].items())
+            text = f"{counted(event['number'], 'event')} since {event['since']}: "
+            text += ", ".join(counts)
+        case "forgetting":
+            text = f"{counted(len(event['ids']))} to be forgotten"
+        case "forget":
+            text = f"{counted(event['items'])} forgotten"
+    seconds = f" ({event['seconds']:.1f} s)" if "seconds" in event else ""
+    return f"{event['time']}  {text}{seconds}"

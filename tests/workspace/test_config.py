@@ -23,8 +23,8 @@ from incontrast import (
     Workspace,
     WorkspaceError,
 )
+from incontrast.text import sentence
 from incontrast.workspace.config import CONFIG, flattened, to_toml
-from incontrast.workspace.status import sentence
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import incontrast as ic
-from incontrast.workspace.status import sentence
+from incontrast.text import sentence
 
 
 def table(path: Path, classes: str, count: int, seed: int) -> Path:

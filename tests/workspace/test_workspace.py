@@ -314,7 +314,8 @@ def test_a_workspace_is_read_without_torch(workspace: Workspace, blobs) -> None:
     workspace.update(blobs(20, seed=1))
     code = (
         "import sys; from incontrast.workspace import Workspace\n"
-        "from incontrast.workspace.status import sentence, status_of\n"
+        "from incontrast.text import sentence\n"
+        "from incontrast.workspace.status import status_of\n"
         "space = Workspace.open(sys.argv[1])\n"
         "assert status_of(space)['seen'] == 80\n"
         "assert [sentence(event) for event in space.journal.events()]\n"

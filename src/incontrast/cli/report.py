@@ -13,9 +13,15 @@ from incontrast.files import check_outside
 from incontrast.report.history import history_page, left_out, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import cost_share, update_page
-from incontrast.text import counted, duration, index_advice, part_of_the_way, probe_changes
+from incontrast.text import (
+    counted,
+    duration,
+    index_advice,
+    part_of_the_way,
+    probe_changes,
+    sentence,
+)
 from incontrast.workspace import Workspace, WorkspaceError
-from incontrast.workspace.status import sentences
 
 LONGEST = 100  # characters of a text
 SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
@@ -79,7 +85,7 @@ def write_report(
             evaluation=evaluation,
             promoted=number != state.candidate,
             current=number == state.current,
-            journal=sentences(workspace.journal.tail(SHOWN)),
+            journal=[sentence(event) for event in workspace.journal.tail(SHOWN)],
             pictures=_pictures(workspace, contents),
             texts=_texts(workspace, contents),
             folder=str(workspace.folder),

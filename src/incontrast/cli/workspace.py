@@ -9,11 +9,11 @@ from typing import Any
 
 from incontrast.cli.command import Answer, Exit
 from incontrast.cli.output import note_skipped
-from incontrast.text import counted
+from incontrast.text import counted, sentence
 from incontrast.workspace import Workspace
 from incontrast.workspace.config import config_of, to_toml
 from incontrast.workspace.stamps import outputs
-from incontrast.workspace.status import sentence, status_of, unfinished
+from incontrast.workspace.status import status_of, unfinished
 
 
 def status(*, workspace: Path, check: bool) -> Answer:

@@ -1,14 +1,14 @@
-"""A workspace and its journal in words and figures, and what is damaged; without torch."""
+"""A workspace in words and figures, and what is damaged; without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from incontrast.memory import Store
-from incontrast.text import counted, probe_changes
+from incontrast.text import counted
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import SUMMARY, Journal, Layout, holder
 from incontrast.workspace.stamps import outputs, problems, stamp_of
@@ -118,65 +118,6 @@ def _advice(state: State) -> str | None:
         f"the next {kind} with data takes its {items} along; {force}"
         f"incontrast {kind} --discard drops it"
     )
-
-
-def sentences(events: Iterable[dict[str, Any]]) -> list[str]:
-    """Lines of the journal, for people."""
-    return [sentence(event) for event in events]
-
-
-def sentence(event: dict[str, Any]) -> str:
-    """A line of the journal, for people."""
-    step, version = event["step"], event.get("version")
-    data = event.get("data", {})
-    texts: dict[str, Callable[[], str]] = {
-        "init": lambda: "workspace created",
-        "config": lambda: (
-            "settings changed: " + ", ".join(f"{n} = {v}" for n, v in event["changes"].items())
-        ),
-        "ingest": lambda: (
-            f"{counted(data['items'])} of {data['name']} ingested"
-            + _ids(event["first"], data["items"])
-            + (f", {data['known']:,} had been ingested before" if data["known"] else "")
-            + (f", {counted(len(data['skipped']), 'file')} skipped" if data["skipped"] else "")
-        ),
-        "train": lambda: (
-            f"version {version} trained: {event['strategy']}, {counted(event['epochs'], 'epoch')}, "
-            f"{counted(event['steps'], 'step')}, stopped by {event['stopped']}"
-        ),
-        "evaluate": lambda: (
-            f"version {version} evaluated: "
-            + "; ".join([*(event["failed_checks"] or ["all checks passed"]), *_probed(event)])
-        ),
-        "promote": lambda: (
-            f"version {version} promoted"
-            + (f" despite: {'; '.join(event['despite'])}" if event["despite"] else "")
-        ),
-        "discard": lambda: (
-            f"{data['name']} discarded" + (f" with version {version}" if event["trained"] else "")
-        ),
-        "drop": lambda: f"version {version} deleted ({event['reason']})",
-        "rollback": lambda: f"version {version} is the current one again",
-        SUMMARY: lambda: (
-            f"{counted(event['number'], 'event')} since {event['since']}: "
-            + ", ".join(f"{count:,} × {name}" for name, count in event["steps"].items())
-        ),
-        "forgetting": lambda: f"{counted(len(event['ids']))} to be forgotten",
-        "forget": lambda: f"{counted(event['items'])} forgotten",
-    }
-    text = texts[step]() if step in texts else step
-    seconds = f" ({event['seconds']:.1f} s)" if "seconds" in event else ""
-    return f"{event['time']}  {text}{seconds}"
-
-
-def _probed(event: dict[str, Any]) -> list[str]:
-    changes = probe_changes(event["probe"])
-    return [f"{name} {before:.3f} → {after:.3f}" for name, before, after in changes]
-
-
-def _ids(first: int, count: int) -> str:
-    """The ids that items got, for those who will want to forget some."""
-    return f" as {first}" if count == 1 else f" as {first} to {first + count - 1}"
 
 
 def damage_in(layout: Layout) -> list[str]:
