@@ -207,7 +207,7 @@ def bits(folder: Path) -> dict[str, Any]:
         return found
     version = workspace.versions.folder(workspace.current)
     store = Store.open(workspace.store_file, readonly=True)
-    keys, sizes, states = store.columns(workspace.extent(workspace.current).arrivals)
+    keys, sizes, states, *_ = store.columns(workspace.extent(workspace.current).arrivals)
     there = (states == 1).nonzero()[0].tolist()
     return found | {
         "weights": (version / "encoder.safetensors").read_bytes().hex(),

@@ -69,11 +69,61 @@ def short_hashes(hashes: Iterable[bytes]) -> NDArray[np.bytes_]:
 
 
 class Columns(NamedTuple):
-    """What is known of every item that arrived, kept or not."""
+    """What is known of items that arrived one after the other, kept or not.
+
+    A row of the file has keys and sizes of items that are present alone. Of the others it has a
+    state and a hash, so that a memory of fixed capacity grows by 8 bytes with every item that
+    passes through.
+    """
 
     keys: NDArray[np.float64]  # (n,), infinite where an item is not present
     sizes: NDArray[np.int64]  # (n,) bytes, 0 where an item is not present
     states: NDArray[np.uint8]  # (n,) GONE, PRESENT or FORGOTTEN
+    hashes: NDArray[np.bytes_]  # (n,) trailing zeros do not count
+    first: int = 0  # the id of the first of them
+
+    @property
+    def end(self) -> int:
+        """The id after the last item's."""
+        return self.first + len(self.states)
+
+    def row(self) -> tuple[Any, ...]:
+        """As the file holds it."""
+        present = self.states == PRESENT
+        kept = (self.keys[present], self.sizes[present], self.states, self.hashes)
+        columns = [column.tobytes() for column in kept]
+        columns[2] = zlib.compress(columns[2])
+        return (self.first, _checksum(self.first, columns), *columns)
+
+    @classmethod
+    def of_row(cls, first: int, columns: Sequence[bytes]) -> Columns:
+        """What ``row`` gave, once its checksum has been compared."""
+        unpacked = [*columns[:2], zlib.decompress(columns[2]), columns[3]]
+        *kept, states, hashes = map(np.frombuffer, unpacked, KINDS)
+        keys, sizes = np.full(len(states), np.inf), np.zeros(len(states), "<i8")
+        keys[states == PRESENT], sizes[states == PRESENT] = kept
+        return cls(keys, sizes, states, hashes, first)
+
+    @classmethod
+    def join(cls, parts: Sequence[Columns]) -> Columns:
+        """Of items that follow each other."""
+        nothing = [np.empty(0, kind) for kind in KINDS]
+        parted = zip(nothing, *(part[:4] for part in parts), strict=True)
+        columns: list[Any] = [np.concatenate(column) for column in parted]
+        return cls._make([*columns, parts[0].first if parts else 0])
+
+    def part(self, start: int, stop: int) -> Columns:
+        """Of some of the items, by their places here."""
+        columns: list[Any] = [column[start:stop] for column in self[:4]]
+        return Columns._make([*columns, self.first + start])
+
+    def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the items with these ids are, of those that are here."""
+        return ids[(ids >= self.first) & (ids < self.end)] - self.first
+
+
+def _checksum(first: int, columns: Sequence[bytes]) -> int:
+    return zlib.crc32(b"".join([str(first).encode(), *columns]))
 
 
 class Extent(NamedTuple):
@@ -88,24 +138,19 @@ class Extent(NamedTuple):
     skipped: tuple[tuple[int, int], ...] = ()  # ids, from and up to, of items of other versions
     elsewhere: int = 0  # items that were seen before the first arrival
 
-    def holds(self, keys: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """(arrivals,) whether an item is kept, from all keys there are."""
-        held: NDArray[np.bool_] = (keys[: self.arrivals] < self.threshold) & ~self._skips()
-        return held
-
     def stored(self, columns: Columns, largest: int | None = None) -> NDArray[np.bool_]:
-        """(arrivals,) whether an item is kept and not forgotten since.
+        """(arrivals,) whether an item is kept and not forgotten since, from what is known of all.
 
         Items of more than ``largest`` bytes, which the memory has no room for, were never kept.
         """
-        stored: NDArray[np.bool_] = (columns.states == PRESENT) & self.holds(columns.keys)
-        if largest is not None:
-            stored &= columns.sizes <= largest
-        return stored
+        keys, sizes, states, _, _ = columns.part(0, self.arrivals)
+        stored: NDArray[np.bool_] = (states == PRESENT) & (keys < self.threshold) & ~self._skips()
+        return stored if largest is None else stored & (sizes <= largest)
 
     def forgotten(self, columns: Columns) -> NDArray[np.bool_]:
         """(arrivals,) whether an item was forgotten, or is of another version."""
-        forgotten: NDArray[np.bool_] = (columns.states == FORGOTTEN) | self._skips()
+        states = columns.states[: self.arrivals]
+        forgotten: NDArray[np.bool_] = (states == FORGOTTEN) | self._skips()
         return forgotten
 
     def _skips(self) -> NDArray[np.bool_]:
@@ -113,60 +158,6 @@ class Extent(NamedTuple):
         for first, end in self.skipped:
             outside[first:end] = True
         return outside
-
-
-class Chunk(NamedTuple):
-    """A row of columns.
-
-    The file has keys and sizes of items that are present alone. Of the others it has a state and a
-    hash, so that a memory of fixed capacity grows by 8 bytes with every item that passes through.
-    """
-
-    first: int
-    keys: NDArray[np.float64]
-    sizes: NDArray[np.int64]
-    states: NDArray[np.uint8]
-    hashes: NDArray[np.bytes_]  # trailing zeros do not count
-
-    @property
-    def end(self) -> int:
-        """The id after its last item's."""
-        return self.first + len(self.states)
-
-    def row(self) -> tuple[Any, ...]:
-        """As the file holds it."""
-        present = self.states == PRESENT
-        kept = (self.keys[present], self.sizes[present], self.states, self.hashes)
-        columns = [column.tobytes() for column in kept]
-        columns[2] = zlib.compress(columns[2])
-        return (self.first, _checksum(self.first, columns), *columns)
-
-    @classmethod
-    def of_row(cls, first: int, columns: Sequence[bytes]) -> Chunk:
-        """What ``row`` gave, once its checksum has been compared."""
-        unpacked = [*columns[:2], zlib.decompress(columns[2]), columns[3]]
-        *kept, states, hashes = _arrays(unpacked)
-        keys, sizes = np.full(len(states), np.inf), np.zeros(len(states), "<i8")
-        keys[states == PRESENT], sizes[states == PRESENT] = kept
-        return cls(first, keys, sizes, states, hashes)
-
-    def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where in this chunk the items with these ids are, of those that it holds."""
-        return ids[(ids >= self.first) & (ids < self.end)] - self.first
-
-
-def _checksum(first: int, columns: Sequence[bytes]) -> int:
-    return zlib.crc32(b"".join([str(first).encode(), *columns]))
-
-
-def _arrays(columns: Iterable[bytes]) -> list[Any]:
-    return [np.frombuffer(*part) for part in zip(columns, KINDS, strict=True)]
-
-
-def _joined(chunks: Iterable[Chunk]) -> list[Any]:
-    """The keys, sizes, states and hashes of chunks that follow each other."""
-    parts = zip(_arrays([b""] * 4), *(chunk[1:] for chunk in chunks), strict=True)
-    return [np.concatenate(part) for part in parts]
 
 
 class Store:
@@ -234,7 +225,7 @@ class Store:
             sizes = np.array([len(content) for content in contents], "<i8")
             states = np.full(len(contents), PRESENT, np.uint8)
             hashes = short_hashes(map(content_hash, contents))
-            self._put(first, keys.astype("<f8"), sizes, states, hashes)
+            self._put(Columns(keys.astype("<f8"), sizes, states, hashes, first))
 
     def drop_from(self, first: int) -> None:
         """Delete every item from this id on, as if it had never arrived."""
@@ -261,18 +252,17 @@ class Store:
                 states[inside if forgotten else present] = FORGOTTEN if forgotten else GONE
                 if forgotten:  # a hash tells whether somebody's item was here: it goes, too
                     hashes[inside] = b""
-                self._put(chunk.first, chunk.keys, chunk.sizes, states, hashes)
+                self._put(chunk._replace(states=states, hashes=hashes))
         return removed
 
     def keep_only(self, extents: Iterable[Extent]) -> None:
         """Delete the contents of items that none of these memories holds."""
-        keys, _, states = self.columns(self.arrivals())
-        needed = np.zeros(len(keys), bool)
+        columns = self.columns(self.arrivals())
+        surplus = columns.states == PRESENT
         for extent in extents:
-            needed[: extent.arrivals] |= extent.holds(keys)
-        surplus = ((states == PRESENT) & ~needed).nonzero()[0]
-        if len(surplus):
-            self.remove(surplus)
+            surplus[: extent.arrivals] &= ~extent.stored(columns)
+        if surplus.any():
+            self.remove(surplus.nonzero()[0])
 
     def compact(self) -> None:
         """Join rows of columns that are not full, where small arrivals have left many of them."""
@@ -283,15 +273,13 @@ class Store:
         tail = chunks[partial[0] :]
         with self._writing() as run:
             run.execute("delete from chunks where first >= ?", (tail[0].first,))
-            self._put(tail[0].first, *_joined(tail))
+            self._put(Columns.join(tail))
 
-    def _put(self, first: int, *columns: NDArray[Any]) -> None:
+    def _put(self, columns: Columns) -> None:
         """Write columns of items, so many to a row."""
-        for start in range(0, len(columns[0]), ROWS):
-            part: list[Any] = [column[start : start + ROWS] for column in columns]
-            row = Chunk(first + start, *part).row()
-            query = "insert or replace into chunks values (?, ?, ?, ?, ?, ?)"
-            self._connection.execute(query, row)
+        query = "insert or replace into chunks values (?, ?, ?, ?, ?, ?)"
+        for start in range(0, len(columns.states), ROWS):
+            self._connection.execute(query, columns.part(start, start + ROWS).row())
 
     def fold(self, *, wait: float = 0.0) -> bool:
         """Fold the write-ahead log into the file and cut it to length 0, so that it does not grow.
@@ -340,7 +328,7 @@ class Store:
             for row in self._connection.execute(query, values):  # noqa: UP028
                 yield row
 
-    def _chunks(self) -> Iterator[Chunk]:
+    def _chunks(self) -> Iterator[Columns]:
         end = 0
         for row in self._rows("select * from chunks order by first"):
             chunk = self._chunk(row)
@@ -349,7 +337,7 @@ class Store:
             end = chunk.end
             yield chunk
 
-    def _chunk(self, row: tuple[Any, ...]) -> Chunk:
+    def _chunk(self, row: tuple[Any, ...]) -> Columns:
         first, checksum, *columns = row
         whole = all(isinstance(column, bytes) for column in columns)
         if not whole or checksum != _checksum(first, columns):
@@ -357,7 +345,7 @@ class Store:
                 f"{self.path} is damaged: the record of items {first} and on is not what was "
                 "written; restore the file from a copy"
             )
-        return Chunk.of_row(first, columns)
+        return Columns.of_row(first, columns)
 
     def arrivals(self) -> int:
         """How many ids have been given to items: the next one's id."""
@@ -367,13 +355,12 @@ class Store:
     def columns(self, count: int) -> Columns:
         """What is known of the first ``count`` items that arrived."""
         chunks = takewhile(lambda chunk: chunk.first < count, self._chunks())
-        columns = Columns(*(column[:count] for column in _joined(chunks)[:3]))
-        total = len(columns.keys)
-        if total < count:
+        columns = Columns.join([*chunks])
+        if columns.end < count:
             raise StoreError(
-                f"{self.path} is damaged: it has {total} items where {count} have arrived"
+                f"{self.path} is damaged: it has {columns.end} items where {count} have arrived"
             )
-        return columns
+        return columns.part(0, count)
 
     def read(self, ids: Sequence[int]) -> list[bytes]:
         """The contents of these items, in this order.
@@ -406,19 +393,19 @@ class Store:
 
     def find(self, hashes: Iterable[bytes]) -> NDArray[np.int64]:
         """(n,) ids of the items with these content hashes that are not forgotten."""
-        _, _, states, known = _joined(self._chunks())
-        wanted = np.isin(known, short_hashes(hashes)) & (states != FORGOTTEN)
+        known = self.columns(self.arrivals())
+        wanted = np.isin(known.hashes, short_hashes(hashes)) & (known.states != FORGOTTEN)
         found: NDArray[np.int64] = wanted.nonzero()[0]
         return found
 
     def hashes(self, extent: Extent | None, ids: range) -> NDArray[np.bytes_]:
         """(n,) short hashes of the items that a memory has seen, and of those with these ids."""
-        every: NDArray[np.bytes_] = _joined(self._chunks())[3]
-        wanted = np.zeros(len(every), bool)
+        every = self.columns(self.arrivals())
+        wanted = np.zeros(len(every.hashes), bool)
         wanted[ids.start : ids.stop] = True
         if extent is not None:
-            wanted[: extent.arrivals] |= ~extent.forgotten(self.columns(extent.arrivals))
-        return every[wanted]
+            wanted[: extent.arrivals] |= ~extent.forgotten(every)
+        return every.hashes[wanted]
 
     def check(self) -> list[str]:
         """Look at every page, row and item; returns what is wrong."""
@@ -437,7 +424,7 @@ class Store:
             return [str(error)]
         return wrong
 
-    def _check_items(self, chunk: Chunk) -> Iterator[str]:
+    def _check_items(self, chunk: Columns) -> Iterator[str]:
         there = np.zeros(len(chunk.states), bool)
         query = "select * from items where id >= ? and id < ?"
         for row in self._rows(query, chunk.first, chunk.end):
