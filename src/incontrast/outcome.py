@@ -1,7 +1,8 @@
 """What a fit or an update did."""
 
+import math
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from incontrast.evaluate.population import Quartiles
 from incontrast.evaluate.probes import ProbeScores
@@ -73,6 +74,21 @@ class Outcome:
     def loss_new(self) -> Change[float]:
         """The evaluation loss of new items, before and after."""
         return Change(self.loss.before.new, self.loss.after.new)
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures, with None for what is not finite, which JSON has not."""
+
+        def plain(value: Any) -> Any:
+            if hasattr(value, "_asdict"):
+                value = value._asdict()
+            if isinstance(value, dict):
+                return {name: plain(entry) for name, entry in value.items()}
+            if isinstance(value, tuple):
+                return [plain(vars(entry)) for entry in value]
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        figures: dict[str, Any] = plain({**vars(self), "strategy": type(self.strategy).__name__})
+        return {**figures, "from_scratch": self.strategy.from_scratch}
 
     def __str__(self) -> str:
         lines = [

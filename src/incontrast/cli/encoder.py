@@ -299,7 +299,7 @@ def drift(
 ) -> Answer:
     """Compare new data with old ones."""
     space, _ = _opened(workspace, trust)
-    version = space.current  # another may be promoted meanwhile
+    version = space.serving()  # another may be promoted meanwhile
     learner = space.learner(version)
     source = read_source(data, check=False, strict=strict, **table)
     source.check(learner.domain)
@@ -328,12 +328,11 @@ def drift(
 
 
 def _unknown(
-    space: Workspace, version: int | None, source: Source, domain: Domain
+    space: Workspace, version: int, source: Source, domain: Domain
 ) -> tuple[Collection, int]:
     """The items that an update would ingest, and the number of those that it would leave out."""
-    extent = None if version is None else space.extent(version)
     with closing(Store.open(space.store_file, readonly=True)) as store:
-        known = KnownHashes(store, extent)
+        known = KnownHashes(store, space.extent(version))
     parts = [known.contains(contents) for contents in NewData(source, domain).packed()]
     seen = torch.from_numpy(np.concatenate(parts))
     items = domain.collect(source.items)

@@ -89,10 +89,9 @@ def embed_source(
         raise ValueError("a folder holds embeddings of one source: choose another for more")
     if not file.parent.is_dir():
         raise ValueError(f"there is no folder {file.parent}")
-    if version is None:  # once: another may be promoted meanwhile
-        version = workspace.engine.broadcast(workspace.current)
+    # Once: another may be promoted meanwhile.
+    version = workspace.engine.broadcast(workspace.serving(version))
     learner = workspace.learner(version, memory=False)
-    assert version is not None
     source.check(learner.domain)
     _check_place(file, workspace, source)
     about: dict[str, Any] = {

@@ -171,16 +171,23 @@ def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> Movemen
         *torch.linspace(0, old - 1, min(old, EXAMPLES // 2)).long().tolist(),
         *(old + torch.linspace(0, new - 1, min(new, EXAMPLES - EXAMPLES // 2))).long().tolist(),
     ]
-    examples = [
+    examples = _examples(places, ids, first, second, old)
+    return Movement((lower, median, upper), stayed.mean().item(), examples)
+
+
+def _examples(
+    places: list[int], ids: Tensor, before: Tensor, after: Tensor, old: int
+) -> list[dict[str, Any]]:
+    """Items at these places with their neighbours, (n, k) places each, by ids."""
+    return [
         {
             "item": int(ids[place]),
             "new": place >= old,
-            "before": ids[first[place, :EXAMPLE_NEIGHBOURS]].tolist(),
-            "after": ids[second[place, :EXAMPLE_NEIGHBOURS]].tolist(),
+            "before": ids[before[place, :EXAMPLE_NEIGHBOURS]].tolist(),
+            "after": ids[after[place, :EXAMPLE_NEIGHBOURS]].tolist(),
         }
         for place in places
     ]
-    return Movement((lower, median, upper), stayed.mean().item(), examples)
 
 
 def stored_vectors(
@@ -210,15 +217,7 @@ def stored_vectors(
         "expected": [
             each._asdict() for each in expected_shares(before, mapped, after, learner.seed)
         ],
-        "examples": [
-            {
-                "item": int(ids[place]),
-                "new": place >= len(ids) - new,
-                "before": ids[found[place, :EXAMPLE_NEIGHBOURS]].tolist(),
-                "after": ids[wanted[place, :EXAMPLE_NEIGHBOURS]].tolist(),
-            }
-            for place in worst
-        ],
+        "examples": _examples(worst, ids, found, wanted, len(ids) - new),
     }
 
 

@@ -360,6 +360,13 @@ class Layout:
         """The number of the version that serves; None before the first fit."""
         return self.state().current
 
+    def serving(self, version: int | None = None) -> int:
+        """The version that was asked for, or the one that serves."""
+        number = self.current if version is None else version
+        if number is None:
+            raise WorkspaceError(f"{self.folder} has no encoder yet: run fit first")
+        return number
+
     def extent(self, number: int) -> Extent:
         """What of the store the memory of a version holds."""
         memory = self.versions.record(number)["memory"]

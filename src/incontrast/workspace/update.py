@@ -329,7 +329,7 @@ class Update:
                 "seen": memory.seen,
             },
             "from_scratch": from_scratch,  # what the last such training before took
-            "outcome": _json(outcome),
+            "outcome": outcome.as_json() | {"settings": settings.encode(outcome.strategy)},
         }
         learner.space = number
         self.versions.write(number, lambda folder: saving.write(learner, folder), record)
@@ -553,24 +553,3 @@ def _same(data: NewData | None, operation: Operation) -> bool:
     """Whether an operation, or a version, is about these data: without data, it is."""
     parts = operation["data"]["parts"]
     return data is None or data.fingerprint in [part["fingerprint"] for part in parts]
-
-
-def _json(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as JSON, which has no nan."""
-
-    def plain(value: Any) -> Any:
-        if hasattr(value, "_asdict"):
-            value = value._asdict()
-        if isinstance(value, dict):
-            return {name: plain(entry) for name, entry in value.items()}
-        if isinstance(value, tuple):
-            return [plain(vars(entry)) for entry in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    figures: dict[str, Any] = plain({**vars(outcome), "strategy": None})
-    return {
-        **figures,
-        "strategy": type(outcome.strategy).__name__,
-        "settings": settings.encode(outcome.strategy),
-        "from_scratch": outcome.strategy.from_scratch,
-    }

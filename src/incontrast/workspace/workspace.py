@@ -208,11 +208,8 @@ class Workspace(Layout):
             version: Its number; the current one by default.
             memory: Whether it can reach the old items.
         """
-        if version is None:
-            version = self.current
-        if version is None:
-            raise WorkspaceError(f"{self.folder} has no encoder yet: run fit first")
-        return self.load(version, Store.open(self.store_file, readonly=True) if memory else None)
+        number = self.serving(version)
+        return self.load(number, Store.open(self.store_file, readonly=True) if memory else None)
 
     def load(self, version: int, store: Store | None) -> Learner:
         """A version as a learner, with its memory over an open store, or without a memory."""
@@ -255,10 +252,7 @@ class Workspace(Layout):
         """
         from incontrast.compat import chain
 
-        start, goal = (self.current if end is None else end for end in (source, target))
-        if start is None or goal is None:
-            raise WorkspaceError(f"{self.folder} has no encoder yet: run fit first")
-        return chain(self.links(), start, goal)
+        return chain(self.links(), self.serving(source), self.serving(target))
 
     def links(self) -> list[Link]:
         """The maps of all versions that are kept, verified."""
@@ -275,9 +269,7 @@ class Workspace(Layout):
         """What vectors of a version are of, for an index; of the current one by default."""
         from incontrast.compat import Stamp
 
-        number = self.current if version is None else version
-        if number is None:
-            raise WorkspaceError(f"{self.folder} has no encoder yet: run fit first")
+        number = self.serving(version)
         return Stamp(self.id, number, self.encoder_hash(number))
 
     def encoder_hash(self, version: int) -> str:
