@@ -79,11 +79,18 @@ def test_nor_does_an_error(tmp_path: Path) -> None:
 
 
 def test_every_command_is_carried_out_with_the_options_it_declares() -> None:
-    """Options pass by name from the declaration to the function that does the work."""
+    """Options pass by name from the declaration to the function that does the work.
+
+    Those of a group come as a dict by the group's name.
+    """
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         closure = inspect.getclosurevars(command.callback.__wrapped__).nonlocals
         work = getattr(import_module(f"incontrast.cli.{closure['module']}"), name)
         declared = {parameter.name for parameter in command.params} - {"as_json", "config", "help"}
+        for group in closure["groups"]:
+            declared -= {*inspect.signature(group).parameters}
+            declared.add(group.__name__)
+        declared |= {"begun"} if closure["timed"] else set()
         taken = inspect.signature(work).parameters
         named = {p.name for p in taken.values() if p.kind is p.KEYWORD_ONLY}
         assert named <= declared, name

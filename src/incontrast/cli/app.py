@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, BadParameter, Option
@@ -72,7 +72,6 @@ def init(
     show_config: Annotated[
         bool, Option("--show-config", help="Print all settings as TOML, and create nothing.")
     ] = False,
-    **shared: Any,
 ) -> None:
     """Create a workspace for data of one kind.
 
@@ -83,12 +82,12 @@ def init(
         raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
 
 
-@command(app, "encoder", opt.training, opt.probing, opt.table, opt.permission, torchrun=True)
-def fit(data: opt.Data = None, workspace: opt.Folder = Path(), **shared: Any) -> None:
+@command(app, "encoder", opt.training, opt.probing, opt.table, torchrun=True)
+def fit(data: opt.Data = None, workspace: opt.Folder = Path(), trust: opt.Trust = False) -> None:
     """Train a first encoder on data, and remember them."""
 
 
-@command(app, "encoder", opt.network, opt.probing, opt.table, opt.permission)
+@command(app, "encoder", opt.network, opt.probing, opt.table)
 def adopt(
     data: Annotated[Path, Argument(help="What the encoder was trained on, or a sample of it.")],
     workspace: opt.Folder = Path(),
@@ -105,7 +104,7 @@ def adopt(
     strict: opt.Strict = False,
     force: opt.Force = False,
     discard: opt.Discard = False,
-    **shared: Any,
+    trust: opt.Trust = False,
 ) -> None:
     """Take an encoder that was trained elsewhere as version 1; nothing is trained.
 
@@ -114,7 +113,7 @@ def adopt(
     """
 
 
-@command(app, "encoder", opt.training, opt.probing, opt.table, opt.permission, torchrun=True)
+@command(app, "encoder", opt.training, opt.probing, opt.table, torchrun=True)
 def update(
     data: opt.Data = None,
     workspace: opt.Folder = Path(),
@@ -137,7 +136,7 @@ def update(
             show_default="the workspace's",
         ),
     ] = None,
-    **shared: Any,
+    trust: opt.Trust = False,
 ) -> None:
     """Ingest new data, train, evaluate, and promote the new version.
 
@@ -147,7 +146,7 @@ def update(
     """
 
 
-@command(app, "encoder", opt.table, opt.permission, torchrun=True)
+@command(app, "encoder", opt.table, torchrun=True)
 def embed(
     data: Annotated[Path, Argument(help="Data of the workspace's kind.")],
     to: Annotated[
@@ -155,9 +154,7 @@ def embed(
         Argument(help="The file to write: .npy (with ids) or .parquet; or a folder, for shards."),
     ],
     workspace: opt.Folder = Path(),
-    version: Annotated[
-        int | None, Option(help="The version.", show_default="the current one")
-    ] = None,
+    version: opt.Version = None,
     space: Annotated[
         int | None,
         Option(help="Map them into the space of this version.", show_default="their own"),
@@ -167,7 +164,7 @@ def embed(
     append: Annotated[bool, Option("--append", help="Add to a file of the same version.")] = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace whatever is there.")] = False,
     strict: opt.Strict = False,
-    **shared: Any,
+    trust: opt.Trust = False,
 ) -> None:
     """Write embeddings of data to a file; interrupted, the same command resumes."""
     if to.suffix not in (".npy", ".parquet", ""):
@@ -178,15 +175,13 @@ def embed(
         raise BadParameter("a folder holds embeddings of one source: choose another for more")
 
 
-@command(app, "encoder", opt.permission)
+@command(app, "encoder")
 def export(
     file: Annotated[Path, Argument(help="The file to write: .onnx, .pt2 or .safetensors.")],
     workspace: opt.Folder = Path(),
-    version: Annotated[
-        int | None, Option(help="The version.", show_default="the current one")
-    ] = None,
+    version: opt.Version = None,
     normalized: Annotated[bool, Option("--normalize", help="Give unit vectors.")] = False,
-    **shared: Any,
+    trust: opt.Trust = False,
 ) -> None:
     """Write the encoder for other programs: ONNX, torch.export, or its weights.
 
@@ -199,7 +194,7 @@ def export(
         )
 
 
-@command(app, "encoder", opt.table, opt.permission)
+@command(app, "encoder", opt.table)
 def reembed(
     vectors: Annotated[Path, Argument(help="A .npy or .parquet file that embed wrote.")],
     workspace: opt.Folder = Path(),
@@ -210,7 +205,7 @@ def reembed(
         str | None, Option(help="Rows to re-embed, such as 10%.", show_default="all")
     ] = None,
     seconds: Annotated[float | None, Option(min=0.0, help="Time to re-embed for.")] = None,
-    **shared: Any,
+    trust: opt.Trust = False,
 ) -> None:
     """Bring stored vectors into the space of the current version, the most valuable first.
 
@@ -223,7 +218,7 @@ def reembed(
         raise BadParameter(f"a share is at most 100%, got {share}")
 
 
-@command(app, "encoder", opt.table, opt.permission)
+@command(app, "encoder", opt.table)
 def drift(
     data: Annotated[Path, Argument(help="New data of the workspace's kind.")],
     workspace: opt.Folder = Path(),
@@ -232,7 +227,7 @@ def drift(
         bool, Option("--fail-on-drift", help="End with exit code 8 if there is drift.")
     ] = False,
     strict: opt.Strict = False,
-    **shared: Any,
+    trust: opt.Trust = False,
 ) -> None:
     """Compare new data with old ones as the encoder sees them, and say what to do."""
     if not 0.0 < significance < 1.0:
@@ -247,8 +242,10 @@ def status(
     """Show the current version, the memory, and what is unfinished or out of date."""
 
 
-@command(app, "workspace", opt.permission)
-def config(workspace: opt.Folder = Path(), changes: opt.Changes = None, **shared: Any) -> None:
+@command(app, "workspace")
+def config(
+    workspace: opt.Folder = Path(), changes: opt.Changes = None, trust: opt.Trust = False
+) -> None:
     """Show the settings of a workspace, or change some where that is safe."""
 
 
@@ -285,7 +282,6 @@ def forget(
     hashes: Annotated[
         list[str] | None, Option("--hash", help="A content hash; may be given again.")
     ] = None,
-    **shared: Any,
 ) -> None:
     """Delete items for good: from memory, and their bytes from the file."""
     if not (ids or like or hashes):
@@ -318,7 +314,7 @@ def history(
     """Write an HTML page over all versions: quality, drift, cost, neighbours kept."""
 
 
-@command(app, "serve", opt.permission)
+@command(app, "serve")
 def serve(
     workspace: opt.Folder = Path(),
     index: Annotated[
@@ -350,7 +346,7 @@ def serve(
     max_waiting: Annotated[
         int, Option(min=1, help="Items that may wait for the encoder; more are refused.")
     ] = 8192,
-    **shared: Any,
+    trust: opt.Trust = False,
 ) -> None:
     """Serve embeddings over HTTP; a promoted version is swapped in without a gap."""
     if token and token_file:
@@ -383,7 +379,6 @@ def compare(
     items: Annotated[int, Option(min=8, help="Items at most, old and new together.")] = 2000,
     seed: Annotated[int, Option(min=0, help="The same seed draws the same items.")] = 0,
     out: Annotated[Path | None, Option(help="An HTML file to write as well.")] = None,
-    **shared: Any,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one.
 

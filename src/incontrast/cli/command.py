@@ -86,15 +86,18 @@ def command(
 
     The function of the same name in ``incontrast.cli.<module>`` does the work. It takes the
     options as keywords and returns an ``Answer``, or None if there is nothing to print. The
-    parameters of ``groups`` are options as well, and of a command that works on a ``workspace``
-    ``--json`` and ``--config``. With ``torchrun``, several processes can run it together. One that
-    is ``timed`` also gets ``begun``, when it began by ``time.perf_counter``: imports take seconds.
+    parameters of ``groups`` are options as well, which it gets as a dict by the group's name, and
+    of a command that works on a ``workspace`` ``--json`` and ``--config``. With ``torchrun``,
+    several processes can run it together. One that is ``timed`` also gets ``begun``, when it began
+    by ``time.perf_counter``: imports take seconds.
     """
 
     def declare(check: Callable[..., None]) -> Callable[..., None]:
         @wraps(check)
         def run(as_json: bool = False, config: Path | None = None, **options: Any) -> None:
             begun = {"begun": time.perf_counter()} if timed else {}
+            names = {group.__name__: inspect.signature(group).parameters for group in groups}
+            grouped = {group: {each: options.pop(each) for each in names[group]} for group in names}
             if processes() > 1 and not torchrun:
                 message = f"{check.__name__} is for one process: leave torchrun away"
                 _end(message, Exit.USAGE, as_json, silent=not speaks())
@@ -105,7 +108,7 @@ def command(
                 raise
             try:
                 work = getattr(import_module(f"incontrast.cli.{module}"), check.__name__)
-                answer: Answer | None = work(**options, **begun)
+                answer: Answer | None = work(**options, **grouped, **begun)
                 if answer is not None and speaks():
                     if as_json:
                         emit(answer.value)

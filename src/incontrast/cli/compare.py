@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.status import Status
 
-from incontrast.cli.init import named_encoder
+from incontrast.cli.init import domain_of
 from incontrast.cli.output import note, note_skipped, print_table, say, stderr, stdout
 from incontrast.compare.recommend import Attempt
 from incontrast.compare.run import Comparison, Show, sampled
@@ -60,19 +60,19 @@ def compare(
     items: int,
     seed: int,
     out: Path | None,
-    size: int | None,
-    channels: int | None,
-    encoder: str | None,
-    encoder_args: dict[str, Any] | None,
+    network: dict[str, Any],
+    table: dict[str, Any],
     begun: float,
-    **columns: Any,
 ) -> None:
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
-    first, later = (read_source(data, **columns) for data in (old, new))
+    first, later = (read_source(data, **table) for data in (old, new))
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
-    if first.kind != "images" and (size or channels):
+    if first.kind != "images" and (network["size"] or network["channels"]):
         raise ValueError(f"{first.path} holds {first.kind}: size and channels are for images")
-    domain = _domain(first, size, channels, named_encoder(encoder, encoder_args))
+    domain = domain_of(first, **network)
+    asked = network["size"] or network["encoder"]
+    if isinstance(domain, Images) and not asked and domain.size > SMALL:  # to learn in minutes
+        domain = domain_of(first, size=SMALL, channels=domain.channels)
     later.check(domain)
     for source in (first, later):
         if len(source) < 2:
@@ -102,22 +102,14 @@ def compare(
     caption = f"{sizes} {UNCONVERGED if result.retraining.falling else CAPTION}"
     yardstick = not result.retraining.falling
     title = "Strategies on this data"
-    table = strategies_table(title, result, caption=caption, yardstick=yardstick)
-    print_table(stdout(), table)
+    shown = strategies_table(title, result, caption=caption, yardstick=yardstick)
+    print_table(stdout(), shown)
     say(f"Recommended: {result.recommendation.strategy}", style="bold")
     for reason in result.recommendation.reasons:
         say(f"  {reason}")
     if out is not None:
-        save(_page(first, later, result, table), out)
+        save(_page(first, later, result, shown), out)
         say(f"Report: {out}")
-
-
-def _domain(source: Source, size: int | None, channels: int | None, encoder: Any) -> Domain:
-    """The domain of these items; images are made small, unless asked for, to learn in minutes."""
-    found = source.domain(size=size, channels=channels, encoder=encoder)
-    if isinstance(found, Images) and not size and not encoder and found.size > SMALL:
-        return source.domain(size=SMALL, channels=found.channels)
-    return found
 
 
 def _kind(source: Source, domain: Domain) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from incontrast.cli.command import Answer, Exit
-from incontrast.cli.init import named_encoder, strategy_named, usual_threads
+from incontrast.cli.init import domain_of, strategy_named, usual_threads
 from incontrast.cli.options import StrategyName
 from incontrast.cli.output import (
     counting_bar,
@@ -75,20 +75,18 @@ def _train(
     *,
     data: Path | None,
     workspace: Path,
-    seconds: float | None,
-    forward_passes: int | None,
-    discard: bool,
-    probe: Path | None,
-    probe_label: str,
-    log_to: str | None,
+    training: dict[str, Any],
+    probing: dict[str, Any],
+    table: dict[str, Any],
     trust: bool,
     **options: Any,
 ) -> Answer | None:
     space, engine = _opened(workspace, trust)
-    table = _table(options)
     first = speaks()
-    if discard and data is None:
+    if training["discard"] and data is None:
         return _discard(space, kind) if first else None
+    limits = {name: training.pop(name) for name in ("seconds", "forward_passes")}
+    log_to = training.pop("log_to")
     with engine.error_barrier("read the data"):
         # The first process ingests the data; the others read them from the workspace.
         source: Source | Path | None = None
@@ -98,14 +96,18 @@ def _train(
     with training_bar(stderr(), kind, lines=True) as progress:
         step: Step = getattr(space, kind)(
             source,
-            budget=Budget(seconds=seconds, forward_passes=forward_passes),
-            discard=discard,
-            probe=None if probe is None else ProbeSet(probe, probe_label),
+            budget=Budget(**limits),
+            probe=_probe_set(**probing),
             callbacks=[progress, *([] if log_to is None or not first else [logger_named(log_to)])],
             notify=note,
+            **training,
             **options,
         )
     return _told(space, step) if first else Answer(None, (), _code(step))
+
+
+def _probe_set(probe: Path | None, probe_label: str) -> ProbeSet | None:
+    return None if probe is None else ProbeSet(probe, probe_label)
 
 
 def adopt(
@@ -116,19 +118,15 @@ def adopt(
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
     seen_count: int | None,
-    size: int | None,
-    channels: int | None,
-    encoder: str | None,
-    encoder_args: dict[str, Any] | None,
-    probe: Path | None,
-    probe_label: str,
+    network: dict[str, Any],
+    probing: dict[str, Any],
+    table: dict[str, Any],
     trust: bool,
     **options: Any,
 ) -> Answer:
     """Take an encoder as version 1."""
-    source = read_source(data, check=False, **_table(options))
-    own = named_encoder(encoder, encoder_args)
-    domain = source.domain(size=size, channels=channels, encoder=own)
+    source = read_source(data, check=False, **table)
+    domain = domain_of(source, **network)
     if isinstance(domain, Images):
         domain = replace(domain, mean=mean, std=std)
     elif mean or std:
@@ -141,7 +139,7 @@ def adopt(
         Workspace.create(workspace, Learner(domain, memory=policy), threads=usual_threads(domain))
     space, _ = _opened(workspace, trust)
     theirs = space.template().initial_domain
-    if any((size, channels, encoder, mean, std)) and domain != theirs:
+    if any((*network.values(), mean, std)) and domain != theirs:
         raise ValueError(
             f"{workspace} is a workspace for another encoder already, {theirs}: choose another "
             "folder with --workspace"
@@ -153,9 +151,9 @@ def adopt(
         note(theirs.normalisation + advice)
     if weights is None and space.current is None:
         _note_no_weights(theirs.arguments()["encoder"])
-    options["probe"] = None if probe is None else ProbeSet(probe, probe_label)
+    options |= {"weights": weights, "seen_count": seen_count, "probe": _probe_set(**probing)}
     try:
-        step = space.adopt(source, weights=weights, seen_count=seen_count, notify=note, **options)
+        step = space.adopt(source, notify=note, **options)
     except Exception:
         if created:
             _remove_unused(space, keep_folder=existed)
@@ -214,16 +212,13 @@ def _discard(space: Workspace, kind: str) -> Answer:
     return Answer({"discarded": dropped}, [line])
 
 
-def _table(options: dict[str, Any]) -> dict[str, Any]:
-    """Take out what chooses the columns of a table."""
-    return {name: options.pop(name) for name in ("columns", "id", "label")}
-
-
-def embed(*, data: Path, to: Path, workspace: Path, trust: bool, **options: Any) -> Answer | None:
+def embed(
+    *, data: Path, to: Path, workspace: Path, table: dict[str, Any], trust: bool, **options: Any
+) -> Answer | None:
     """Write the embeddings of data to a file."""
     space, engine = _opened(workspace, trust)
     with engine.error_barrier("read the data"):
-        source = read_source(data, check=False, **_table(options))
+        source = read_source(data, check=False, **table)
     with counting_bar(stderr(), "embed") as progress:
         done = embed_source(space, source, to, progress=progress, **options)
     if not speaks():
@@ -257,8 +252,8 @@ def reembed(
     plan: bool,
     share: str | None,
     seconds: float | None,
+    table: dict[str, Any],
     trust: bool,
-    **table: Any,
 ) -> Answer:
     """Bring stored vectors into the space of the current version."""
     from incontrast.workspace.reembed import reembed as bring
@@ -294,8 +289,8 @@ def drift(
     significance: float,
     fail_on_drift: bool,
     strict: bool,
+    table: dict[str, Any],
     trust: bool,
-    **table: Any,
 ) -> Answer:
     """Compare new data with old ones."""
     space, _ = _opened(workspace, trust)

@@ -10,7 +10,7 @@ from typing import Any
 from incontrast import strategies
 from incontrast.cli.command import Answer
 from incontrast.cli.options import PolicyName, StrategyName
-from incontrast.data import read_source
+from incontrast.data import Source, read_source
 from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
@@ -46,10 +46,6 @@ def init(
     *,
     folder: Path,
     like: Path,
-    size: int | None,
-    channels: int | None,
-    encoder: str | None,
-    encoder_args: dict[str, Any] | None,
     flip: float,
     crop: float,
     memory: PolicyName,
@@ -65,12 +61,12 @@ def init(
     threads: int | None,
     changes: list[str] | None,
     show_config: bool,
-    **table: Any,
+    network: dict[str, Any],
+    table: dict[str, Any],
 ) -> Answer:
     """Create the workspace."""
     source = read_source(like, check=False, **table)
-    own = named_encoder(encoder, encoder_args)
-    domain = source.domain(size=size, channels=channels, encoder=own)
+    domain = domain_of(source, **network)
     about = repr(domain)
     if isinstance(domain, Images):
         about = (
@@ -116,15 +112,24 @@ def init(
     )
 
 
-def named_encoder(name: str | None, arguments: dict[str, Any] | None) -> Any:
-    """An encoder of ours by its name, or somebody's own by its import path."""
-    if arguments is None:
-        return as_import_path(name)
-    if name is None or ":" not in name:
-        raise ValueError(
-            f"--encoder-args are for an encoder of your own, package.module:function, got {name!r}"
-        )
-    return ImportPath(name, arguments)
+def domain_of(
+    source: Source,
+    *,
+    size: int | None = None,
+    channels: int | None = None,
+    encoder: str | None = None,
+    encoder_args: dict[str, Any] | None = None,
+) -> Domain:
+    """The domain of a source, with an encoder by its name or by its import path."""
+    own: Any = as_import_path(encoder)
+    if encoder_args is not None:
+        if encoder is None or ":" not in encoder:
+            raise ValueError(
+                "--encoder-args are for an encoder of your own, package.module:function, "
+                f"got {encoder!r}"
+            )
+        own = ImportPath(encoder, encoder_args)
+    return source.domain(size=size, channels=channels, encoder=own)
 
 
 def usual_threads(domain: Domain) -> int | None:

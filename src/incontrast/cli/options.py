@@ -34,6 +34,7 @@ Size = Annotated[
 Channels = Annotated[
     int | None, Option(help="Images: 1 (grey) or 3 (colour).", show_default="what they have")
 ]
+Version = Annotated[int | None, Option(help="The version.", show_default="the current one")]
 Strict = Annotated[
     bool, Option("--strict", help="Refuse files that cannot be read, instead of skipping them.")
 ]
@@ -41,6 +42,10 @@ Force = Annotated[bool, Option("--force", help="Promote the new version even if 
 Discard = Annotated[
     bool,
     Option("--discard", help="Drop what was interrupted or refused before, with its items."),
+]
+
+Trust = Annotated[
+    bool, Option("--trust", help="Permit the code that somebody else's workspace names; once.")
 ]
 
 
@@ -172,12 +177,3 @@ def probing(
     probe_label: Annotated[str, Option(help="The probe's column of labels.")] = "label",
 ) -> None:
     """Options of commands that judge an encoder."""
-
-
-def permission(
-    trust: Annotated[
-        bool,
-        Option("--trust", help="Permit the code that somebody else's workspace names; once."),
-    ] = False,
-) -> None:
-    """Options of commands that load an encoder."""

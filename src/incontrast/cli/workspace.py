@@ -100,7 +100,7 @@ def forget(
     workspace: Path,
     like: Path | None,
     hashes: list[str] | None,
-    **table: Any,
+    table: dict[str, Any],
 ) -> Answer:
     """Delete items for good."""
     space = Workspace.open(workspace)
