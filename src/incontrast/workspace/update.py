@@ -31,7 +31,7 @@ from incontrast.outcome import Outcome
 from incontrast.strategies import Strategy
 from incontrast.text import counted
 from incontrast.training.collectives import LostProcess, ProcessFailed
-from incontrast.training.loop import TrainingDiverged
+from incontrast.training.loop import UNLIMITED, TrainingDiverged
 from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
 from incontrast.weights import Weights, load_weights
 from incontrast.workspace.config import CONFIG, of_training
@@ -93,10 +93,9 @@ class Update:
             check_number("[0, inf)", tolerance=self.tolerance)
         if isinstance(self.probe, str | Path):
             self.probe = ProbeSet(self.probe)
-        usual = self.workspace.settings["budget"] if self.kind == "update" else {}
-        self.limit = self.budget or Budget()
-        if self.limit == Budget():
-            self.limit = Budget(**usual)
+        self.limit = self.budget or UNLIMITED
+        if self.limit == UNLIMITED and self.kind == "update":
+            self.limit = Budget(**self.workspace.settings["budget"])
         self.versions, self.engine = self.workspace.versions, self.workspace.engine
         self.start = time.perf_counter()
         self._joint = False  # whether all processes run the same block
@@ -470,7 +469,7 @@ class Update:
 
     def _budget(self, operation: Operation) -> Budget:
         """What this run was given, or else the one that began; less the time it took so far."""
-        given = self.limit if self.limit != Budget() else Budget(**operation["budget"])
+        given = self.limit if self.limit != UNLIMITED else Budget(**operation["budget"])
         if given.seconds is None:
             return given
         left = given.seconds - (time.perf_counter() - self.start)
@@ -498,7 +497,7 @@ class Update:
     def _asks_for_other(self, operation: Operation) -> bool:
         """Whether this run names another strategy or budget than the one that was refused."""
         strategy = self._encoded() not in (None, operation["strategy"])
-        return strategy or vars(self.limit) not in (vars(Budget()), operation["budget"])
+        return strategy or vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
 
     def _evaluate(self, operation: Operation, store: Store) -> dict[str, Any]:
         assert self._after is not None

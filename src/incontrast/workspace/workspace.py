@@ -491,13 +491,7 @@ class Workspace(Layout):
 
 
 def initial_settings(
-    learner: Learner,
-    *,
-    tolerance: float = 0.05,
-    keep: int = 10,
-    threads: int | None = None,
-    budget: Budget | None = None,
-    device: str | None = None,
+    learner: Learner, *, budget: Budget | None = None, device: str | None = None, **limits: Any
 ) -> dict[str, Any]:
     """The settings of a new workspace, as JSON; arguments as in ``Workspace.create``."""
     from incontrast import saving
@@ -507,9 +501,7 @@ def initial_settings(
         "id": uuid.uuid4().hex,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "incontrast": __version__,
-        "tolerance": tolerance,
-        "keep": keep,
-        "threads": threads,
+        **limits,
         "budget": dict(vars(budget or Budget())),
         "device": device,
         "learner": saving.describe(learner),
