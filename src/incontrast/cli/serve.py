@@ -34,8 +34,9 @@ def serve(
         raise WorkspaceError(MISSING) from error
 
     space = Workspace.open(workspace, trust=trust)
-    version = space.serving()
-    space.versions.verify(version)
+    if space.current is None:
+        raise WorkspaceError(f"{space.folder} has no encoder yet: run incontrast fit first")
+    space.versions.verify(space.current)
     if token_file is not None:
         token = token_file.read_text(encoding="utf-8").strip()
         if not token:
@@ -51,7 +52,7 @@ def serve(
         threads=threads,
         **limits,
     )
-    note(f"serving version {version} of {space.folder} on http://{host}:{port}")
+    note(f"serving version {space.current} of {space.folder} on http://{host}:{port}")
     how: dict[str, Any] = {"host": host, "port": port, "access_log": False, "log_level": "warning"}
     if workers == 1:
         from incontrast.serve.app import create_app

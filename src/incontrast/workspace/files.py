@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -337,8 +337,12 @@ class Layout:
             )
         return state
 
-    def write_state(self, state: State, event: dict[str, Any] | None) -> None:
-        """With a single write; then add the step's line to the journal, if it has one."""
+    def write_state(self, state: State, event: dict[str, Any] | None = None) -> State:
+        """With a single write; then add the step's line to the journal, if it is an ``event``."""
+        if event is not None:  # numbered, so that a journal tells whether it is whole
+            number = 1 + (state.event or {"number": 0})["number"]
+            event = self.journal.event(number=number, **event)
+            state = replace(state, event=event)
         write_json(self.state_file, asdict(state))
         if state.phase != "ingested":
             self.training_file.unlink(missing_ok=True)
@@ -346,6 +350,7 @@ class Layout:
             self.journal.add(event)
             if event["number"] % SHORTENED == 0:
                 self.journal.shorten(EVENTS)
+        return state
 
     def sweep(self) -> None:
         """Delete what an interrupted writing or deleting has left."""

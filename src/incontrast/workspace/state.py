@@ -107,14 +107,12 @@ class StateMachine:
 
     def move(self, phase: Phase, event: dict[str, Any] | None = None, **changes: Any) -> None:
         """Enter a phase, with a single write; then write its line of the journal."""
-        if event is not None:  # numbered, so that a journal tells whether it is whole
-            event = {"number": 1 + (self.state.event or {"number": 0})["number"], **event}
-        self.state = replace(self.state, phase=phase, event=event or self.state.event, **changes)
-        self.layout.write_state(self.state, event)
+        state = replace(self.state, phase=phase, **changes)
+        self.state = self.layout.write_state(state, event)
 
     def log(self, step: str, **about: Any) -> dict[str, Any]:
-        """A line for the journal about the candidate that is under way."""
-        return self.layout.journal.event(step, version=self.state.operation["number"], **about)
+        """An event of the candidate that is under way, for the journal."""
+        return {"step": step, "version": self.state.operation["number"], **about}
 
     def recover(self) -> dict[str, Any] | None:
         """Read the state, and do what a restart does first.
@@ -299,7 +297,7 @@ class StateMachine:
         self.versions.verify(to)
         if self.state.resumable:
             self.discard()
-        event = self.layout.journal.event("rollback", version=to, before=before)
+        event = {"step": "rollback", "version": to, "before": before}
         operation = {"kind": "rollback", "number": to}
         self.move(
             "switched",
@@ -331,7 +329,7 @@ class StateMachine:
     def forget(self, ids: list[int], items: int) -> None:
         """Delete items for good, so many of which are stored."""
         self.layout.check_reports()  # before anything is begun
-        event = self.layout.journal.event("forgetting", ids=ids)
+        event = {"step": "forgetting", "ids": ids}
         operation = {"ids": ids, "items": items, "joined": self._refused()}
         self.move("forgetting", event, operation=operation)
         self._forget()
@@ -345,7 +343,7 @@ class StateMachine:
                 for page in self.layout.reports.glob(pattern):
                     page.unlink()
         ids, items, joined = (operation[name] for name in ("ids", "items", "joined"))
-        event = self.layout.journal.event("forget", ids=ids, items=items)
+        event = {"step": "forget", "ids": ids, "items": items}
         current = self.state.current
         memory = self.state.memory if current is None else self.layout.counts(current, self.store)
         self.move(joined["phase"], event, operation=joined["operation"], memory=memory)
@@ -370,8 +368,8 @@ class StateMachine:
             for number in old[: max(0, len(numbers) - keep)]:
                 self.versions.remove(number)
                 self.layout.report_file(number).unlink(missing_ok=True)
-                event = self.layout.journal.event("drop", version=number, reason=f"{keep} are kept")
-                self.move("switched", event)
+                reason = f"{keep} are kept"
+                self.move("switched", {"step": "drop", "version": number, "reason": reason})
             extents = [self.layout.extent(number) for number in self.versions.numbers()]
         except Damaged:
             pass

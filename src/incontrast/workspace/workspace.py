@@ -416,7 +416,7 @@ class Workspace(Layout):
             check_settings(settings, self.folder / CONFIG, lambda code: self.trust({*code} - named))
             permit(self.folder, named)
             write_bytes(self.folder / CONFIG, to_toml(config).encode())
-            machine.move(machine.state.phase, self.journal.event("config", changes=wanted))
+            machine.move(machine.state.phase, {"step": "config", "changes": wanted})
         self.settings = settings
         if any(name.split(".")[0] == "head" for name in wanted):
             self._own.pop("head", None)  # that of ``create``, which the new one replaces
@@ -552,7 +552,7 @@ def _create(folder: Path, settings: dict[str, Any]) -> None:
         created.versions.root.mkdir(exist_ok=True)
         with closing(Store.create(created.store_file)) as store:
             machine = StateMachine(created, store)
-            machine.move("idle", created.journal.event("init", workspace=settings["id"]))
+            machine.move("idle", {"step": "init", "workspace": settings["id"]})
         write_bytes(folder / CONFIG, to_toml(config_of(settings)).encode())
         write_json(folder / SETTINGS, settings)  # with it, the folder is a workspace
         (folder / CREATING).unlink()
