@@ -20,8 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from incontrast._version import __version__
-from incontrast.compat import Link
-from incontrast.compat.packing import pack, unpack
+from incontrast.compat.link import Link, pack, unpack
 from incontrast.domains.base import Domain
 from incontrast.files import alone_in, check_outside, flush_folder, write_bytes
 from incontrast.heads import EncoderWithHead, make_head

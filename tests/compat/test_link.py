@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from incontrast.compat import Link, NoAdapter, Quality, chain, fit_link
 from incontrast.compat.adapter import KINDS, Kind, Pairs, candidates
-from incontrast.compat.packing import pack, unpack
+from incontrast.compat.link import pack, unpack
 from incontrast.compat.quality import hits, nearest
 
 
