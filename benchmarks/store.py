@@ -20,7 +20,8 @@ import torch
 
 import incontrast as ic
 from incontrast.domains.base import Collection
-from incontrast.memory import Store, StoredCollection
+from incontrast.memory.memory import StoredCollection
+from incontrast.memory.store import Store
 from incontrast.randomness import seeded
 from incontrast.training.engine import Engine
 from incontrast.training.loop import train

@@ -15,7 +15,7 @@ from .exporting import export
 from .import_path import ImportPath, Untrusted
 from .learner import Learner
 from .loss import Objective, batch_losses, increment_losses, similarities
-from .memory import KeepAll, Policy, Queue, Reservoir
+from .memory.memory import KeepAll, Policy, Queue, Reservoir
 from .outcome import Outcome
 from .pooling import Pooled
 from .pretrained import pretrained

@@ -31,7 +31,7 @@ from incontrast.heads import EncoderWithHead, Head, backbone_of, check_head, mak
 from incontrast.import_path import Trust
 from incontrast.interpolation import PARTS, Measured, keep_part
 from incontrast.loss import Objective
-from incontrast.memory import KeepAll, Memory, Policy, Reservoir, StoredCollection
+from incontrast.memory.memory import KeepAll, Memory, Policy, Reservoir, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator, seeded

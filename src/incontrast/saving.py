@@ -25,7 +25,7 @@ from incontrast.domains.base import Domain
 from incontrast.files import alone_in, check_outside, flush_folder, write_bytes
 from incontrast.heads import EncoderWithHead, make_head
 from incontrast.import_path import check_trust
-from incontrast.memory import Memory
+from incontrast.memory.memory import Memory
 from incontrast.randomness import seeded
 from incontrast.settings import completed, decode, encode
 from incontrast.weights import misfits

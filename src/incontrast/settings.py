@@ -20,7 +20,7 @@ from incontrast.domains.text.views import TextViews
 from incontrast.domains.vectors import Vectors
 from incontrast.import_path import ImportPath
 from incontrast.loss import Objective
-from incontrast.memory import KeepAll, Queue, Reservoir
+from incontrast.memory.memory import KeepAll, Queue, Reservoir
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
 from incontrast.training.optimizers import Adam, Optimizer, Prodigy
 

@@ -16,7 +16,7 @@ from incontrast.domains.base import Domain
 from incontrast.domains.vectors import Vectors
 from incontrast.learner import Learner
 from incontrast.loss import Objective
-from incontrast.memory import Policy
+from incontrast.memory.memory import Policy
 from incontrast.strategies import Strategy
 
 ONE = torch.tensor([0])

@@ -99,6 +99,6 @@ def test_every_command_is_carried_out_with_the_options_it_declares() -> None:
 
 @pytest.mark.parametrize("name", CODES)
 def test_every_error_with_a_code_exists(name: str) -> None:
-    homes = ("builtins", "incontrast.workspace", "incontrast.memory", "incontrast")
+    homes = ("builtins", "incontrast.workspace", "incontrast.memory.store", "incontrast")
     found = [getattr(import_module(home), name, None) for home in homes]
     assert any(isinstance(kind, type) and issubclass(kind, Exception) for kind in found)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from incontrast import KeepAll, Queue, Reservoir, TensorCollection
-from incontrast.memory import Memory
+from incontrast.memory.memory import Memory
 
 
 def numbered(start: int, count: int) -> TensorCollection:

@@ -15,16 +15,8 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from incontrast import KeepAll, Queue, Reservoir, TensorCollection, Vectors
-from incontrast.memory import (
-    Extent,
-    Memory,
-    Store,
-    StoreBusy,
-    StoredCollection,
-    StoreError,
-    content_hash,
-)
-from incontrast.memory.store import PRESENT
+from incontrast.memory.memory import Memory, StoredCollection
+from incontrast.memory.store import PRESENT, Extent, Store, StoreBusy, StoreError, content_hash
 
 DOMAIN = Vectors(1)
 

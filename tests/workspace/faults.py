@@ -46,7 +46,7 @@ from incontrast import ICL, Learner, Replay, Reservoir, Retrain, Vectors, Worksp
 from incontrast.cli.command import exit_code
 from incontrast.cli.report import write_report
 from incontrast.data import read_source
-from incontrast.memory import Store, StoreUnwritable
+from incontrast.memory.store import Store, StoreUnwritable
 from incontrast.training import resume
 from incontrast.workspace import WorkspaceError, evaluation
 from incontrast.workspace.config import CONFIG

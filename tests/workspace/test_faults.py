@@ -27,7 +27,7 @@ from incontrast import (
 )
 from incontrast.cli.app import app
 from incontrast.cli.command import Exit
-from incontrast.memory import Store, StoreError, StoreUnwritable
+from incontrast.memory.store import Store, StoreError, StoreUnwritable
 from incontrast.workspace import Busy, Damaged
 from incontrast.workspace.files import FORMAT, holder, locked, sealed
 from incontrast.workspace.state import StateMachine

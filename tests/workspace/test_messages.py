@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from incontrast import Images, Learner, Workspace
-from incontrast.memory import Store
+from incontrast.memory.store import Store
 from incontrast.workspace import evaluation
 from incontrast.workspace.files import Journal, locked
 from tests.documents import text

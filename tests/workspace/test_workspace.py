@@ -32,7 +32,7 @@ from incontrast import (
     WorkspaceError,
 )
 from incontrast.data import read_source
-from incontrast.memory import Store, StoreError, content_hash
+from incontrast.memory.store import Store, StoreError, content_hash
 from incontrast.training.loop import TrainingDiverged
 from incontrast.workspace import Damaged, Unfinished
 from incontrast.workspace.files import Journal, Versions, _checksum, holder

@@ -40,17 +40,19 @@ from incontrast.exporting import export as write_encoder
 from incontrast.import_path import OURS, ImportPath
 from incontrast.learner import Learner
 from incontrast.loggers import logger_named
-from incontrast.memory import KeepAll, Reservoir, Store
+from incontrast.memory.memory import KeepAll, Reservoir
+from incontrast.memory.store import Store
 from incontrast.text import counted, index_advice
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import Engine, choose_engine
 from incontrast.training.progress import Budget
 from incontrast.weights import load_weights
-from incontrast.workspace import Step, Workspace
+from incontrast.workspace import Workspace
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.errors import Busy
 from incontrast.workspace.files import SETTINGS, locked
 from incontrast.workspace.ingest import KnownHashes, NewData
+from incontrast.workspace.update import Step
 
 
 def fit(**options: Any) -> Answer | None:

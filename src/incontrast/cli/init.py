@@ -17,7 +17,7 @@ from incontrast.domains.images.views import ImageViews
 from incontrast.domains.text import Text
 from incontrast.import_path import ImportPath, as_import_path
 from incontrast.learner import Learner
-from incontrast.memory import KeepAll, Policy, Queue, Reservoir
+from incontrast.memory.memory import KeepAll, Policy, Queue, Reservoir
 from incontrast.settings import changed
 from incontrast.strategies import Retrain, Strategy
 from incontrast.text import counted

@@ -108,8 +108,7 @@ def _stored(workspace: Workspace, ids: list[int]) -> dict[int, bytes]:
     """Those of these items that are still there and can be shown, as they are stored."""
     if not ids or workspace.settings["learner"]["domain"]["type"] not in ("Images", "Text"):
         return {}
-    from incontrast.memory import Store
-    from incontrast.memory.store import PRESENT
+    from incontrast.memory.store import PRESENT, Store
 
     with closing(Store.open(workspace.store_file, readonly=True)) as store:
         states = store.columns(ids[-1] + 1).states

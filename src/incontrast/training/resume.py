@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from incontrast.domains.base import Collection, Domain
 from incontrast.files import write_bytes
-from incontrast.memory import StoredCollection
+from incontrast.memory.memory import StoredCollection
 from incontrast.schedules import LearningRate, ScheduleState
 from incontrast.schedules.schedule import Verdict
 from incontrast.training.engine import Engine

@@ -15,7 +15,8 @@ from incontrast.compat.plan import expected_shares
 from incontrast.compat.quality import hits, nearest
 from incontrast.evaluate.collapse import effective_rank, uniformity
 from incontrast.learner import Learner
-from incontrast.memory import Store, StoredCollection
+from incontrast.memory.memory import StoredCollection
+from incontrast.memory.store import Store
 from incontrast.randomness import generator
 
 SAMPLE = 512  # old and new items, each, at most

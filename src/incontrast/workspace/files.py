@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from incontrast._version import __version__
 from incontrast.files import alone_in, flush_files, flush_folder, write_bytes
-from incontrast.memory import Extent, Store
+from incontrast.memory.store import Extent, Store
 from incontrast.workspace.errors import Busy, Damaged, WorkspaceError
 from incontrast.workspace.state import State
 

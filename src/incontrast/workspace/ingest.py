@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from incontrast.data.sources import Source, resolve
 from incontrast.domains.base import Collection, Domain
 from incontrast.learner import Learner
-from incontrast.memory import Extent, Store, StoreError
-from incontrast.memory.store import content_hash, short_hashes
+from incontrast.memory.store import Extent, Store, StoreError, content_hash, short_hashes
 from incontrast.randomness import generator
 from incontrast.text import counted
 from incontrast.workspace.errors import WorkspaceError

@@ -35,7 +35,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from incontrast.memory import Store
+from incontrast.memory.store import Store
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from incontrast.memory import Store
+from incontrast.memory.store import Store
 from incontrast.text import counted
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import SUMMARY, Journal, Layout, holder

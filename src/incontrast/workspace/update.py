@@ -25,8 +25,8 @@ from incontrast.data import ProbeSet
 from incontrast.evaluate.probes import Probe
 from incontrast.import_path import check_trust
 from incontrast.learner import BudgetTooSmall, Learner
-from incontrast.memory import Memory, Store, StoreBusy, StoredCollection
-from incontrast.memory.store import FORGOTTEN, PRESENT, Columns
+from incontrast.memory.memory import Memory, StoredCollection
+from incontrast.memory.store import FORGOTTEN, PRESENT, Columns, Store, StoreBusy
 from incontrast.outcome import Outcome
 from incontrast.strategies import Strategy
 from incontrast.text import counted

@@ -16,8 +16,7 @@ from incontrast._version import __version__
 from incontrast.bounds import check_number, check_whole
 from incontrast.files import write_bytes
 from incontrast.import_path import Trust, named_code, permit, permitted
-from incontrast.memory import Store
-from incontrast.memory.store import PRESENT
+from incontrast.memory.store import PRESENT, Store
 from incontrast.workspace.config import (
     CONFIG,
     OF_WORKSPACE,
