@@ -409,16 +409,9 @@ class Learner:
         pairs = self._pairs(budget, seconds_before, increment)
         file = None
         if checkpoint is not None:
-            same = identity(
-                encoder,
-                schedule_state,
-                facts(self.seed, version, domain, increment, strategy),
-                digest(domain, increment.old),
-                digest(domain, increment.new),
-                self.objective,
-                self.engine.precision,
-                budget.forward_passes,
-            )
+            known = facts(self.seed, version, domain, increment, strategy)
+            others = (self.objective, self.engine.precision, budget.forward_passes)
+            same = identity(encoder, schedule_state, domain, increment, known, *others)
             file = TrainingFile(Path(checkpoint), same)
         run = train(
             task,

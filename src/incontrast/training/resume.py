@@ -210,13 +210,20 @@ class Recorded(LearningRate):
         return self._lr.state()
 
 
-def identity(encoder: nn.Module, schedule_state: ScheduleState, *facts: object) -> str:
-    """Tells runs apart: by what they begin with, and by facts about data and settings."""
-    digest = hashlib.sha256(repr(facts).encode())
+def identity(
+    encoder: nn.Module,
+    schedule_state: ScheduleState,
+    domain: Domain,
+    increment: Increment,
+    *settings: object,
+) -> str:
+    """Tells runs apart: by what they begin with, by their data, and by settings."""
+    data = [digest(domain, items) for items in (increment.old, increment.new)]
+    found = hashlib.sha256(repr((*settings, *data)).encode())
     for name, tensor in (tensors(encoder) | schedule_state).items():
         content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(name.encode() + content.numpy().tobytes())
-    return digest.hexdigest()
+        found.update(name.encode() + content.numpy().tobytes())
+    return found.hexdigest()
 
 
 def facts(
