@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 from incontrast.cli.command import Answer
 from incontrast.files import check_outside
+from incontrast.memory.store import PRESENT, Store
 from incontrast.report.history import history_page, left_out, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import cost_share, update_page
@@ -74,20 +76,19 @@ def write_report(
         for example in evaluation.get(part, {}).get("examples", [])
         for item in (example["item"], *example["before"], *example["after"])
     }
-
     place = _place(to, workspace.report_file(number))
     # In the workspace, no item is shown that is forgotten meanwhile.
     with workspace.writing_reports() if to is None else nullcontext():
         state = workspace.state()
-        contents = _stored(workspace, sorted(shown))
+        pictures, texts = _stored(workspace, sorted(shown))
         page = update_page(
             record=record,
             evaluation=evaluation,
             promoted=number != state.candidate,
             current=number == state.current,
             journal=[sentence(event) for event in workspace.journal.tail(SHOWN)],
-            pictures=_pictures(workspace, contents),
-            texts=_texts(workspace, contents),
+            pictures=pictures,
+            texts=texts,
             folder=str(workspace.folder),
         )
         save(page, place)
@@ -104,23 +105,18 @@ def _place(to: Path | None, usual: Path) -> Path:
     return to
 
 
-def _stored(workspace: Workspace, ids: list[int]) -> dict[int, bytes]:
-    """Those of these items that are still there and can be shown, as they are stored."""
-    if not ids or workspace.settings["learner"]["domain"]["type"] not in ("Images", "Text"):
-        return {}
-    from incontrast.memory.store import PRESENT, Store
-
+def _stored(workspace: Workspace, ids: list[int]) -> tuple[dict[int, str], dict[int, str]]:
+    """Of these items, those that are still there: data URIs of pictures, beginnings of texts."""
+    kind = workspace.settings["learner"]["domain"]["type"]
+    if not ids or kind not in ("Images", "Text"):
+        return {}, {}
     with closing(Store.open(workspace.store_file, readonly=True)) as store:
         states = store.columns(ids[-1] + 1).states
         there = [item for item in ids if states[item] == PRESENT]
-        return dict(zip(there, store.read(there) if there else [], strict=True))
-
-
-def _texts(workspace: Workspace, contents: dict[int, bytes]) -> dict[int, str]:
-    """The beginnings of items that are texts, in one line each."""
-    if workspace.settings["learner"]["domain"]["type"] != "Text":
-        return {}
-    return {item: _beginning(content) for item, content in contents.items()}
+        contents = store.read(there)
+    if kind == "Text":
+        return {}, dict(zip(there, map(_beginning, contents), strict=True))
+    return dict(zip(there, _pictures(workspace, contents), strict=True)), {}
 
 
 def _beginning(content: bytes) -> str:
@@ -131,22 +127,18 @@ def _beginning(content: bytes) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _pictures(workspace: Workspace, contents: dict[int, bytes]) -> dict[int, str]:
-    """Items that are images, as data URIs."""
-    if not contents or workspace.settings["learner"]["domain"]["type"] != "Images":
-        return {}
+def _pictures(workspace: Workspace, contents: list[bytes]) -> Iterator[str]:
+    if not contents:
+        return
     # Images are decoded by their domain, which needs torch; no other page does.
     import torch
     from PIL import Image
 
-    pixels = workspace.domain.unpack([*contents.values()]).take(torch.arange(len(contents)))
-    uris = {}
-    for item, image in zip(contents, pixels, strict=True):
+    for image in workspace.domain.unpack(contents).take(torch.arange(len(contents))):
         array = image.permute(1, 2, 0).numpy()
         content = io.BytesIO()
         Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(content, "PNG")
-        uris[item] = f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
-    return uris
+        yield f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
 def summary(
