@@ -328,7 +328,7 @@ def test_an_epoch_of_rolled_back_steps_counts_as_no_progress(blobs) -> None:
 def test_layers_of_an_update_are_capped(blobs) -> None:
     def capped(optimizer: Adam) -> int:
         strategy = Retrain(optimizer=optimizer)
-        return len(Training(task(blobs(8)), strategy, Budget(), (), None, None).stepper.capped)
+        return len(Training(task(blobs(8)), strategy, 8, Budget(), (), None, None).stepper.capped)
 
     assert capped(Adam()) == 0
     assert capped(Adam(max_relative_update=1 / 8)) == 3  # the layers of the encoder

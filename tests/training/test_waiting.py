@@ -69,7 +69,8 @@ def training(kind: Any, strategy: ic.Strategy, device: str) -> Training:
         engine=Engine(device),
         seed=0,
     )
-    return Training(task, strategy, UNLIMITED, (), None, None)
+    items = strategy.epoch_items(task.increment)
+    return Training(task, strategy, items, UNLIMITED, (), None, None)
 
 
 class Copies(TorchDispatchMode):

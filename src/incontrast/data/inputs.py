@@ -63,18 +63,7 @@ def _key(name: str) -> str:
     return f"{folder}/{file.partition('.')[0]}".removeprefix("/")
 
 
-def unwrapped(items: Any, kind: Kind | None) -> Any:
-    """What a domain of this kind collects, out of what another library has; else the items."""
-    if isinstance(items, DataLoader):
-        return _loaded(items)
-    if type(items).__module__.partition(".")[0] == "datasets" and hasattr(items, "column_names"):
-        return _Column(items, _column(items, kind))
-    paths = items if isinstance(items, list | tuple) else [items]
-    shards = [isinstance(path, str | Path) and Path(path).suffix == ".tar" for path in paths]
-    return TarImages(*paths) if kind == "images" and paths and all(shards) else items
-
-
-def _loaded(loader: DataLoader[Any]) -> Any:
+def loaded(loader: DataLoader[Any]) -> Any:
     """The items of all batches; what stands beside them in tuples is left out."""
     batches = []
     for batch in loader:
@@ -92,11 +81,11 @@ def _loaded(loader: DataLoader[Any]) -> Any:
     return [item for batch in batches for item in batch]
 
 
-class _Column(Dataset[Any]):
-    """One column of a Hugging Face dataset."""
+class Column(Dataset[Any]):
+    """The only column of a Hugging Face dataset that can be of a kind."""
 
-    def __init__(self, dataset: Any, column: str) -> None:
-        self.dataset, self.column = dataset, column
+    def __init__(self, dataset: Any, kind: Kind | None) -> None:
+        self.dataset, self.column = dataset, _column(dataset, kind)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -106,7 +95,6 @@ class _Column(Dataset[Any]):
 
 
 def _column(dataset: Any, kind: Kind | None) -> str:
-    """The only column of a dataset that can be of a kind."""
     if not hasattr(dataset, "__len__"):
         raise ValueError("a streaming dataset has no length: give one that is loaded")
     if len(dataset) == 0:

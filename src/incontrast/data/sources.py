@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import DataLoader
 
 from incontrast.data.graphs import json_graphs, tu
-from incontrast.data.inputs import Kind, unwrapped
+from incontrast.data.inputs import Column, Kind, TarImages, loaded
 from incontrast.data.labelled import Labelled
 from incontrast.data.tables import TABLES, read_table
 from incontrast.data.texts import collected, holds_texts, text_folder, text_lines, text_records
@@ -314,9 +315,17 @@ def resolve(items: Any, domain: Domain) -> Any:
 
     A domain of a user's own gets paths as they are.
     """
-    items = unwrapped(items, _kind_of(domain))
-    if isinstance(items, str | Path) and _kind_of(domain) is not None:
+    kind = _kind_of(domain)
+    paths = items if isinstance(items, list | tuple) else [items]
+    shards = [isinstance(path, str | Path) and Path(path).suffix == ".tar" for path in paths]
+    if kind == "images" and shards and all(shards):
+        items = TarImages(*paths)
+    elif isinstance(items, str | Path) and kind is not None:
         items = read_source(items, check=False)
+    elif isinstance(items, DataLoader):
+        items = loaded(items)
+    elif type(items).__module__.partition(".")[0] == "datasets" and hasattr(items, "column_names"):
+        items = Column(items, kind)
     if isinstance(items, Source):
         items.check(domain)
     return items.items if isinstance(items, Labelled) else items

@@ -74,11 +74,13 @@ def train(
     resumes from it, and ends as if it had not been interrupted. An encoder whose training raises
     ``TrainingDiverged`` is in no useful state.
     """
-    if strategy.epoch_items(task.increment) == 0:
+    items = strategy.epoch_items(task.increment)
+    if items == 0:
         task.encoder.eval()
         return Run((), 0, 0, 0.0, "nothing to do", 0, {})
     with seeded(task.seed, "modules", *task.engine.own, device=task.engine.device):
-        run = Training(task, strategy, check_budget(budget), callbacks, schedule_state, file).run()
+        limit = check_budget(budget)
+        run = Training(task, strategy, items, limit, callbacks, schedule_state, file).run()
     for callback in callbacks:
         if isinstance(callback, Callback):
             callback.on_end(run)
@@ -92,6 +94,7 @@ class Training:
         self,
         task: Task,
         strategy: Strategy,
+        epoch_items: int,
         budget: Budget,
         callbacks: Sequence[ProgressCallback],
         schedule_state: ScheduleState | None,
@@ -121,7 +124,7 @@ class Training:
         first = task.before is None or strategy.from_scratch
         collapsed = math.log(1 + task.objective.negatives)
         self.losses = _Losses(task.engine, least_bound=collapsed + 1.0 if first else 0.0)
-        self.passes_per_epoch = 2 * strategy.epoch_items(task.increment)
+        self.passes_per_epoch = 2 * epoch_items
         self.steps, self.rollbacks, self.lr = 0, 0, math.nan
         self.batches = 0  # of the epoch under way that were taken
         self.history: list[Epoch] = []

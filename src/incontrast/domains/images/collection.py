@@ -1,12 +1,25 @@
-"""Images in columns: pixels in memory, files decoded when they are taken, or both."""
+"""Images in columns: pixels in memory, files decoded when they are taken, or both.
 
-from collections.abc import Sequence
-from typing import Self
+``read_images`` makes a collection of whatever users have that is images.
+"""
 
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import Dataset
 
-from incontrast.domains.images.files import decode_all
+from incontrast.domains.base import dataset_items
+from incontrast.domains.images.files import check_headers, decode_all, find_images, fit
+
+CHUNK = 1024  # images converted at a time, so that large arrays need little memory beside them
+_TORCH_KNOWS = {"u1", "f2", "f4", "f8"}  # NumPy's names of the types that images may have
 
 
 class ImageCollection:
@@ -86,3 +99,193 @@ class ImageCollection:
 
     def _paths(self, source: Tensor) -> list[str]:
         return [self.files[-1 - place] for place in source.tolist()]
+
+
+def read_images(items: Any, size: int, channels: int) -> ImageCollection:
+    """The collection of these images; see ``Images.collect`` for what they can be."""
+    if isinstance(items, ImageCollection):
+        expected = (channels, size, size)
+        if items.pixels.shape[1:] != expected:
+            raise ValueError(
+                f"the collection holds images of shape {tuple(items.pixels.shape[1:])}, this "
+                f"domain takes {expected}: collect the original images with this domain"
+            )
+        collection = items
+    elif isinstance(items, str | Path):
+        path = Path(items)
+        collection = _from_stream(find_images(path) if path.is_dir() else [path], size, channels)
+    elif isinstance(items, np.ndarray | Tensor):
+        collection = ImageCollection(_fit_arrays(_as_tensor(items), size, channels))
+    elif isinstance(items, Dataset):
+        collection = _from_stream(dataset_items(items), size, channels)
+    elif isinstance(items, list | tuple):
+        collection = _from_stream(items, size, channels)
+    else:
+        raise TypeError(
+            "images must be an array, a tensor, a folder, a torch Dataset, or a list of paths, "
+            f"PIL images or arrays, got {type(items).__name__}"
+        )
+    if len(collection) == 0:
+        raise ValueError("there are no images: the input is empty")
+    return collection
+
+
+def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollection:
+    """Images of any kind, each looked at once."""
+    pixels = [torch.empty(0, channels, size, size, dtype=torch.uint8)]
+    files: list[str] = []
+    source: list[int] = []
+    waiting: list[Tensor] = []  # arrays, to be converted together
+    first: Tensor | None = None
+    rows = 0
+
+    def convert_waiting() -> None:
+        if waiting:
+            pixels.append(_fit_arrays(torch.stack(waiting), size, channels))
+            waiting.clear()
+
+    for number, item in enumerate(items):
+        image = item[0] if isinstance(item, tuple) and item else item
+        if isinstance(image, str | Path):
+            files.append(str(Path(image).absolute()))
+            source.append(-len(files))
+            continue
+        if isinstance(image, Image.Image):
+            convert_waiting()
+            pixels.append(_fit_picture(image, size, channels, number))
+        elif isinstance(image, np.ndarray | Tensor):
+            array = _as_tensor(image)
+            first = array if first is None else first
+            _check_array(array, first, number)
+            waiting.append(array.clone())  # a Dataset may use one buffer for all its items
+            if len(waiting) == CHUNK:
+                convert_waiting()
+        else:
+            raise TypeError(
+                f"item {number} is {type(image).__name__}: an image is a path, a PIL image, "
+                "an array or a tensor, or a tuple that begins with one"
+            )
+        source.append(rows)
+        rows += 1
+    convert_waiting()
+    for reason in filter(None, check_headers(files)):
+        raise ValueError(reason)
+    return ImageCollection(torch.cat(pixels), files, torch.tensor(source, dtype=torch.int64))
+
+
+def _check_array(array: Tensor, first: Tensor, number: int) -> None:
+    if array.dim() not in (2, 3):
+        raise ValueError(
+            f"item {number} has shape {tuple(array.shape)}: an image is (H, W), (H, W, C) or "
+            "(C, H, W)"
+        )
+    if array.shape != first.shape or array.dtype != first.dtype:
+        raise ValueError(
+            f"item {number} has shape {tuple(array.shape)} and type {array.dtype} where the first "
+            f"array has {tuple(first.shape)} and {first.dtype}: arrays must share one size, number "
+            "of channels and type; resize them, or pass PIL images or files, which may differ"
+        )
+
+
+def _fit_picture(image: Image.Image, size: int, channels: int, number: int) -> Tensor:
+    try:
+        return torch.tensor(fit(ImageOps.exif_transpose(image), size, channels))[None]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"item {number} cannot be used as an image: {error}") from error
+
+
+def _as_tensor(array: np.ndarray[Any, Any] | Tensor) -> Tensor:
+    """The array as a tensor on the CPU, without a copy where that is possible."""
+    if isinstance(array, Tensor):
+        known = array.dtype == torch.uint8 or array.is_floating_point()
+    else:
+        known = array.dtype.str[1:] in _TORCH_KNOWS
+    if not known:
+        raise ValueError(
+            "images must be uint8 (0 to 255) or floating point (0 to 1), got "
+            f"{str(array.dtype).removeprefix('torch.')}: convert them, for example with "
+            ".astype('uint8')"
+        )
+    if isinstance(array, Tensor):
+        return array.detach().cpu()
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _fit_arrays(images: Tensor, size: int, channels: int) -> Tensor:
+    """(n, channels, size, size) uint8 pixels of images; what fits already is not copied."""
+    images = _channels_first(images)
+    if images.dtype == torch.uint8 and images.shape[1:] == (channels, size, size):
+        return images.contiguous()
+    pixels = torch.empty(len(images), channels, size, size, dtype=torch.uint8)
+    for start in range(0, len(images), CHUNK):
+        chunk = _to_bytes(images[start : start + CHUNK])
+        pixels[start : start + CHUNK] = _resized(_with_channels(chunk, channels), size)
+    return pixels
+
+
+def _channels_first(images: Tensor) -> Tensor:
+    """(n, H, W), (n, H, W, C) or (n, C, H, W), checked, as a (n, C, H, W) view."""
+    shape = tuple(images.shape)
+    if images.dim() == 3:
+        if shape[2] in (1, 3):
+            raise ValueError(
+                f"shape {shape} looks like one image, where (n, H, W) holds many: pass images[None]"
+            )
+        images = images[:, None]
+    elif images.dim() == 4:
+        first, last = shape[1] in (1, 3), shape[3] in (1, 3)
+        if first and last:
+            raise ValueError(
+                f"shape {shape} can be read as (n, C, H, W) and as (n, H, W, C): "
+                "images must be larger than 3 pixels"
+            )
+        if not (first or last):
+            raise ValueError(
+                f"images must have 1 or 3 channels, got shape {shape}: "
+                "leave other channels (alpha) out"
+            )
+        images = images if first else images.permute(0, 3, 1, 2)
+    else:
+        raise ValueError(
+            f"images must be (n, H, W), (n, H, W, C) or (n, C, H, W), got shape {shape}"
+        )
+    if images.shape[2] == 0 or images.shape[3] == 0:
+        raise ValueError(f"images have no pixels: got shape {shape}")
+    return images
+
+
+def _to_bytes(images: Tensor) -> Tensor:
+    if images.dtype == torch.uint8:
+        return images
+    low, high = images.min().item(), images.max().item()
+    if not math.isfinite(low + high):
+        raise ValueError("images must be finite numbers, got nan or infinite: fix or remove them")
+    if low < 0 or high > 1:
+        raise ValueError(
+            f"floating point images must lie in [0, 1], got {low:.4g} to {high:.4g}: undo the "
+            "normalisation (x * std + mean), or scale them; the domain normalises by itself"
+        )
+    return (images.float() * 255).round_().to(torch.uint8)
+
+
+def _with_channels(images: Tensor, channels: int) -> Tensor:
+    if images.shape[1] == channels:
+        return images
+    if channels == 3:
+        return images.expand(-1, 3, -1, -1)
+    red, green, blue = images.to(torch.int32).unbind(1)
+    # The whole numbers by which Pillow makes luma, so that arrays and files agree to the bit.
+    luma = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+    return luma.to(torch.uint8)[:, None]
+
+
+def _resized(images: Tensor, size: int) -> Tensor:
+    """The centred square of each image, resized, as ``files.fit`` does it."""
+    height, width = images.shape[2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = images[:, :, top : top + side, left : left + side]
+    if side == size:
+        return square
+    return functional.interpolate(square, (size, size), mode="bilinear", antialias=True)

@@ -15,10 +15,9 @@ from torch import Generator, Tensor, nn
 from incontrast.bounds import check_number, check_whole
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Part, check_distinct, constant
-from incontrast.domains.images.collection import ImageCollection
+from incontrast.domains.images.collection import ImageCollection, read_images
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
 from incontrast.domains.images.files import decode_all
-from incontrast.domains.images.reading import read_images
 from incontrast.domains.images.views import ImageViews
 
 Network = Literal["resnet18", "resnet18-standard", "small"]
@@ -131,10 +130,18 @@ class Images(ArgumentDomain):
     def own_views(
         self, batch: Tensor, generator: Generator, part: Part | None = None
     ) -> tuple[Tensor, Tensor]:
+        first, second = self._two_views(batch, generator, part).chunk(2)
+        return first, second
+
+    def joined_views(self, batch: Tensor, generator: Generator) -> Tensor:
+        if vars(self)["views"].func != Images.own_views.__get__(self):  # a user's or a subclass's
+            return torch.cat(self.views(batch, generator))
+        return self._two_views(batch, generator)
+
+    def _two_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
         total, start = (len(batch), 0) if part is None else (part.total, part.start)
         both = self.views.given.pair(batch / 255, generator, total=total, start=start)
-        first, second = self._normalised(both).chunk(2)
-        return first, second
+        return self._normalised(both)
 
     def own_encoder(self) -> nn.Module:
         name = self.encoder.given
