@@ -274,6 +274,20 @@ def test_weights_that_do_not_fit_are_named_with_the_nearest(tmp_path) -> None:
         load_weights(ResNet18(), tmp_path / "weights.pt")
     with pytest.raises(FileNotFoundError, match=r"give a \.safetensors file"):
         load_weights(ResNet18(), tmp_path / "nothing.safetensors")
+    with pytest.raises(TypeError, match=r"a \.safetensors file or a state dict, got a Tensor"):
+        load_weights(ResNet18(), torch.zeros(3))  # type: ignore[arg-type]
+
+
+def test_a_function_that_makes_no_encoder_says_why(blobs) -> None:
+    def broken() -> nn.Module:
+        raise OSError("no weights on disk")
+
+    for function, message in (
+        (broken, "failed: OSError: no weights on disk"),
+        (nn.Linear, "must make one without arguments, and failed: TypeError: Linear"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Learner.from_encoder(function, PLAIN, seen=blobs(9))
 
 
 def test_a_checkpoint_is_no_state_dict_and_the_part_that_is_one_is_named() -> None:

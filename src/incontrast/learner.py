@@ -584,7 +584,8 @@ class Learner:
         with seeded(self.seed, "head", version):
             head = make_head(self.head, width)
         encoder = EncoderWithHead(encoder, self.engine.place(head), width)
-        width_of(encoder, domain, items, self.engine.place)  # says what is wrong with a head
+        name = f"the head, on embeddings of {width} dimensions,"
+        width_of(encoder, domain, items, self.engine.place, name=name)
         return encoder
 
     def embed(

@@ -33,6 +33,10 @@ def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M
         ValueError: They do not fit, and it says which names, and the nearest ones; or different
             weights fit equally well under two prefixes.
     """
+    if not isinstance(weights, str | Path | Mapping):
+        raise TypeError(
+            f"weights are a .safetensors file or a state dict, got a {type(weights).__name__}"
+        )
     found: dict[str, Any] = dict(weights) if isinstance(weights, Mapping) else _read(Path(weights))
     if parts := [name for name, part in found.items() if isinstance(part, Mapping)]:
         states = [name for name in parts if _is_state_dict(found[name])] or parts

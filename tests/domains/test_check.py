@@ -67,6 +67,7 @@ def noisy(batch: Tensor, generator: Generator | None) -> Tensor:
     return batch + torch.randn(batch.shape, generator=generator)
 
 
+SHARED = nn.Linear(4, 3)
 TRIANGLE = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
 
 
@@ -307,3 +308,45 @@ def test_a_plain_tuple_is_no_batch() -> None:
     pair = broken(views=lambda self, batch, generator: ((batch,), (batch,)))
     with pytest.raises(DomainError, match="the first view is a tuple of 1"):
         Learner(pair).fit(ITEMS)
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [
+        (
+            collecting(take=lambda self, indices: self.data[: len(indices)]),
+            r"take\(\) must give the items that were asked for, in that order",
+        ),
+        (
+            collecting(select=lambda self, indices: TensorCollection(self.data[: len(indices)])),
+            r"select\(\) must keep the items that were asked for",
+        ),
+        (
+            collecting(
+                extend=lambda self, other: TensorCollection(torch.cat([other.data, self.data]))
+            ),
+            r"extend\(\) must give its own items first",
+        ),
+        (
+            broken(join=lambda self, batches: torch.cat(list(batches)[::-1])),
+            r"join\(\) must hold the items of all batches in their order",
+        ),
+        (
+            broken(encoder=lambda self: SHARED),
+            r"encoder\(\) must make a new module at every call",
+        ),
+        (broken(encoder=lambda self: abs), r"must return a torch\.nn\.Module, got a builtin_func"),
+        (broken(fit_statistics=lambda self, items: None), "must return a domain, got a NoneType"),
+        (
+            broken(encoder=lambda self: Returns(lambda embeddings: embeddings.long())),
+            r"floating-point numbers of views, got a tensor of shape \(8, 3\) of torch\.int64",
+        ),
+        (
+            broken(encoder=lambda self: Returns(lambda embeddings: embeddings[:, :0])),
+            r"got a tensor of shape \(8, 0\)",
+        ),
+    ],
+)
+def test_other_items_than_were_asked_for_and_encoders_that_are_shared(domain, message) -> None:
+    with pytest.raises(DomainError, match=message):
+        check_domain(domain, ITEMS)

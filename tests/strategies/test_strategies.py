@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 import pytest
 import torch
@@ -344,9 +344,15 @@ class Mine(Strategy):
 
     fault: str = ""
 
+    def epoch_items(self, increment: Increment) -> int:
+        return increment.new_count
+
     def sample(self, task: Task) -> Iterator[BatchIndices]:
+        if self.fault == "beyond":
+            yield BatchIndices(torch.tensor([0, 99]), torch.tensor([0, 1]))
         if self.fault != "empty":
-            yield next(new_epoch(task.increment, 8, task.draws))
+            epoch = new_epoch(task.increment, 8, task.draws)
+            yield from islice(epoch, 1 if self.fault == "shorter" else None)
 
     def loss(self, task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> Tensor:
         losses = batch_losses(first, second, task.objective)
@@ -368,6 +374,8 @@ class Mine(Strategy):
         ("detached", "this one is detached"),
         ("elsewhere", "must depend on task.encoder"),
         ("empty", "at least one batch"),
+        ("shorter", r"epoch_items\(\) must count .* it says 16, an epoch embedded 8"),
+        ("beyond", r"sample\(\) gave places where there is no item"),
     ],
 )
 def test_check_strategy_names_the_fault(fault: str, message: str) -> None:
@@ -388,6 +396,8 @@ def test_check_strategy_accepts_a_good_one_and_wants_a_frozen_dataclass() -> Non
 
     with pytest.raises(StrategyError, match="Loose must be a frozen dataclass"):
         check_strategy(Loose())
+    with pytest.raises(StrategyError, match=r"got .*Mine.* \(without its parentheses\?\)"):
+        check_strategy(Mine)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("strategy", TRAINED, ids=name)

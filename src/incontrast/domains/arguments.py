@@ -11,7 +11,7 @@ from torch import Generator, nn
 
 from incontrast.domains.base import Domain, Part
 from incontrast.domains.per_item import PerItem
-from incontrast.import_path import as_import_path
+from incontrast.import_path import ImportPath, as_import_path
 from incontrast.randomness import seeded
 
 
@@ -116,7 +116,18 @@ class ArgumentDomain(Domain):
 
     def _given_encoder(self) -> nn.Module:
         given = self._given("encoder")
-        module = copy.deepcopy(given) if isinstance(given, nn.Module) else given()
+        if isinstance(given, ImportPath):
+            module = given()  # which says what failed
+        elif isinstance(given, nn.Module):
+            module = copy.deepcopy(given)
+        else:
+            try:
+                module = given()
+            except Exception as error:
+                raise ValueError(
+                    "the function given as encoder must make one without arguments, and failed: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
         if not isinstance(module, nn.Module):
             raise TypeError(
                 "the function given as encoder must return a torch.nn.Module, "

@@ -27,10 +27,14 @@ def check_domain(domain: Domain, items: Any) -> None:
     if count < 4:
         raise DomainError(f"give check_domain at least 4 items, got {count}")
     domain = domain.fit_statistics(collection)
-    _check_collection(domain, collection)
+    if not isinstance(domain, Domain):
+        raise DomainError(f"fit_statistics() must return a domain, got {_kind(domain)}")
+    _check_collection(collection)
     with seeded(0, "check"):
-        encoder = domain.encoder()
+        encoder, other = domain.encoder(), domain.encoder()
+    _check_new(encoder, other)
     check_views(domain, collection, encoder)
+    _check_order(domain, collection, encoder)
     _check_randomness(domain, collection, encoder)
     _check_bytes(domain, collection, encoder)
 
@@ -77,10 +81,15 @@ def width_of(
     domain: Domain,
     collection: Collection,
     place: Callable[[Any], Any] = lambda batch: batch,
+    *,
+    name: str = "the encoder",
 ) -> int:
-    """d: dimensions of the embeddings that an encoder gives; arguments as in ``check_views``."""
+    """d: dimensions of the embeddings that an encoder gives; arguments as in ``check_views``.
+
+    ``name`` is what messages call it.
+    """
     batch = collection.take(torch.arange(min(len(collection), 2)))
-    return _embeddings_of_items(encoder, domain, place(batch)).shape[1]
+    return _embeddings_of_items(encoder, domain, place(batch), name).shape[1]
 
 
 def _check_batch(batch: Any, name: str) -> None:
@@ -91,7 +100,19 @@ def _check_batch(batch: Any, name: str) -> None:
         )
 
 
-def _check_collection(domain: Domain, collection: Collection) -> None:
+def _check_new(encoder: Any, other: Any) -> None:
+    for made in (encoder, other):
+        if not isinstance(made, nn.Module):
+            raise DomainError(f"encoder() must return a torch.nn.Module, got {_kind(made)}")
+    theirs = {id(parameter) for parameter in other.parameters()}
+    if any(id(parameter) in theirs for parameter in encoder.parameters()):
+        raise DomainError(
+            "encoder() must make a new module at every call: two calls gave the same weights, so "
+            "that training one encoder would change another"
+        )
+
+
+def _check_collection(collection: Collection) -> None:
     count = len(collection)
     for indices in (torch.tensor([2, 0, 2]), torch.arange(count)):
         taken = collection.take(indices)
@@ -106,6 +127,37 @@ def _check_collection(domain: Domain, collection: Collection) -> None:
         raise DomainError("extend() must give a new collection with the items of both")
     if len(collection.sizes()) != count:
         raise DomainError("sizes() must give the bytes of each item")
+    for name in ("nbytes", "background"):
+        if not hasattr(collection, name):
+            raise DomainError(f"a collection must have {name}: see Collection")
+
+
+def _check_order(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
+    """Whether take, select, extend and join give the items that were asked for, in that order."""
+    count = len(collection)
+
+    def embedded(items: Collection, places: Tensor) -> Tensor:
+        return _embeddings_of_items(encoder, domain, items.take(places))
+
+    whole = embedded(collection, torch.arange(count))
+
+    def check(found: Tensor, expected: Tensor, rule: str) -> None:
+        # Other batches may round otherwise.
+        if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(whole.abs().max())):
+            raise DomainError(rule)
+
+    order = torch.tensor([2, 0, 2])
+    rule = "take() must give the items that were asked for, in that order"
+    check(embedded(collection, order), whole[order], rule)
+    chosen = torch.tensor([3, 1])
+    found = embedded(collection.select(chosen), torch.arange(2))
+    check(found, whole[chosen], "select() must keep the items that were asked for, in that order")
+    longer = embedded(collection.extend(collection.select(chosen)), torch.arange(count + 2))
+    rule = "extend() must give its own items first, then those of the other collection"
+    check(longer, torch.cat([whole, whole[chosen]]), rule)
+    batches = [collection.take(torch.arange(2)), collection.take(torch.arange(2, count))]
+    joined = _embeddings(encoder, domain.prepare(domain.join(batches)), count, "of joined items")
+    check(joined, whole, "join() must hold the items of all batches in their order")
 
 
 def _check_randomness(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
@@ -146,28 +198,36 @@ def _check_bytes(domain: Domain, collection: Collection, encoder: nn.Module) -> 
         raise DomainError("unpack() must give back the items that pack() took")
 
 
-def _embeddings_of_items(encoder: nn.Module, domain: Domain, batch: Any) -> Tensor:
-    return _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items")
+def _embeddings_of_items(
+    encoder: nn.Module, domain: Domain, batch: Any, name: str = "the encoder"
+) -> Tensor:
+    return _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items", name)
 
 
 @torch.no_grad()
-def _embeddings(encoder: nn.Module, batch: Any, count: int, what: str) -> Tensor:
+def _embeddings(
+    encoder: nn.Module, batch: Any, count: int, what: str, name: str = "the encoder"
+) -> Tensor:
     device = next((p.device for p in encoder.parameters()), torch.device("cpu"))
     training = encoder.training
     encoder.eval()
     try:
         result: Any = encoder(batch.to(device))
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
-        raise DomainError(f"the encoder cannot take a batch {what}: {error}") from error
+        raise DomainError(f"{name} cannot take a batch {what}: {error}") from error
     finally:
         encoder.train(training)
     if not isinstance(result, Tensor) or result.dim() != 2 or result.shape[0] != count:
         raise DomainError(
-            f"the encoder must give ({count}, d) embeddings {what}, got {_kind(result)}"
-            f"{_remedy(result)}"
+            f"{name} must give ({count}, d) embeddings {what}, got {_kind(result)}{_remedy(result)}"
+        )
+    if not result.is_floating_point() or not result.shape[1]:
+        raise DomainError(
+            f"{name} must give embeddings of floating-point numbers {what}, got "
+            f"{_kind(result)} of {result.dtype}"
         )
     if not torch.isfinite(result).all():
-        raise DomainError(f"the encoder gave NaN or infinite embeddings {what}")
+        raise DomainError(f"{name} gave NaN or infinite embeddings {what}")
     return result
 
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -15,21 +16,30 @@ from incontrast.training.engine import Engine
 from incontrast.training.loop import train
 from incontrast.training.task import Increment, Task
 
+MISCOUNTED = 0.1  # of an epoch's items, by which batches that are drawn at random may differ
+
 
 class StrategyError(ValueError):
     """A strategy does not keep its contract."""
 
 
-def check_strategy(strategy: Strategy) -> None:
+def check_strategy(strategy: Any) -> None:
     """Run a strategy on a little synthetic data and raise at the first thing that is wrong.
 
     Raises:
         StrategyError: Says which rule was broken, and how.
     """
+    if not isinstance(strategy, Strategy):
+        hint = " (without its parentheses?)" if isinstance(strategy, type) else ""
+        raise StrategyError(f"a strategy must derive from Strategy, got {strategy!r}{hint}")
     parameters = vars(type(strategy)).get("__dataclass_params__")
     if parameters is None or not parameters.frozen:
         raise StrategyError(f"{type(strategy).__name__} must be a frozen dataclass, it is not")
-    _check_losses(strategy)
+    try:
+        _check_losses(strategy)
+        _check_epoch(strategy)
+    except IndexError as error:
+        raise StrategyError(f"sample() gave places where there is no item: {error}") from error
     short = dataclasses.replace(strategy, max_epochs=2)
     first, second = _trained(short), _trained(short)
     for name, weights in first.items():
@@ -68,13 +78,24 @@ def _check_losses(strategy: Strategy) -> None:
             raise StrategyError("an epoch must have at least one batch, this one has none")
 
 
+def _check_epoch(strategy: Strategy) -> None:
+    for task in (_task(), _task(seen=320)):  # all old items, and a sample of them
+        train(task, dataclasses.replace(strategy, max_epochs=1))
+        told, embedded = strategy.epoch_items(task.increment), task.forward_passes / 2
+        if abs(told - embedded) > MISCOUNTED * embedded:
+            raise StrategyError(
+                f"epoch_items() must count the items that an epoch embeds, by which schedules and "
+                f"forecasts go: it says {told}, an epoch embedded {embedded:g}"
+            )
+
+
 def _trained(strategy: Strategy) -> dict[str, Tensor]:
     task = _task()
     train(task, strategy)
     return copy.deepcopy(task.encoder.state_dict())
 
 
-def _task() -> Task:
+def _task(seen: int = 32) -> Task:
     rows = torch.randn(48, 6, generator=Generator().manual_seed(0))
     domain = Vectors(6, hidden=16, out=8, mean=(0.0,) * 6, std=(1.0,) * 6)
     old, new = domain.collect(rows[:32]), domain.collect(rows[32:] + 1.0)
@@ -83,7 +104,7 @@ def _task() -> Task:
     return Task(
         encoder,
         domain,
-        Increment(old, new, 32),
+        Increment(old, new, seen),
         objective=Objective(),
         engine=Engine("cpu"),
         seed=0,
