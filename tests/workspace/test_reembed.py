@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ import incontrast as ic
 from incontrast.cli.app import app
 from incontrast.compat import NoAdapter
 from incontrast.compat.plan import make_plan
+from incontrast.compat.quality import hits
 from incontrast.data import read_source
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.reembed import reembed
@@ -30,7 +32,7 @@ ROWS = 700
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SAMPLE", 200), ("BATCH_SIZE", 64), ("CHUNK", 128)):
+    for name, value in (("SAMPLED", 0.3), ("SAMPLE", 200), ("BATCH_SIZE", 64), ("CHUNK", 128)):
         monkeypatch.setattr(f"incontrast.workspace.reembed.{name}", value)
 
 
@@ -108,18 +110,47 @@ def test_a_part_is_re_embedded_and_the_rest_mapped(
     assert workspace.check() == []
 
 
-def test_what_the_map_misses_most_comes_first(blobs) -> None:
-    """Half of a space is torn apart: the plan predicts which half."""
-    before = normalize(torch.randn(900, 6, generator=torch.Generator().manual_seed(0)))
-    torn = before.clone()
+def torn_apart(count: int = 900) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Vectors before and after one half of their space was torn apart, and which are in it."""
+    before = normalize(torch.randn(count, 6, generator=torch.Generator().manual_seed(0)))
+    noise = torch.randn(count, 6, generator=torch.Generator().manual_seed(1))
     half = before[:, 0] > 0
-    noise = torch.randn(900, 6, generator=torch.Generator().manual_seed(1))
-    torn[half] += 0.6 * noise[half]
+    return before, normalize(before + 0.6 * noise * half[:, None]), half
+
+
+def test_what_the_map_misses_most_comes_first() -> None:
+    before, torn, half = torn_apart()
     plan = make_plan(before, torn, old=1, new=2, seed=0)
-    first = plan.priority(before).argsort(descending=True)[:300]
-    assert half[first].float().mean() > 0.9
+    assert half[plan.spread(before).argsort(descending=True)[:300]].float().mean() > 0.9
+    mapped = plan.link.to_new(before)
+    first = plan.values(lambda: iter([(before, mapped)])).argsort(descending=True)
+    assert half[first[:100]].float().mean() > 0.9
     recalls = [each.recall for each in plan.expected]
     assert recalls == sorted(recalls)
+
+
+def test_what_most_searches_change_with_comes_first() -> None:
+    """All queries are in one corner: what is re-embedded for them is better than as much else."""
+    draws = torch.Generator().manual_seed(0)
+    before = normalize(torch.randn(1800, 8, generator=draws))
+    torn = normalize(before + 0.1 * torch.randn(1800, 8, generator=draws))
+    queries = torn[torn[:, 1] > 0.5]
+    sample, index = slice(0, 900), slice(900, 1800)
+    recalls = {}
+    for known, asked in (("none", None), ("these", queries[::2])):
+        plan = make_plan(before[sample], torn[sample], old=1, new=2, seed=0, queries=asked)
+        mapped = plan.link.to_new(before[index])
+        # In chunks of any size.
+        chunks = list(zip(before[index].split(70), mapped.split(70), strict=True))
+        values = plan.values(partial(iter, chunks))
+        whole = plan.values(lambda mapped=mapped: iter([(before[index], mapped)]))
+        torch.testing.assert_close(values, whole)
+        mixed, first = mapped.clone(), values.argsort(descending=True)[:90]
+        mixed[first] = torn[index][first]
+        ranked = (queries[1::2] @ torn[index].T).topk(50, dim=1).indices
+        found = (queries[1::2] @ mixed.T).topk(10, dim=1).indices
+        recalls[known] = hits(found, ranked)[0].mean().item()
+    assert recalls["these"] > recalls["none"] + 0.03
 
 
 def test_parquet_too(workspace: ic.Workspace, file: Path, tmp_path: Path) -> None:
@@ -253,7 +284,7 @@ import sys, time
 from pathlib import Path
 import incontrast.workspace.reembed as module
 from incontrast import Workspace
-module.SAMPLE, module.BATCH_SIZE, module.CHUNK = 200, 16, 64
+module.SAMPLED, module.SAMPLE, module.BATCH_SIZE, module.CHUNK = 0.3, 200, 16, 64
 write = module.write_bytes
 def slow(path, content):
     write(path, content)

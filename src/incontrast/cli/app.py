@@ -205,6 +205,12 @@ def reembed(
         str | None, Option(help="Rows to re-embed, such as 10%.", show_default="all")
     ] = None,
     seconds: Annotated[float | None, Option(min=0.0, help="Time to re-embed for.")] = None,
+    queries: Annotated[
+        Path | None,
+        Option(
+            help="Data like those that will be searched for.", show_default="what was learned since"
+        ),
+    ] = None,
     trust: opt.Trust = False,
 ) -> None:
     """Bring stored vectors into the space of the current version, the most valuable first.

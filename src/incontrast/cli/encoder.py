@@ -254,6 +254,7 @@ def reembed(
     plan: bool,
     share: str | None,
     seconds: float | None,
+    queries: Path | None,
     table: dict[str, Any],
     trust: bool,
 ) -> Answer:
@@ -262,15 +263,17 @@ def reembed(
 
     space, _ = _opened(workspace, trust)
     part = None if share is None else float(share.rstrip("%")) / 100
+    how: dict[str, Any] = {"plan": plan, "share": part, "seconds": seconds, "queries": queries}
     with counting_bar(stderr(), "re-embed") as progress:
-        done = bring(
-            space, vectors, plan=plan, share=part, seconds=seconds, progress=progress, **table
-        )
+        done = bring(space, vectors, **how, progress=progress, **table)
     lines = [
         f"{each.share:>4.0%} re-embedded: recall@10 {each.recall:.3f}, precision@10 "
-        f"{each.precision:.3f}, {each.share * done.rows * done.seconds:.0f} s"
+        f"{each.precision:.3f}, {max(each.share * done.rows, done.sample) * done.seconds:.0f} s"
         for each in done.expected
     ]
+    if done.sample and (plan or done.exact == done.sample):
+        rows = f"{done.sample:,} rows ({done.sample / done.rows:.1%})"
+        lines.append(f"{rows} are re-embedded in any case: the map is fitted on them.")
     if plan and done.expected:
         lines.append(index_advice([each._asdict() for each in done.expected]))
     elif plan or done.exact == done.rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,13 +13,17 @@ from torch.nn.functional import normalize
 from incontrast.compat import link
 from incontrast.compat.adapter import HIDDEN, ridge
 from incontrast.compat.link import Link, NoAdapter, fit_link
-from incontrast.compat.quality import RELEVANT, measured, nearest
+from incontrast.compat.quality import NEIGHBOURS, RELEVANT, hits, nearest
 from incontrast.randomness import generator
 
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 1.0)
 FOLDS = 3
 FEWEST = 2 * link.FEWEST  # vectors of a sample at least
+QUERIES = 250  # of each kind by which vectors are ordered
 PENALTY = 0.1
+
+Chunks = Callable[[], Iterator[tuple[Tensor, Tensor]]]
+"""Gives stored vectors and what their map makes of them, chunk by chunk, as often as called."""
 
 
 class Expected(NamedTuple):
@@ -30,8 +35,8 @@ class Expected(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Priority:
-    """How far a stored vector is from where its map takes it, as predicted from the vector itself.
+class Spread:
+    """How far the cosines of a mapped vector are off, as predicted from the stored vector.
 
     A regression on the same features as the residual map's: movement that no adapter explains is
     larger in some parts of a space than in others, above all where new items have come in.
@@ -40,19 +45,22 @@ class Priority:
     hidden: Tensor  # (d, h)
     weight: Tensor  # (d + h, 1)
     bias: Tensor  # (1,)
+    range: tuple[float, float]
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """(n,) predicted errors 1 − cos."""
-        return (_features(normalize(vectors.float()), self.hidden) @ self.weight + self.bias)[:, 0]
+        """(n,) root mean squares of the error of a cosine with a query."""
+        features = _features(normalize(vectors.float()), self.hidden)
+        return (features @ self.weight + self.bias)[:, 0].clamp_(*self.range).exp_()
 
     @classmethod
-    def fit(cls, vectors: Tensor, errors: Tensor, seed: int) -> Priority:
+    def fit(cls, vectors: Tensor, mapped: Tensor, after: Tensor, queries: Tensor) -> Spread:
+        """Of (n, d) stored vectors, (n, e) mapped by others, and (n, e) re-embedded."""
+        logs = (queries @ (after - mapped).T).square().mean(0).clamp_(min=1e-12).log_() / 2
         unit = normalize(vectors.float())
         width = unit.shape[1]
-        draws = generator(seed, "priority")
-        hidden = torch.randn(width, min(HIDDEN // 2, 4 * width), generator=draws)
-        weight, bias = next(ridge(_features(unit, hidden), errors[:, None], (PENALTY,)))
-        return cls(hidden, weight, bias)
+        hidden = torch.randn(width, min(HIDDEN // 2, 4 * width), generator=generator(0, "spread"))
+        weight, bias = next(ridge(_features(unit, hidden), logs[:, None], (PENALTY,)))
+        return cls(hidden, weight, bias, (logs.min().item(), logs.max().item()))
 
 
 def _features(unit: Tensor, hidden: Tensor) -> Tensor:
@@ -63,11 +71,25 @@ class Plan(NamedTuple):
     """What was learned from a sample of stored vectors that were re-embedded."""
 
     link: Link
-    priority: Priority
+    spread: Spread
+    queries: tuple[Tensor, ...]
+    """Of each kind (m, e), each kind as important as another."""
     expected: tuple[Expected, ...]
 
+    def values(self, chunks: Chunks) -> Tensor:
+        """(n,) what each vector is worth: of how many queries it would change the ten nearest."""
+        return changes(self.queries, self.spread, chunks)
 
-def make_plan(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -> Plan:
+
+def make_plan(
+    before: Tensor,
+    after: Tensor,
+    *,
+    old: int,
+    new: int,
+    seed: int,
+    queries: Tensor | None = None,
+) -> Plan:
     """Fit maps and priorities on a sample, and try the plan on it, each part by the others.
 
     Args:
@@ -76,6 +98,8 @@ def make_plan(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -
         old: The number of the space of before.
         new: The number of the new space.
         seed: Determines every draw.
+        queries: (m, e) items like those that will be searched for, by the new encoder; the sample
+            stands for them as well.
 
     Raises:
         NoAdapter: There are too few.
@@ -87,20 +111,41 @@ def make_plan(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -
     after = normalize(after.float())
     mapped = torch.empty_like(after)
     order = torch.randperm(len(after), generator=generator(seed, "plan", old, new))
-    for number in range(FOLDS):
-        fold = order[number::FOLDS]
-        rest = _without(order, fold)
+    for fold, rest in _folds(order):
         mapped[fold] = fit_link(before[rest], after[rest], **spaces).to_new(before[fold])
-    errors = 1.0 - (mapped * after).sum(1)
-    return Plan(
-        whole, Priority.fit(before, errors, seed), expected_shares(before, mapped, after, seed)
-    )
+    asked: tuple[Tensor, ...] = (after[order[:QUERIES]],)
+    if queries is not None and len(queries):
+        asked += (normalize(queries.float()[:QUERIES]),)
+    spread = Spread.fit(before, mapped, after, torch.cat(asked))
+    return Plan(whole, spread, asked, expected_shares(before, mapped, after, seed))
+
+
+def changes(queries: tuple[Tensor, ...], spread: Spread, chunks: Chunks) -> Tensor:
+    """(n,) the expected share of queries whose ten nearest change with a vector.
+
+    A mapped vector's cosine with a query is off by an error of which the spread is known. Whether
+    it belongs to the ten nearest is in doubt where the tenth is no further away than that.
+    """
+    together = torch.cat(queries)
+    weights = torch.cat([torch.full((len(part),), 1 / len(part)) for part in queries])
+    best = torch.full((len(together), NEIGHBOURS), -2.0)
+    for _, mapped in chunks():
+        similar = together @ mapped.T
+        most = similar.topk(min(NEIGHBOURS, len(mapped)), dim=1).values
+        best = torch.cat([best, most], dim=1).topk(NEIGHBOURS, dim=1).values
+    found = []
+    for stored, mapped in chunks():
+        gap = torch.addmm(-best[:, -1:], together, mapped.T)
+        found.append(weights @ gap.div_(spread(stored)).square_().mul_(-0.5).exp_())
+    return torch.cat(found)
 
 
 def expected_shares(
     before: Tensor, mapped: Tensor, after: Tensor, seed: int
 ) -> tuple[Expected, ...]:
     """What a search finds once shares of some vectors are re-embedded, the most valuable first.
+
+    Half of the items are the queries that the plan knows, the others those that are counted.
 
     Args:
         before: (n, d) stored vectors.
@@ -109,24 +154,30 @@ def expected_shares(
         seed: Determines the parts, whose priorities are predicted by the others.
     """
     after = normalize(after.float())
-    errors = 1.0 - (mapped * after).sum(1)
-    predicted = torch.empty_like(errors)
+    values = torch.empty(len(after))
     order = torch.randperm(len(after), generator=generator(seed, "shares"))
-    for number in range(FOLDS):
-        fold = order[number::FOLDS]
-        rest = _without(order, fold)
-        predicted[fold] = Priority.fit(before[rest], errors[rest], seed)(before[fold])
+    known, asked = order[: len(order) // 2], order[len(order) // 2 :]
+    queries = (after[known[:QUERIES]],)
+    for fold, rest in _folds(order):
+        spread = Spread.fit(before[rest], mapped[rest], after[rest], queries[0])
+        # The tenth nearest is looked for among all, the spread is known of this part.
+        values[fold] = changes(queries, spread, lambda: iter([(before, mapped)]))[fold]
     ranked = nearest(after, after, RELEVANT)
-    first = predicted.argsort(descending=True)
+    first = values.argsort(descending=True)
     expected = []
     for share in SHARES:
         mixed = mapped.clone()
         again = first[: round(share * len(first))]
         mixed[again] = after[again]
-        found = measured(after, mixed, ranked)
-        expected.append(Expected(share, found.recall, found.precision))
+        recall, precision = hits(nearest(after, mixed, NEIGHBOURS), ranked)
+        expected.append(
+            Expected(share, recall[asked].mean().item(), precision[asked].mean().item())
+        )
     return tuple(expected)
 
 
-def _without(order: Tensor, fold: Tensor) -> Tensor:
-    return order[~torch.isin(order, fold)]
+def _folds(order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Parts of the items, each with all others."""
+    for number in range(FOLDS):
+        fold = order[number::FOLDS]
+        yield fold, order[~torch.isin(order, fold)]

@@ -1,9 +1,10 @@
 """A file of vectors brought into the space of the current version: mapped, and in part re-embedded.
 
-First a sample of its rows is re-embedded; on it a map is fitted, and what the map will miss. Then
-come the other rows, those that it misses most first, as many as there is time for; the rest is
-mapped. All of it waits in a folder beside the file, in parts that are whole or not there, until one
-move replaces the file: whatever interrupts it, the same call resumes, and the file is in one space.
+First a sample of its rows is re-embedded; on it the map that updates have fitted is corrected, and
+what it misses is measured. Then come the other rows, as many as there is time for: those first with
+which most searches would change. The rest is mapped. All of it waits in a folder beside the file,
+in parts that are whole or not there, until one move replaces the file: whatever interrupts it, the
+same call resumes, and the file is in one space.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import normalize
 
-from incontrast.compat.plan import Expected, Plan, make_plan
+from incontrast.compat import Adapter, NoAdapter
+from incontrast.compat.plan import FEWEST, QUERIES, Expected, Plan, make_plan
 from incontrast.data.sources import Source, read_source
 from incontrast.embedding import BATCH_SIZE, embed
 from incontrast.files import write_bytes
@@ -35,8 +39,9 @@ from incontrast.workspace.shards import Shard, export, finish_exports, workplace
 from incontrast.workspace.stamps import MANIFEST, ids_file, problems, register, stamp_of
 from incontrast.workspace.workspace import Workspace
 
-SAMPLE = 1000  # rows at most on which the map and the plan are fitted
-CHUNK = 2**15  # rows that are mapped at a time
+SAMPLE = 1000  # rows at most on which the map and the plan are fitted, and
+SAMPLED = 0.05  # this share of all at most, if that is enough for a plan
+CHUNK = 2**13  # rows that are mapped at a time
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Reembedded:
         version: Whose space they are in, or would be.
         rows: Of the file.
         exact: Rows that this version has embedded.
+        sample: Of them, those on which the map was fitted: they are re-embedded whatever the share.
         kind: The map of the others; None where there was nothing to map.
         expected: Recall and precision after shares of the rows, on the sample; none if it was
             planned before.
@@ -58,6 +64,7 @@ class Reembedded:
     version: int
     rows: int
     exact: int
+    sample: int = 0
     kind: str | None = None
     expected: tuple[Expected, ...] = ()
     seconds: float = 0.0
@@ -70,6 +77,7 @@ def reembed(
     plan: bool = False,
     share: float | None = None,
     seconds: float | None = None,
+    queries: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
     **table: Any,
 ) -> Reembedded:
@@ -81,6 +89,8 @@ def reembed(
         plan: Only sample, fit, and say what to expect; the file stays as it is.
         share: Of the rows that are to be re-embedded, altogether; the sample counts.
         seconds: To re-embed for, if that is less.
+        queries: Data like those that will be searched for. If None, the items that have been
+            learned from since the vectors were embedded stand for them.
         progress: Called with the rows done and the rows to do.
         table: Columns of tables, as in ``read_source``.
 
@@ -101,7 +111,7 @@ def reembed(
         mapped = "mapped" in stamp or any("embedded_by" in part for part in stamp["sources"])
         if stamp["version"] == version and not mapped:
             return Reembedded(file, version, stamp["rows"], stamp["rows"])
-        work = _Work(workspace, file, folder, stamp, version, table)
+        work = _Work(workspace, file, folder, stamp, version, queries, table)
         work.begin()
         fitted = work.fit()
         if not plan:
@@ -113,9 +123,9 @@ def reembed(
             else:  # earlier calls have re-embedded as much
                 shutil.rmtree(folder)
         expected = () if fitted is None else fitted.expected
-        kind = None if work.adapter is None else work.adapter.kind
+        kind = None if fitted is None else fitted.link.to_new.kind
         exact = work.begun + work.done
-        return Reembedded(file, version, work.rows, exact, kind, expected, work.pace)
+        return Reembedded(file, version, work.rows, exact, work.sample, kind, expected, work.pace)
 
 
 def _checked_stamp(workspace: Workspace, file: Path) -> dict[str, Any]:
@@ -154,10 +164,11 @@ class _Work:
         folder: Path,
         stamp: dict[str, Any],
         version: int,
+        queries: Path | None,
         table: dict[str, Any],
     ) -> None:
         self.workspace, self.file, self.folder, self.stamp = workspace, file, folder, stamp
-        self.version, self.table = version, table
+        self.version, self.queries, self.table = version, queries, table
         self.rows: int = stamp["rows"]
         self.about = {
             "workspace": workspace.id,
@@ -169,7 +180,7 @@ class _Work:
         self.begun = 0  # rows that were re-embedded by earlier calls, and are in the file
         self.done = 0  # rows of the order that are re-embedded
         self.sample = 0  # of them, those on which the plan was made
-        self.adapter: Any = None
+        self.steps: tuple[Adapter, ...] = ()  # the map of the others
         self.pace = 0.0
 
     def begin(self) -> None:
@@ -187,7 +198,7 @@ class _Work:
 
     @cached_property
     def learner(self) -> Learner:
-        return self.workspace.learner(self.version, memory=False)
+        return self.workspace.learner(self.version)
 
     @cached_property
     def sources(self) -> list[Source]:
@@ -261,32 +272,64 @@ class _Work:
             self.begun = self.rows - len(self.order)
             return None
         draws = generator(self.learner.seed, "re-embed", self.version)
-        drawn = torch.randperm(self.rows, generator=draws)[:SAMPLE].sort().values.numpy()
-        self.order, self.sample = drawn, len(drawn)
+        self.sample = min(SAMPLE, max(FEWEST, round(SAMPLED * self.rows)), self.rows)
+        drawn = torch.randperm(self.rows, generator=draws)[: self.sample].sort().values.numpy()
+        self.order = drawn
         start = time.perf_counter()
         self.embed(self.sample, None, None)
         self.pace = (time.perf_counter() - start) / self.sample
-        before = torch.from_numpy(np.array(self.vectors[drawn]))
+        with suppress(NoAdapter):  # then the sample alone has to do
+            self.steps = self.workspace.adapter(self.stamp["version"], self.version).steps
+        before = self._mapped(np.array(self.vectors[drawn]))
         after = torch.from_numpy(np.concatenate(list(self.parts())))
         spaces = {"old": self.stamp["version"], "new": self.version, "seed": self.learner.seed}
-        plan = make_plan(before, after, **spaces)
-        self.adapter = plan.link.to_new
+        plan = make_plan(before, after, **spaces, queries=self._asked())
+        known, self.steps = self.steps, (*self.steps, plan.link.to_new)
         order = self.folder / "order.npy"
         if not order.exists():
+
+            def chunks() -> Iterator[tuple[Tensor, Tensor]]:
+                for rows in self._chunks():
+                    vectors = self._mapped(rows, known)
+                    yield vectors, plan.link.to_new(vectors)
+
+            values = plan.values(chunks).numpy()
+            values[drawn] = -np.inf
+            best = np.argsort(-values, kind="stable")[: self.rows - len(drawn)]
             content = io.BytesIO()
-            np.save(content, np.concatenate([drawn, self._others(plan, drawn)]))
+            np.save(content, np.concatenate([drawn, best]))
             write_bytes(order, content.getvalue())  # by it, parts are of their rows for good
         self.order = np.load(order)
         return plan
 
-    def _others(self, plan: Plan, drawn: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows that are not in the sample, those that the map misses most first."""
-        errors = np.empty(self.rows, np.float32)
+    def _asked(self) -> Tensor | None:
+        """(m, d) embeddings of what will be searched for, as far as that is known."""
+        learner, memory = self.learner, self.learner.memory
+        draws = generator(learner.seed, "queries", self.version)
+        if self.queries is not None:
+            source = read_source(self.queries, check=False, **self.table)
+            chosen = torch.randperm(len(source.items), generator=draws)[:QUERIES].sort().values
+            return learner.embed(source.take(learner.domain, chosen).items)
+        if memory.items is None or not self.workspace.versions.exists(self.stamp["version"]):
+            return None
+        since = self.workspace.extent(self.stamp["version"]).arrivals
+        fresh = (memory.ids >= since).nonzero()[:, 0]
+        chosen = fresh[torch.randperm(len(fresh), generator=draws)[:QUERIES]].sort().values
+        return learner.embed(memory.items.select(chosen)) if len(chosen) else None
+
+    def _chunks(self) -> Iterator[NDArray[np.float32]]:
+        """The file's rows in memory, some at a time."""
         for first in range(0, self.rows, CHUNK):
-            chunk = torch.from_numpy(np.array(self.vectors[first : first + CHUNK]))
-            errors[first : first + CHUNK] = plan.priority(chunk).numpy()
-        errors[drawn] = -np.inf
-        return np.argsort(-errors, kind="stable")[: self.rows - len(drawn)]
+            yield np.array(self.vectors[first : first + CHUNK], np.float32)
+
+    def _mapped(
+        self, rows: NDArray[np.float32], steps: tuple[Adapter, ...] | None = None
+    ) -> Tensor:
+        """Rows of the file after these maps; after those of the others if None."""
+        vectors = torch.from_numpy(rows)
+        for step in self.steps if steps is None else steps:
+            vectors = step(vectors)
+        return vectors
 
     def embed(
         self, count: int, until: float | None, progress: Callable[[int, int], None] | None
@@ -382,14 +425,11 @@ class _Work:
         exact = self._exact()
         place = np.full(self.rows, -1, np.int64)
         place[self.order[: self.done]] = np.arange(self.done)
-        for first in range(0, self.rows, CHUNK):
-            chunk = np.array(self.vectors[first : first + CHUNK], np.float32)
-            mapped = normalize if self.adapter is None else self.adapter
-            chunk = mapped(torch.from_numpy(chunk)).numpy()
-            where = place[first : first + CHUNK]
+        for number, rows in enumerate(self._chunks()):
+            part = slice(number * CHUNK, number * CHUNK + len(rows))
+            chunk, where = normalize(self._mapped(rows)).numpy(), place[part]
             chunk[where >= 0] = exact[where[where >= 0]]
-            chunk = chunk.astype(self.stamp["dtype"])
-            yield Shard(chunk, self.names[first : first + CHUNK], [])
+            yield Shard(chunk.astype(self.stamp["dtype"]), self.names[part], [])
 
 
 def _order_file(file: Path) -> Path:
