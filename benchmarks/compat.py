@@ -7,12 +7,14 @@
     python benchmarks/compat.py show
 
 For each data set, growth ratio α and seed an encoder is fitted on the old items; then it is updated
-(a quarter of retraining's forward passes) or retrained. Queries are items that no encoder has seen.
-The index is X′ as the encoder of before embedded it. Precision@10 is the share of a query's ten
-nearest items that have its label. Encoders are trained once, all figures come from their
-embeddings; a rerun skips what is there. The sets are those of benchmarks/parity_sets.py, with at
-most 3,000 old items. Maps and plan were chosen on MNIST by class, seed 0; see
-docs/explanation/stored-vectors.md for what else had been looked at.
+(a quarter of retraining's forward passes) or retrained. At most 3,000 old items are learned from.
+The index has these and more, as the encoder of before embedded them; queries are other items, which
+no encoder has seen. Precision@10 is the share of a query's ten nearest items that have its label,
+recall@10 the share of those that a search finds after everything was re-embedded. A map is fitted
+on 1,000 of the items that were learned from, as an update does; a share that is re-embedded counts
+the sample on which that map is corrected, as reembed does. Encoders are trained once, all figures
+come from their embeddings; a rerun skips what is there. The sets are those of
+benchmarks/parity_sets.py; docs/explanation/stored-vectors.md says what was chosen on which.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -36,18 +39,24 @@ from torch.nn.functional import normalize
 import incontrast as ic
 from incontrast.compat import fit_link
 from incontrast.compat.adapter import Pairs, candidates
-from incontrast.compat.plan import make_plan
-from incontrast.compat.quality import RELEVANT, measured, nearest
+from incontrast.compat.plan import FEWEST, QUERIES, make_plan
 from incontrast.data import Labelled
 from incontrast.randomness import generator
+from incontrast.workspace.reembed import SAMPLE, SAMPLED
 from parity_sets import SETS, Problem, drawn, mnist_parts, of_classes
 
 ROWS = Path(__file__).parent / "results" / "compat.jsonl"
 KEY = ("kind", "set", "alpha", "updates", "seed")
-PAIRS = 1000  # items of the index that are re-embedded to fit a map
+PAIRS = 1000  # items that both encoders embed to fit a map
 WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)  # of the anchor
 ALPHAS, SEEDS = (0.05, 0.3), (0, 1, 2)
-TRAINED = ("MNIST by class", "MNIST at random", "PROTEINS", "Imagenette by class")
+TRAINED = (
+    "PROTEINS",
+    "MNIST by class",
+    "MNIST at random",
+    "Banking77 by intent",
+    "Imagenette by class",
+)
 CHAINED = ("MNIST by class", "MNIST at random")
 OLD = 3000  # items at most
 FIRST, LATER = 2500, 130  # items of a first fit and of each of five updates
@@ -75,24 +84,33 @@ def embedded(learner: ic.Learner, *parts: Labelled) -> Any:
     return torch.cat([learner.embed(part.items) for part in parts]).numpy()
 
 
+def embeddings(
+    learner: ic.Learner, version: str, parts: dict[str, Sequence[Labelled]]
+) -> dict[str, Any]:
+    return {f"{version} {part}": embedded(learner, *items) for part, items in parts.items()}
+
+
 def pair(cache: Path, name: str, alpha: float, seed: int) -> None:
     """An encoder, its update and its retraining: embeddings of X′ and of unseen items by each."""
     file = place(cache, name, alpha, seed)
     if file.exists():
         return
-    problem, retraining = (
-        reduced(SETS[name].problem(alpha, seed), alpha, seed),
-        SETS[name].retraining,
-    )
-    corpus, queries = problem[1:3], problem[3:]
+    whole, retraining = SETS[name].problem(alpha, seed), SETS[name].retraining
+    problem = reduced(whole, alpha, seed)
+    kept = min(1.0, PAIRS / (len(problem.old) + len(problem.new)))
+    pairs = [drawn(part, round(kept * len(part)), seed, "pairs") for part in problem[1:3]]
+    parts = {
+        "index": whole[1:3],
+        "queries": whole[3:],
+        "pairs": pairs,
+        "fresh": [drawn(problem.new, QUERIES, seed, "fresh")],
+    }
     learner = ic.Learner(problem.domain, fit_strategy=retraining, seed=seed)
     learner.fit(problem.old.items)
     arrays = {
-        "old": np.array(len(problem.old)),
-        "labels": labels_of(*corpus),
-        "query_labels": labels_of(*queries),
-        "before": embedded(learner, *corpus),
-        "before_queries": embedded(learner, *queries),
+        "labels": labels_of(*parts["index"]),
+        "query_labels": labels_of(*parts["queries"]),
+        **embeddings(learner, "before", parts),
     }
     passes = 0
     for kind, strategy in (("retraining", retraining), ("update", ic.ICL(**LONG))):
@@ -100,9 +118,7 @@ def pair(cache: Path, name: str, alpha: float, seed: int) -> None:
         if kind == "update":
             budget = ic.Budget(forward_passes=round(SHARE * passes))
         passes = twin.update(problem.new.items, strategy=strategy, budget=budget).forward_passes
-        arrays[kind], arrays[f"{kind}_queries"] = (
-            embedded(twin, *part) for part in (corpus, queries)
-        )
+        arrays |= embeddings(twin, kind, parts)
     np.savez(file, **arrays)
     print(file.name, flush=True)
 
@@ -122,7 +138,8 @@ def chain(cache: Path, name: str, seed: int) -> None:
         ends = [FIRST + LATER * number for number in range(6)]
         first = mixed.select(np.arange(FIRST))
         later = [mixed.select(np.arange(end, end + LATER)) for end in ends[:-1]]
-    corpus, retraining = (first, *later), SETS[name].retraining
+    retraining = SETS[name].retraining
+    corpus = (first, *later)
     learner = ic.Learner(SETS[name].problem(0.3, 0).domain, fit_strategy=retraining, seed=seed)
     passes = learner.fit(first.items).forward_passes
     arrays = {"labels": labels_of(*corpus), "query_labels": queries.labels}
@@ -130,18 +147,19 @@ def chain(cache: Path, name: str, seed: int) -> None:
         if version > 1:
             budget = ic.Budget(forward_passes=round(SHARE * passes))
             learner.update(later[version - 2].items, strategy=ic.ICL(**LONG), budget=budget)
-        arrays[f"{version}"] = embedded(learner, *corpus)
-        arrays[f"{version}_queries"] = embedded(learner, queries)
+        parts = {"index": corpus, "queries": [queries]}
+        arrays |= embeddings(learner, str(version), parts)
     np.savez(file, **arrays)
     print(file.name, flush=True)
 
 
 def train(cache: Path) -> None:
     cache.mkdir(parents=True, exist_ok=True)
-    for alpha, seed, name in product(ALPHAS, SEEDS, TRAINED):
-        pair(cache, name, alpha, seed)
-    for seed, name in product(SEEDS, CHAINED):
-        chain(cache, name, seed)
+    for seed in SEEDS:  # the quickest first
+        for name, alpha in product(TRAINED, ALPHAS):
+            pair(cache, name, alpha, seed)
+        for name in CHAINED:
+            chain(cache, name, seed)
 
 
 def dial() -> None:
@@ -202,75 +220,102 @@ def measure(cache: Path) -> None:
 
 
 def tensors(data: dict[str, Any], *names: str) -> list[torch.Tensor]:
-    return [torch.from_numpy(data[name]) for name in names]
+    return [normalize(torch.from_numpy(data[name])) for name in names]
 
 
 def figures(data: dict[str, Any], old: str, new: str, seed: int) -> dict[str, Any]:
-    """With a map fitted on PAIRS items of the index, and a plan made on the same."""
-    before, after, queries = tensors(data, old, new, f"{new}_queries")
+    """With a map fitted on PAIRS items that were learned from."""
+    before, after, queries = tensors(data, f"{old} pairs", f"{new} pairs", f"{new} queries")
+    link = fit_link(before, after, old=1, new=2, seed=seed)
+    index, asked, labels = tensors(data, f"{old} index")[0], data["query_labels"], data["labels"]
+    (fresh,) = tensors(data, f"{new} fresh")
+    row = searched(data, old, new, link.to_new, fresh, seed)
+    row["chosen"] = [link.to_old.kind, link.to_new.kind]
+    row["expected recall"] = round(link.expected("to_new").recall, 4)
+    row["map to_old"] = precision(link.to_old(queries), index, asked, labels)
+    for kind in ("orthogonal", "low-rank", "affine", "residual"):
+        with patch("incontrast.compat.link.KINDS", (kind,)):
+            one = fit_link(before, after, old=1, new=2, seed=seed)
+        row[f"{kind} to_old"] = precision(one.to_old(queries), index, asked, labels)
+        row[f"{kind} to_new"] = precision(queries, one.to_new(index), asked, labels)
+    return row
+
+
+def searched(
+    data: dict[str, Any], old: str, new: str, mapped: Any, fresh: torch.Tensor, seed: int
+) -> dict[str, Any]:
+    """Searches with a map of the index, then with a part of it re-embedded, then with all."""
+    names = (f"{old} index", f"{new} index", f"{old} queries", f"{new} queries")
+    before, after, old_queries, queries = tensors(data, *names)
     asked, labels = data["query_labels"], data["labels"]
-    sample = torch.randperm(len(before), generator=generator(seed, "pairs"))[:PAIRS]
-    plan = make_plan(before[sample], after[sample], old=1, new=2, seed=seed)
-    old_queries = torch.from_numpy(data[f"{old}_queries"])
+    known = mapped(before)
+    was, now = (
+        shares(*sides, asked, labels) for sides in ((old_queries, before), (queries, known))
+    )
+    full = (queries @ after.T).topk(10, dim=1).indices
     row: dict[str, Any] = {
         "items": len(before),
         "old encoder": precision(old_queries, before, asked, labels),
         "none": precision(queries, before, asked, labels),
+        "map to_new": precision(queries, known, asked, labels),
+        "map - old encoder, ±": round(1.96 * float((now - was).std()) / len(now) ** 0.5, 4),
+        "map recall": recall(queries, known, full),
         "full": precision(queries, after, asked, labels),
-        "chosen": [plan.link.to_old.kind, plan.link.to_new.kind],
-        "expected recall": round(plan.link.expected("to_new").recall, 4),
     }
-    source, target = normalize(before), normalize(after)
-    rest, held = sample[: PAIRS * 2 // 3], sample[PAIRS * 2 // 3 :]
-    ranked = nearest(target[held], target[held], RELEVANT)
-    for kind in ("orthogonal", "low-rank", "affine", "residual"):
-        # As fit_link does it: the strength that is best on held-out pairs.
-        for way, (x, y) in {"to_old": (target, source), "to_new": (source, target)}.items():
-            best, found = -1.0, None
-            for adapter in candidates(kind, Pairs(x[rest], y[rest]), generator(seed, "hidden")):
-                pair_of = (adapter(x[held]), y[held])
-                recall = measured(*(pair_of if way == "to_old" else pair_of[::-1]), ranked).recall
-                best, found = (recall, adapter) if recall > best else (best, found)
-            if found is not None:
-                sides = (found(queries), before) if way == "to_old" else (queries, found(before))
-                row[f"{kind} {way}"] = precision(*sides, asked, labels)
-    mapped = plan.link.to_new(before)
-    row["map to_old"] = precision(plan.link.to_old(queries), before, asked, labels)
-    row["map to_new"] = precision(queries, mapped, asked, labels)
-    order = plan.priority(before).argsort(descending=True)
-    at_random = torch.randperm(len(before), generator=generator(seed, "at random"))
-    for share in (0.05, 0.1, 0.25):
-        for title, chosen in (("plan", order), ("at random", at_random)):
-            mixed = mapped.clone()
-            again = chosen[: round(share * len(before))]
-            mixed[again] = target[again]
+    size = min(SAMPLE, max(FEWEST, round(SAMPLED * len(before))))
+    sample = torch.randperm(len(before), generator=generator(seed, "sample"))[:size]
+    plan = make_plan(known[sample], after[sample], old=1, new=2, seed=seed, queries=fresh)
+    corrected = plan.link.to_new(known)
+    values = plan.values(lambda: iter([(known, corrected)]))
+    at_random = torch.rand(len(before), generator=generator(seed, "at random"))
+    for title, worth in (("plan", values), ("at random", at_random)):
+        worth[sample] = torch.inf  # they are re-embedded already
+        order = worth.argsort(descending=True)
+        for share in (0.05, 0.1, 0.25):
+            mixed, again = corrected.clone(), order[: max(round(share * len(before)), size)]
+            mixed[again] = after[again]
             row[f"{share:.0%} {title}"] = precision(queries, mixed, asked, labels)
+            row[f"{share:.0%} {title} recall"] = recall(queries, mixed, full)
     return row
 
 
 def chained(data: dict[str, Any], version: int, seed: int) -> dict[str, Any]:
     """The first index after some updates: over all maps in a row, and by one direct map."""
-    sample = torch.randperm(len(data["labels"]), generator=generator(seed, "pairs"))[:PAIRS]
-    links = []
-    for number in range(1, version):
-        before, after = tensors(data, str(number), str(number + 1))
-        links.append(fit_link(before[sample], after[sample], old=number, new=number + 1, seed=seed))
-    first, queries = tensors(data, "1", f"{version}_queries")
+    count = len(data["labels"])
+    sample = torch.randperm(count, generator=generator(seed, "pairs"))[:PAIRS]
+    spaces = [tensors(data, f"{number} index")[0] for number in range(1, version + 1)]
+    links = [
+        fit_link(before[sample], after[sample], old=number, new=number + 1, seed=seed)
+        for number, (before, after) in enumerate(pairwise(spaces), start=1)
+    ]
+    (queries,) = tensors(data, f"{version} queries")
     asked, labels = data["query_labels"], data["labels"]
     there, back = ic.compat.chain(links, version, 1), ic.compat.chain(links, 1, version)
-    direct = figures(data, "1", str(version), seed)
+    # The last items of the index came with the last update.
+    fresh = spaces[-1][FIRST : FIRST + LATER * (version - 1)]
+    direct = fit_link(spaces[0][sample], spaces[-1][sample], old=1, new=2, seed=seed)
+    row = searched(data, "1", str(version), back, fresh[-QUERIES:], seed)
     return {
-        **direct,
-        "chain to_old": precision(there(queries), first, asked, labels),
-        "chain to_new": precision(queries, back(first), asked, labels),
+        **row,
+        "map to_old": precision(there(queries), spaces[0], asked, labels),
+        "direct to_new": precision(queries, direct.to_new(spaces[0]), asked, labels),
         "chain expected recall": round(back.recall, 4),
     }
 
 
-def precision(queries: Any, corpus: Any, asked: Any, labels: Any) -> float:
-    """Mean share of the ten nearest that have the query's label."""
+def recall(queries: torch.Tensor, corpus: torch.Tensor, full: torch.Tensor) -> float:
+    found = (queries @ corpus.T).topk(10, dim=1).indices
+    return round(float((found[:, :, None] == full[:, None, :]).any(2).float().mean()), 4)
+
+
+def shares(queries: torch.Tensor, corpus: torch.Tensor, asked: Any, labels: Any) -> Any:
+    """Of each query's ten nearest, those that have its label."""
     near = (normalize(queries) @ normalize(corpus).T).topk(10, dim=1).indices.numpy()
-    return round(float((labels[near] == asked[:, None]).mean()), 4)
+    return (labels[near] == asked[:, None]).mean(1)
+
+
+def precision(queries: Any, corpus: Any, asked: Any, labels: Any) -> float:
+    return round(float(shares(queries, corpus, asked, labels).mean()), 4)
 
 
 def speed() -> None:
