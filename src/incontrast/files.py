@@ -22,6 +22,14 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     flush_folder(path.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, whose names reach the disk; it may be there already."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in new:
+        flush_folder(folder.parent)
+
+
 def check_outside(path: Path) -> None:
     """Refuse a place in a workspace, whichever: its files are its own."""
     target = path.resolve()

@@ -22,7 +22,7 @@ from torch import Tensor
 from incontrast._version import __version__
 from incontrast.compat.link import Link, pack, unpack
 from incontrast.domains.base import Domain
-from incontrast.files import alone_in, check_outside, flush_folder, write_bytes
+from incontrast.files import alone_in, check_outside, flush_folder, make_folder, write_bytes
 from incontrast.heads import EncoderWithHead, make_head
 from incontrast.import_path import check_trust
 from incontrast.memory.memory import Memory
@@ -56,10 +56,7 @@ def save(learner: Learner, folder: Path) -> None:
     """
     contents = {**_tensors(learner), "memory": _memory_tensors(learner.domain, learner.memory)}
     _check_free(folder)
-    new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in new:
-        flush_folder(each.parent)
+    make_folder(folder)
     with alone_in(folder):  # or one who saves would remove what another names
         files = {role: _write_tensors(content, folder, role) for role, content in contents.items()}
         settings = _settings(learner) | {"files": files}

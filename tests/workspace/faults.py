@@ -9,6 +9,8 @@ HOW          a case
 kills        a command killed before one of its writes, or, once all have had their turn, at a
              random moment; then it is run again, and must end as if nothing had happened
 full         a disk that is full at one of the writes of a command, then the same
+power        the power fails before one of the writes of a command, or after the last; what was not
+             flushed is lost, once with all new names and once with none of them; then the same
 training     training killed at random moments, up to three times, then resumed
 workspaces   a damaged file of a workspace, which is then checked, read and updated
 learners     a damaged file of a saved learner, which is then loaded
@@ -16,9 +18,10 @@ inputs       a damaged file of data, which is then read
 races        two or three commands at once
 ===========  =====================================================================================
 
-``kills:update`` and ``full:update`` are about one command, ``every`` is a fault at each of its
-writes. FOLDER gets HOW.jsonl, a line for every case that is done: run again, it resumes there. The
-summary is printed as JSON. Everything runs in forks, so that torch is imported once.
+``kills:update``, ``full:update`` and ``power:update`` are about one command, ``every`` is a fault
+at each of its writes. FOLDER gets HOW.jsonl, a line for every case that is done: run again, it
+resumes there. The summary is printed as JSON. Everything runs in forks, so that torch is imported
+once.
 """
 
 from __future__ import annotations
@@ -371,10 +374,16 @@ def template(folder: Path, create: Callable[[Path], None]) -> Path:
     return made
 
 
+def parts(folder: Path, name: str = "faulty") -> list[Path]:
+    """What a case has written in a folder."""
+    found = [folder / name, *folder.glob(f"{name}[-.]*"), *folder.glob(f".{name}[-.]*")]
+    return [path for path in found if path.exists()]
+
+
 def fresh(folder: Path, create: Callable[[Path], None], name: str = "faulty") -> Path:
     target = folder / name
-    for path in (target, *folder.glob(f"{name}[-.]*"), *folder.glob(f".{name}[-.]*")):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in parts(folder, name):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     if (made := template(folder, create)).exists():
         shutil.copytree(made, target, copy_function=_copy)
     return target
@@ -466,6 +475,109 @@ def full_disks(folder: Path, names: list[str]) -> Any:
         return case
 
     one.points = every.points  # type: ignore[attr-defined]
+    return one
+
+
+class Disk:
+    """What the files of a case would be after a power cut: what was flushed, and no more.
+
+    SQLite flushes its own files, by settings that tests/workspace/test_durability.py looks at, so
+    that they count as they are. Files and folders are held open: no number is given to another.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.left = folder, folder / "left"
+        self.contents: dict[int, bytes] = {}
+        self.names: dict[int, dict[str, int]] = {}
+        self.folders: set[int] = set()
+        self.held: dict[int, int] = {}
+        self.flushed(folder)
+        for part in parts(folder):
+            for path in (part, *part.rglob("*")):
+                self.flushed(path)
+        usual = os.fsync
+
+        def fsync(handle: int) -> None:
+            usual(handle)
+            self.flushed(Path(f"/proc/self/fd/{handle}").readlink())
+
+        os.fsync = fsync
+
+    def flushed(self, path: Path) -> None:
+        number = path.stat().st_ino
+        self.held.setdefault(number, os.open(path, os.O_RDONLY))
+        if path.is_dir():
+            entries = parts(path) if path == self.folder else [*path.iterdir()]
+            self.names[number] = {entry.name: entry.stat().st_ino for entry in entries}
+            self.folders |= {entry.stat().st_ino for entry in entries if entry.is_dir()}
+        else:
+            self.contents[number] = path.read_bytes()
+
+    def cut(self, early: bool) -> None:
+        """The power fails; ``early``: new names have reached the disk though nobody asked."""
+        shutil.rmtree(self.left, ignore_errors=True)
+        self._leave(self.folder, self.folder.stat().st_ino, self.left, early)
+        killed()
+
+    def _leave(self, path: Path, number: int, target: Path, early: bool) -> None:
+        if path.name.startswith("memory.sqlite"):
+            if path.exists() and not path.name.endswith("-shm"):
+                shutil.copyfile(path, target)
+        elif number in self.names or number in self.folders or (early and path.is_dir()):
+            names = self.names.get(number, {})
+            if early:
+                there = parts(path) if path == self.folder else path.iterdir()
+                names = {entry.name: entry.stat().st_ino for entry in there}
+            elif path.is_dir():  # where SQLite has its files
+                names |= {each.name: 0 for each in path.glob("memory.sqlite*")}
+            target.mkdir()
+            for name, inside in names.items():
+                self._leave(path / name, inside, target / name, early)
+        else:
+            target.write_bytes(self.contents.get(number, b""))
+
+    def restore(self) -> None:
+        """Make the folder what is left."""
+        for part in parts(self.folder):
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        for path in self.left.iterdir():
+            path.rename(self.folder / path.name)
+
+
+def power_cuts(folder: Path, names: list[str]) -> Any:
+    whole = {name: undisturbed(folder, COMMANDS[name]) for name in names}
+    points = [
+        (name, write, early)
+        for name in names
+        for write in range(1, whole[name].writes + 2)
+        for early in (False, True)
+    ]
+    order = random.Random(0).sample(range(len(points)), len(points))
+
+    def one(number: int) -> Case:
+        name, write, early = points[order[number % len(points)]]
+        command, target = COMMANDS[name], fresh(folder, COMMANDS[name].start)
+
+        def faulty() -> None:
+            disk = Disk(folder)
+            at_write(write, lambda owner: disk.cut(early))
+            command.work(target)
+            disk.cut(early)
+
+        ended, wrong = in_fork(faulty), []
+        if ended.code != -signal.SIGKILL:
+            wrong.append(f"ended with {ended.code}: {ended.said}")
+        Disk(folder).restore()
+        if write > whole[name].writes:
+            kept = False
+            with explained():
+                kept = command.result(target) == whole[name].result
+            wrong += [] if kept else ["what was acknowledged is lost"]
+        wrong += after_fault(target, command, whole[name])
+        case = {"what": name, "at": write, "names": "early" if early else "late"}
+        return {**case, "code": ended.code, "wrong": wrong}
+
+    one.points = len(points)  # type: ignore[attr-defined]
     return one
 
 
@@ -688,6 +800,7 @@ def races(folder: Path) -> Any:
 HOW: dict[str, Callable[..., Any]] = {
     "kills": kills,
     "full": full_disks,
+    "power": power_cuts,
     "training": training,
     "workspaces": workspaces,
     "learners": learners,
@@ -704,7 +817,7 @@ def run(folder: Path, how: str, count: str) -> dict[str, Any]:
     done = len(lines.read_text().splitlines())
     template(folder / how, inputs)
     kind, _, name = how.partition(":")
-    names = [[name] if name else list(COMMANDS)] if kind in ("kills", "full") else []
+    names = [[name] if name else list(COMMANDS)] if kind in ("kills", "full", "power") else []
     one = HOW[kind](folder / how, *names)
     with lines.open("a") as file:
         for number in range(done, one.points if count == "every" else int(count)):

@@ -24,7 +24,7 @@ from torch.nn.functional import normalize
 from incontrast.compat import Chain
 from incontrast.data.sources import Source, rows_at_once
 from incontrast.embedding import BATCH_SIZE, embed
-from incontrast.files import flush_files, write_bytes
+from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner
 from incontrast.training.engine import Engine
 from incontrast.workspace.errors import Damaged
@@ -84,7 +84,7 @@ class Shards:
 
     def begin(self) -> None:
         """Make the folder, and say in it what the shards are of."""
-        self.folder.mkdir(exist_ok=True)
+        make_folder(self.folder)
         write_json(self.folder / MANIFEST, {**self.about, "complete": False, "rows": 0})
 
     def embed(self, *, strict: bool, progress: Callable[[int, int], None] | None) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from incontrast._version import __version__
 from incontrast.bounds import check_number, check_whole
-from incontrast.files import write_bytes
+from incontrast.files import flush_folder, make_folder, write_bytes
 from incontrast.import_path import Trust, named_code, permit, permitted
 from incontrast.memory.store import PRESENT, Store
 from incontrast.workspace.config import (
@@ -540,8 +540,9 @@ def _create(folder: Path, settings: dict[str, Any]) -> None:
     begun = not folder.exists() or (folder / CREATING).exists()
     if not begun and (not folder.is_dir() or any(folder.iterdir())):
         raise WorkspaceError(f"{folder} is not empty: choose a new or an empty folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     (folder / CREATING).touch()
+    flush_folder(folder)  # or a power cut could leave files that nobody owns
     with locked(created.lock_file, "init"):
         if (folder / SETTINGS).exists():  # another process was faster
             raise taken
