@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.loss import increment_losses
-from incontrast.schedules import DDPG, Schedule
+from incontrast.schedules import DDPG, Fixed, Schedule
 from incontrast.strategies.anchor import anchor_loss
 from incontrast.strategies.meta import Meta, support_steps
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.optimizers import Adam, OptimizerFactory
+from incontrast.training.protection import Protection
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
 
 
@@ -72,22 +73,24 @@ class ICL(Strategy):
             0 the paper's objective (Eq. 9), which collapses old data when the negatives change.
         meta: Meta-optimisation (Eq. 11–12) instead of the joint step.
         emphasis: How much more than α new items weigh at first; None is α all along.
+        protection: What keeps steps away from what old items use; None lets them go anywhere.
         epoch_steps: Steps of an epoch at least. A small increment is passed over several times:
             20 new items need as many steps as 160.
         compatible: Weight of 1 − cos between old items and their embeddings of before. More of it
             keeps stored vectors more usable without a map, and holds new items back.
     """
 
-    lr: Schedule | float = 2e-3
+    lr: Schedule | float = Fixed(2.5e-3, warmup=0.1)
     batch_size: int = 16
     max_epochs: int = 20
     patience: int | None = None
     ema_leaning: float = 4.0
-    optimizer: OptimizerFactory = Adam(max_relative_update=1 / 8)
+    optimizer: OptimizerFactory = Adam(max_relative_update=1 / 2)
     old_batch_size: int = 48
     retention: float = 1.0
     meta: Meta | None = None
     emphasis: Emphasis | None = Emphasis()
+    protection: Protection | None = Protection()
     epoch_steps: int = 10
     compatible: float = 0.0
 
@@ -133,6 +136,7 @@ class ICL(Strategy):
             old_batch_size=32,
             epoch_steps=1,
             emphasis=None,
+            protection=None,
             max_epochs=max_epochs,
             patience=patience,
         )
@@ -178,6 +182,11 @@ class ICL(Strategy):
                 # Every support step has old items of its own; the new ones serve all steps.
                 for _ in range(1 + supports):
                     yield BatchIndices(task.old_items.draw(old), batch.new)
+
+    def protected(self, task: Task) -> dict[nn.Parameter, Tensor]:
+        if self.protection is None or self.from_scratch:
+            return {}
+        return self.protection.factors(task)
 
     def adapt(self, task: Task, batches: Iterator[ViewBatch]) -> dict[str, Tensor] | None:
         return (

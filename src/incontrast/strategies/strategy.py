@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.loss import batch_losses
@@ -90,6 +90,10 @@ class Strategy(ABC):
             second: (n, d) embeddings of the second views.
         """
         return batch_losses(first, second, task.objective).mean()
+
+    def protected(self, task: Task) -> dict[nn.Parameter, Tensor]:
+        """What to multiply the steps of weights by, as ``Protection.factors`` gives it: nothing."""
+        return {}
 
     def adapt(self, task: Task, batches: Iterator[ViewBatch]) -> dict[str, Tensor] | None:
         """Weights to embed a batch with instead of the encoder's own, as functions of them.

@@ -115,6 +115,7 @@ class Training:
             self.optimizer,
             getattr(strategy.optimizer, "max_relative_update", None),
             lr_factors_of(strategy.optimizer, task.encoder),
+            strategy.protected(task),
             task.engine.broadcast,
         )
         self.ema = ExponentialMovingAverage(

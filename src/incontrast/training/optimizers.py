@@ -159,8 +159,9 @@ class Stepper:
     A layer at its cap goes back part of the way afterwards. Wherever a step is proportional to its
     learning rate, that is the same as a lower learning rate for this layer; a parameter group for
     each layer would cost an accelerator a launch for each. ``factors`` of the learning rate are
-    applied in the same way. ``max_relative_update`` is as in ``Adam``; ``agreed`` gives all
-    processes the caps of the first one.
+    applied in the same way, and so are the matrices of ``Protection.factors``.
+    ``max_relative_update`` is as in ``Adam``; ``agreed`` gives all processes the caps of the first
+    one.
     """
 
     def __init__(
@@ -168,18 +169,22 @@ class Stepper:
         optimizer: torch.optim.Optimizer,
         max_relative_update: float | None = None,
         factors: Mapping[nn.Parameter, float] | None = None,
+        protection: Mapping[nn.Parameter, Tensor] | None = None,
         agreed: Callable[[list[float]], list[float]] = lambda caps: caps,
     ) -> None:
         self.optimizer = optimizer
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.protection = protection or {}
         caps = [math.inf] * len(parameters)
         if max_relative_update is not None:
-            caps = agreed([_cap(p.detach(), max_relative_update) for p in parameters])
+            caps = agreed(
+                [_cap(p.detach(), max_relative_update, self.protection.get(p)) for p in parameters]
+            )
         own = [(factors or {}).get(p, 1.0) for p in parameters]
         self.capped = [
             (p, cap, factor)
             for p, cap, factor in zip(parameters, caps, own, strict=True)
-            if cap < math.inf or factor != 1.0
+            if cap < math.inf or factor != 1.0 or p in self.protection
         ]
         self._before = [torch.empty_like(p) for p, _, _ in self.capped]
 
@@ -191,7 +196,7 @@ class Stepper:
         moved = [
             (p, before, 1.0 - share)
             for (p, cap, factor), before in zip(self.capped, self._before, strict=True)
-            if (share := min(factor, max(cap / lr, LEAST))) != 1.0
+            if (share := min(factor, max(cap / lr, LEAST))) != 1.0 or p in self.protection
         ]
         if not moved:
             self.optimizer.step()
@@ -200,6 +205,20 @@ class Stepper:
         torch._foreach_copy_(before, weights)
         self.optimizer.step()
         torch._foreach_lerp_(weights, before, back)
+        for p, start, _ in moved:
+            if p in self.protection:
+                p.copy_(start + protect(p - start, self.protection[p]))
+
+
+def protect(step: Tensor, factor: Tensor) -> Tensor:
+    """A step (out, in, …) times a factor over its patches or, where that is smaller, its inputs.
+
+    >>> protect(torch.ones(1, 2, 3), torch.diag(torch.tensor([0.0, 2.0]))).tolist()
+    [[[0.0, 0.0, 0.0], [2.0, 2.0, 2.0]]]
+    """
+    if len(factor) == step[0].numel():
+        return (step.flatten(1) @ factor).view_as(step)
+    return (step.movedim(1, -1) @ factor).movedim(-1, 1)
 
 
 def lr_factors_of(optimizer: OptimizerFactory, encoder: nn.Module) -> dict[nn.Parameter, float]:
@@ -228,7 +247,7 @@ def _ends_of_parts(name: str) -> list[int]:
     return [place for place, sign in enumerate(name) if sign == "."] + [len(name)]
 
 
-def _cap(weights: Tensor, max_relative_update: float) -> float:
+def _cap(weights: Tensor, max_relative_update: float, protection: Tensor | None = None) -> float:
     if weights.ndim < 2 or not weights.numel() or not torch.isfinite(weights).all():
         return math.inf
     matrix = weights.flatten(1).float().cpu()  # not every device has eigenvalues
@@ -236,6 +255,8 @@ def _cap(weights: Tensor, max_relative_update: float) -> float:
     norm = float(torch.linalg.eigvalsh(narrow @ narrow.T)[-1].clamp_min(0.0).sqrt())  # spectral
     # A step that moves every weight by the learning rate has at most lr·√(number of weights).
     cap = max_relative_update * norm / math.sqrt(weights.numel())
+    if protection is not None:  # which makes a step that goes everywhere so much longer
+        cap /= float(protection.norm()) / math.sqrt(len(protection))
     return cap if cap > 0.0 else math.inf  # no cap for weights that are zero
 
 

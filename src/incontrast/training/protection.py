@@ -1,0 +1,145 @@
+"""Steps that spare old items: small along what their activations use, large along the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, unfold
+from torch.overrides import TorchFunctionMode
+
+from incontrast.bounds import check_number, check_whole
+from incontrast.training.task import NONE, BatchIndices, Task
+
+BATCH = 64  # old items that are embedded at a time
+ROWS = 16_384  # inputs of a layer that are taken from one batch: neighbouring ones are alike
+WIDEST = 1_152  # of a covariance over patches; a wider convolution has one over its channels
+CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protection:
+    """How far steps go along the directions that old items use.
+
+    A layer's weights meet its inputs a in W·a. Where old items have no inputs, W can change and
+    old items stay where they are. With A = mean of a·aᵀ over old items and e = ``damping`` times
+    the mean eigenvalue of A, a step ΔW becomes ``boost`` · ΔW · e(A + e)⁻¹: next to nothing along
+    what old items use most, ``boost`` times as far along what they do not use. It is the input
+    half of K-FAC (Martens & Grosse 2015) with old items' statistics, and a soft form of Adam-NSCL
+    (Wang et al. 2021), which steps in the null space of A alone.
+
+    The encoder of before tells A, from views of some old items. Weights of linear layers and of
+    convolutions without groups are protected; all others step as they would.
+
+    Args:
+        damping: What counts as used: 0.1 protects more directions, 1 fewer.
+        boost: Factor of the learning rate where old items have no inputs.
+        items: Old items whose views are embedded to measure A.
+    """
+
+    damping: float = 0.3
+    boost: float = 4.0
+    items: int = 128
+
+    def __post_init__(self) -> None:
+        check_number("(0, inf)", "it is a share of the mean eigenvalue", damping=self.damping)
+        check_number("(0, inf)", "1 is the learning rate itself", boost=self.boost)
+        check_whole(1, items=self.items)
+
+    def factors(self, task: Task) -> dict[nn.Parameter, Tensor]:
+        """(m, m) for each protected weight of ``task.encoder``: what to multiply its steps by."""
+        if task.before is None:
+            return {}
+        pairs = list(zip(task.before.parameters(), task.encoder.parameters(), strict=True))
+        watch = _InputCovariances([old for old, new in pairs if new.requires_grad and old.ndim > 1])
+        draws = task.generator("protection")
+        chosen = torch.randperm(task.increment.stored, generator=draws)[: self.items]
+        batches = [BatchIndices(places, NONE) for places in chosen.split(BATCH)]
+        task.before.eval()
+        with torch.no_grad():
+            for batch in task.view_batches(batches, draws):
+                with watch:
+                    task.embed(batch.views, encoder=task.before)
+        measured = {
+            new: task.engine.all_reduce(watch.sums[old]) / task.engine.all_reduce(watch.rows[old])
+            for old, new in pairs
+            if old in watch.sums
+        }
+        # What is computed alike may still differ by a bit between processes.
+        found = task.engine.broadcast([self._factor(mean.cpu()) for mean in measured.values()])
+        return {
+            new: factor.to(new.device, new.dtype)
+            for new, factor in zip(measured, found, strict=True)
+        }
+
+    def _factor(self, covariance: Tensor) -> Tensor:
+        """boost · e(A + e)⁻¹."""
+        used, directions = torch.linalg.eigh(covariance.double())
+        e = self.damping * used.clamp_min(0.0).mean()
+        if not 0.0 < float(e) < math.inf:  # a layer that old items do not reach
+            return self.boost * torch.eye(len(covariance), dtype=torch.float64)
+        return (directions * (self.boost * e / (used.clamp_min(0.0) + e))) @ directions.T
+
+
+class _InputCovariances(TorchFunctionMode):
+    """Sums of a·aᵀ over the inputs of layers with these weights, and how many they are.
+
+    It watches functions, not modules: an encoder may use a layer's weights without calling it.
+    """
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._weights = set(weights)
+        self.sums: dict[Tensor, Tensor] = {}
+        self.rows: dict[Tensor, Tensor] = {}
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if len(args) > 1 and isinstance(args[1], Tensor) and args[1] in self._weights:
+            if function is linear:
+                self._add(args[1], args[0].flatten(0, -2))
+            elif function in CONVOLUTIONS:
+                inputs = _patches(function, *args, **kwargs)
+                if inputs is not None:
+                    self._add(args[1], inputs)
+        return function(*args, **kwargs)
+
+    def _add(self, weight: Tensor, inputs: Tensor) -> None:
+        inputs = inputs[:: -(-len(inputs) // ROWS)].float()
+        if weight not in self.sums:
+            self.sums[weight] = inputs.new_zeros(inputs.shape[1], inputs.shape[1])
+            self.rows[weight] = inputs.new_zeros(())
+        self.sums[weight] += inputs.T @ inputs
+        self.rows[weight] += len(inputs)
+
+
+def _patches(
+    function: Callable[..., Any],
+    images: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """(rows, in) or (rows, in · kernel): what the weights of a convolution are multiplied by."""
+    if groups != 1:
+        return None
+    if function is not torch.conv2d or isinstance(padding, str) or weight[0].numel() > WIDEST:
+        return images.movedim(1, -1).flatten(0, -2)
+    steps = (stride, stride) if isinstance(stride, int) else tuple(stride)
+    places = images.shape[0] * images.shape[2] * images.shape[3] / math.prod(steps)
+    apart = max(math.isqrt(int(places / ROWS)), 1)  # a coarser grid of patches where there are many
+    found = unfold(images, weight.shape[2:], dilation, padding, [apart * step for step in steps])
+    return found.movedim(1, -1).flatten(0, -2)
