@@ -50,8 +50,17 @@ def retraining(data: DataSet, lr: float, *, max_epochs: int | None = None) -> Re
     return Retrain(lr=lr, max_epochs=max_epochs or data.max_epochs, patience=data.patience)
 
 
-PLAIN = ICL(batch_size=32, old_batch_size=64, emphasis=None, epoch_steps=1, ema_leaning=1.0)
-"""The update rule that the published rows were measured with: ICL() before there was emphasis."""
+PLAIN = ICL(
+    lr=2e-3,
+    batch_size=32,
+    old_batch_size=64,
+    emphasis=None,
+    protection=None,
+    optimizer=Adam(max_relative_update=1 / 8),
+    epoch_steps=1,
+    ema_leaning=1.0,
+)
+"""The update rule of the published rows: ICL() of 0.1, without emphasis and protection."""
 
 STRATEGIES: dict[str, Entry] = {
     RETRAINING: Entry(strategy=Retrain(), searched=True),

@@ -45,6 +45,7 @@ from .training.collectives import LostProcess, ProcessFailed
 from .training.loop import TrainingDiverged
 from .training.optimizers import Adam, Optimizer, OptimizerFactory, Prodigy
 from .training.progress import Budget, Callback, Progress, ProgressCallback
+from .training.protection import Protection
 from .training.task import (
     BatchIndices,
     Increment,
@@ -100,6 +101,7 @@ __all__ = [
     "Prodigy",
     "Progress",
     "ProgressCallback",
+    "Protection",
     "Queue",
     "Replay",
     "Reservoir",

@@ -23,6 +23,7 @@ from incontrast.loss import Objective
 from incontrast.memory.memory import KeepAll, Queue, Reservoir
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
 from incontrast.training.optimizers import Adam, Optimizer, Prodigy
+from incontrast.training.protection import Protection
 
 KNOWN: dict[str, type[Any]] = {
     known.__name__: known
@@ -33,7 +34,7 @@ KNOWN: dict[str, type[Any]] = {
         *(Adam, Optimizer, Prodigy),
         *(strategies.NoUpdate, strategies.FineTune, strategies.Retrain, strategies.WarmStart),
         *(strategies.Replay, strategies.Distill, strategies.ICL, strategies.Meta),
-        strategies.Emphasis,
+        *(strategies.Emphasis, Protection),
         *(Objective, ImportPath),
     )
 }
