@@ -98,7 +98,13 @@ def test_the_first_step_of_an_update_changes_a_wide_layer_by_its_share_at_most()
     def change(optimizer: Adam) -> float:
         twin = copy.deepcopy(learner)
         strategy = ICL(
-            optimizer=optimizer, max_epochs=1, epoch_steps=1, ema_decay=0.0, batch_size=32
+            optimizer=optimizer,
+            protection=None,
+            lr=2e-3,
+            max_epochs=1,
+            epoch_steps=1,
+            ema_decay=0.0,
+            batch_size=32,
         )
         assert twin.update(items[40:], strategy=strategy).steps == 1
         before, after = (

@@ -125,6 +125,7 @@ class Training:
         first = task.before is None or strategy.from_scratch
         collapsed = math.log(1 + task.objective.negatives)
         self.losses = _Losses(task.engine, least_bound=collapsed + 1.0 if first else 0.0)
+        self.passes_before = task.forward_passes  # of what is measured before the first step
         self.passes_per_epoch = 2 * epoch_items
         self.steps, self.rollbacks, self.lr = 0, 0, math.nan
         self.batches = 0  # of the epoch under way that were taken
@@ -182,7 +183,8 @@ class Training:
             self.ema.update()
             self.steps += 1
             spent = self.spent()
-            epochs = task.forward_passes / (self.passes_per_epoch * strategy.max_epochs)
+            passes = task.forward_passes - self.passes_before
+            epochs = passes / (self.passes_per_epoch * strategy.max_epochs)
             task.done = min(max(spent, epochs), 1.0)
             stopped = self.tell(loss.detach())
             if spent >= 1.0:

@@ -196,7 +196,8 @@ class Stepper:
         moved = [
             (p, before, 1.0 - share)
             for (p, cap, factor), before in zip(self.capped, self._before, strict=True)
-            if (share := min(factor, max(cap / lr, LEAST))) != 1.0 or p in self.protection
+            if (share := factor if lr <= cap else min(factor, max(cap / lr, LEAST))) != 1.0
+            or p in self.protection
         ]
         if not moved:
             self.optimizer.step()

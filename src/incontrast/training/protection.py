@@ -52,7 +52,7 @@ class Protection:
 
     def factors(self, task: Task) -> dict[nn.Parameter, Tensor]:
         """(m, m) for each protected weight of ``task.encoder``: what to multiply its steps by."""
-        if task.before is None:
+        if task.before is None or not task.increment.stored:
             return {}
         pairs = list(zip(task.before.parameters(), task.encoder.parameters(), strict=True))
         watch = _InputCovariances([old for old, new in pairs if new.requires_grad and old.ndim > 1])

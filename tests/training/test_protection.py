@@ -1,0 +1,184 @@
+"""Steps that spare what old items use."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from incontrast import ICL, Adam, Graphs, Images, Learner, Objective, Protection, Retrain, Vectors
+from incontrast.data import digits
+from incontrast.streams import by_class
+from incontrast.training.engine import Engine
+from incontrast.training.optimizers import Stepper, protect
+from incontrast.training.protection import _InputCovariances
+from incontrast.training.task import Increment, Task
+
+
+def watched(module: nn.Module, *batches: Tensor) -> list[Tensor]:
+    """Mean a·aᵀ of the inputs of each weight that was seen, in the order of parameters."""
+    watch = _InputCovariances([p for p in module.parameters() if p.ndim > 1])
+    with watch, torch.no_grad():
+        for batch in batches:
+            module(batch)
+    return [watch.sums[p] / watch.rows[p] for p in module.parameters() if p in watch.sums]
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_covariance_of_a_linear_layer_is_that_of_its_inputs() -> None:
+    rows = normal(40, 3)
+    naive = sum(torch.outer(row, row) for row in rows) / 40
+    for batches in ([rows], [rows[:10], rows[10:]], [rows.view(4, 10, 3)]):
+        torch.testing.assert_close(watched(nn.Linear(3, 2), *batches), [naive])
+
+
+@pytest.mark.parametrize("settings", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}])
+def test_the_covariance_of_a_convolution_is_that_of_its_patches(settings) -> None:
+    layer, images = nn.Conv2d(2, 4, 3, **settings), normal(3, 2, 9, 7)
+    (found,) = watched(layer, images)
+    # Each output is a product with a patch: one of the identity gives the patch itself.
+    eye = torch.eye(18).view(18, 2, 3, 3)
+    patches = torch.conv2d(images, eye, None, layer.stride, layer.padding, layer.dilation)
+    rows = patches.movedim(1, -1).reshape(-1, 18)
+    torch.testing.assert_close(found, rows.T @ rows / len(rows))
+
+
+def test_a_wide_convolution_and_those_of_other_dimensions_have_one_over_channels() -> None:
+    wide, images = nn.Conv2d(130, 2, 3), normal(2, 130, 4, 4)
+    rows = images.movedim(1, -1).reshape(-1, 130)
+    torch.testing.assert_close(watched(wide, images), [rows.T @ rows / len(rows)])
+    assert [len(found) for found in watched(nn.Conv1d(3, 2, 5), normal(2, 3, 9))] == [3]
+    assert [len(found) for found in watched(nn.Conv2d(2, 2, 3, padding="same"), normal(2, 2, 5, 5))]
+    assert watched(nn.Conv2d(4, 4, 3, groups=2), normal(2, 4, 5, 5)) == []
+
+
+def test_a_weight_is_seen_that_is_used_without_its_layer() -> None:
+    class Functional(nn.Linear):
+        def forward(self, rows: Tensor) -> Tensor:
+            return linear(rows, self.weight) + self.bias
+
+    rows = normal(20, 3)
+    torch.testing.assert_close(watched(Functional(3, 2), rows), watched(nn.Linear(3, 2), rows))
+
+
+def test_many_inputs_are_thinned_out() -> None:
+    images = normal(4, 1, 200, 200)
+    (found,) = watched(nn.Conv2d(1, 2, 3), images)
+    assert len(found) == 9
+    torch.testing.assert_close(found, torch.eye(9), rtol=0, atol=0.1)
+    watch = _InputCovariances([weight := nn.Parameter(torch.ones(1, 2))])
+    with watch:
+        linear(normal(100_000, 2), weight)
+    assert 10_000 < watch.rows[weight] <= 16_384
+
+
+def task_of(domain, items, new) -> Task:
+    learner = Learner(domain, fit_strategy=Retrain(max_epochs=1, batch_size=16))
+    learner.fit(items)
+    old = learner.domain.collect(items)
+    return Task(
+        copy.deepcopy(learner.encoder),
+        learner.domain,
+        Increment(old, learner.domain.collect(new), len(old)),
+        objective=Objective(),
+        engine=Engine("cpu"),
+        seed=0,
+        before=learner.encoder,
+    )
+
+
+def test_the_factor_damps_what_old_items_use(blobs) -> None:
+    """boost · e(A + e)⁻¹, for the inputs that the encoder of before has."""
+    task = task_of(Vectors(8, hidden=16, out=8), blobs(40), blobs(10, seed=1))
+    seen: list[Tensor] = []
+    assert task.before is not None
+    layer = next(m for m in task.before.modules() if isinstance(m, nn.Linear))
+    with layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].double())):
+        factors = Protection(damping=0.5, boost=3.0, items=30).factors(task)
+    rows = torch.cat(seen)
+    assert len(rows) == task.forward_passes == 60  # two views of each
+    covariance = rows.T @ rows / len(rows)
+    e = 0.5 * covariance.trace() / len(covariance)
+    expected = 3.0 * e * torch.linalg.inv(covariance + e * torch.eye(len(covariance)))
+    own = next(m for m in task.encoder.modules() if isinstance(m, nn.Linear)).weight
+    torch.testing.assert_close(factors[own].double(), expected, rtol=1e-4, atol=1e-4)
+    linears = [m.weight for m in task.encoder.modules() if isinstance(m, nn.Linear)]
+    assert set(factors) == set(linears)  # and no bias, no BatchNorm
+
+
+def test_old_items_stay_where_they_are_if_little_is_damped() -> None:
+    """Steps change W·a for new inputs, and not for those that old items have."""
+    used, unused = torch.eye(4)[:, :2], torch.eye(4)[:, 2:]
+    covariance = used @ used.T
+    factor = Protection(damping=1e-6, boost=2.0)._factor(covariance).float()
+    layer = nn.Linear(4, 3, bias=False)
+    before = layer.weight.detach().clone()
+    layer.weight.grad = normal(3, 4)
+    Stepper(torch.optim.SGD([layer.weight]), protection={layer.weight: factor}).step(0.1)
+    change = layer.weight.detach() - before
+    torch.testing.assert_close(change @ used, torch.zeros(3, 2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(change @ unused, -0.2 * layer.weight.grad @ unused)
+
+
+def test_a_layer_that_old_items_do_not_reach_steps_freely() -> None:
+    torch.testing.assert_close(
+        Protection(boost=2.0)._factor(torch.zeros(3, 3)), 2.0 * torch.eye(3, dtype=torch.float64)
+    )
+
+
+@pytest.mark.parametrize("width", [18, 2])
+def test_a_factor_over_patches_or_channels(width) -> None:
+    step, factor = normal(5, 2, 3, 3), normal(width, width)
+    rows = step.flatten(1) if width == 18 else step
+    naive = (
+        torch.einsum("oi,ij->oj", rows, factor).view_as(step)
+        if width == 18
+        else torch.einsum("oixy,ij->ojxy", rows, factor)
+    )
+    torch.testing.assert_close(protect(step, factor), naive)
+
+
+def test_a_protected_layer_is_capped_by_how_far_its_steps_really_go() -> None:
+    weight = nn.Parameter(normal(6, 4))
+    caps = [
+        Stepper(Adam()([weight]), 1 / 8, protection=protection).capped[0][1]
+        for protection in (None, {weight: torch.eye(4)}, {weight: 4.0 * torch.eye(4)})
+    ]
+    assert caps[1] == pytest.approx(caps[0])
+    assert caps[2] == pytest.approx(caps[0] / 4)
+
+
+def test_an_update_spares_old_items() -> None:
+    """Same steps, same learning rates: with protection old items lose less, and new ones gain."""
+    old, new = (part.items for part in by_class(digits(), new=[7, 8, 9]))
+    learner = Learner(Images(8, 1, encoder="small"), fit_strategy=Retrain(max_epochs=8), seed=0)
+    learner.fit(old)
+    spared, free = (
+        copy.deepcopy(learner).update(new[:60], strategy=ICL(max_epochs=2, protection=protection))
+        for protection in (Protection(boost=1.0), None)
+    )
+    assert spared.loss_old[1] / spared.loss_old[0] < free.loss_old[1] / free.loss_old[0]
+    assert spared.loss_new[1] < spared.loss_new[0]
+
+
+def test_graphs_are_protected_too() -> None:
+    path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    graphs = [(path, normal(3, 2, seed=number)) for number in range(30)]
+    task = task_of(Graphs(hidden=8, layers=2), graphs[:20], graphs[20:])
+    factors = Protection().factors(task)
+    assert len(factors) == sum(p.ndim > 1 for p in task.encoder.parameters())
+
+
+def test_what_is_no_protection_is_refused() -> None:
+    with pytest.raises(ValueError, match="damping must be positive"):
+        Protection(damping=0.0)
+    with pytest.raises(ValueError, match="boost must be positive"):
+        Protection(boost=-1.0)
+    with pytest.raises(ValueError, match="items must be"):
+        Protection(items=0)
