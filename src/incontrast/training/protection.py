@@ -58,7 +58,7 @@ class Protection:
         watch = _InputCovariances([old for old, new in pairs if new.requires_grad and old.ndim > 1])
         draws = task.generator("protection")
         chosen = torch.randperm(task.increment.stored, generator=draws)[: self.items]
-        batches = [BatchIndices(places, NONE) for places in chosen.split(BATCH)]
+        batches = [BatchIndices(places, NONE) for places in torch.split(chosen, BATCH)]
         task.before.eval()
         with torch.no_grad():
             for batch in task.view_batches(batches, draws):
@@ -82,7 +82,9 @@ class Protection:
         e = self.damping * used.clamp_min(0.0).mean()
         if not 0.0 < float(e) < math.inf:  # a layer that old items do not reach
             return self.boost * torch.eye(len(covariance), dtype=torch.float64)
-        return (directions * (self.boost * e / (used.clamp_min(0.0) + e))) @ directions.T
+        kept = self.boost * e / (used.clamp_min(0.0) + e)
+        factor: Tensor = (directions * kept) @ directions.T
+        return factor
 
 
 class _InputCovariances(TorchFunctionMode):
@@ -128,9 +130,9 @@ def _patches(
     images: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | str | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | str | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
 ) -> Tensor | None:
     """(rows, in) or (rows, in · kernel): what the weights of a convolution are multiplied by."""
@@ -138,8 +140,10 @@ def _patches(
         return None
     if function is not torch.conv2d or isinstance(padding, str) or weight[0].numel() > WIDEST:
         return images.movedim(1, -1).flatten(0, -2)
-    steps = (stride, stride) if isinstance(stride, int) else tuple(stride)
+    steps = (stride, stride) if isinstance(stride, int) else stride
     places = images.shape[0] * images.shape[2] * images.shape[3] / math.prod(steps)
     apart = max(math.isqrt(int(places / ROWS)), 1)  # a coarser grid of patches where there are many
-    found = unfold(images, weight.shape[2:], dilation, padding, [apart * step for step in steps])
+    found = unfold(
+        images, weight.shape[2:], dilation, padding, tuple(apart * step for step in steps)
+    )
     return found.movedim(1, -1).flatten(0, -2)
