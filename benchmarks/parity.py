@@ -61,20 +61,31 @@ class EmphasisedRetrain(ic.ICL):
 
 LONG: dict[str, Any] = {"max_epochs": 1_000_000, "patience": None}  # the budget ends every run
 
+# The rest of the default before steps spared what old items use.
+FREE: dict[str, Any] = {
+    "lr": 2e-3,
+    "protection": None,
+    "optimizer": ic.Adam(max_relative_update=1 / 8),
+    **LONG,
+}
+BEFORE: dict[str, Any] = {
+    "batch_size": 32,
+    "old_batch_size": 64,
+    "epoch_steps": 1,
+    "ema_leaning": 1.0,
+}
+
 STRATEGIES: dict[str, ic.Strategy] = {
     "ICL": ic.ICL(**LONG),
-    "ICL before": ic.ICL(  # the default until there was emphasis
-        batch_size=32, old_batch_size=64, emphasis=None, epoch_steps=1, ema_leaning=1.0, **LONG
-    ),
+    "ICL, free": ic.ICL(**FREE),  # the default until there was protection
+    "ICL before": ic.ICL(emphasis=None, **BEFORE, **FREE),  # until there was emphasis
     "warm start": ic.WarmStart(lr=2e-3, batch_size=96, **LONG),
     "retraining with emphasis": EmphasisedRetrain(**LONG),
     # One part of the default at a time, and warm start with other steps than those of before.
-    "ICL, no emphasis": ic.ICL(emphasis=None, **LONG),
-    "ICL, leaning 1": ic.ICL(ema_leaning=1.0, **LONG),
-    "ICL, 32 + 64": ic.ICL(batch_size=32, old_batch_size=64, **LONG),
-    "rule of 0.1 with emphasis": ic.ICL(
-        batch_size=32, old_batch_size=64, epoch_steps=1, ema_leaning=1.0, **LONG
-    ),
+    "ICL, free, no emphasis": ic.ICL(emphasis=None, **FREE),
+    "ICL, free, leaning 1": ic.ICL(ema_leaning=1.0, **FREE),
+    "ICL, free, 32 + 64": ic.ICL(batch_size=32, old_batch_size=64, **FREE),
+    "rule of 0.1 with emphasis": ic.ICL(**BEFORE, **FREE),
     "warm start, 64 at 2e-3, leaning 4": ic.WarmStart(
         lr=2e-3, batch_size=64, ema_leaning=4.0, **LONG
     ),

@@ -80,7 +80,7 @@ class ICL(Strategy):
             keeps stored vectors more usable without a map, and holds new items back.
     """
 
-    lr: Schedule | float = Fixed(3e-3, warmup=0.1)
+    lr: Schedule | float = Fixed(2e-3, warmup=0.1)
     batch_size: int = 16
     max_epochs: int = 20
     patience: int | None = None
