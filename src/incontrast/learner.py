@@ -533,7 +533,7 @@ class Learner:
 
         Not among several processes, of which none may end by itself.
         """
-        if budget.seconds is None or self.engine.processes > 1:
+        if budget.seconds is None or self.seconds_for_training or self.engine.processes > 1:
             yield
             return
         limit, begin, done = budget.seconds, time.perf_counter(), 0

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from incontrast import ICL, FineTune, Vectors
 from incontrast.cli.app import app
-from incontrast.cli.compare import _domain
+from incontrast.cli.compare import quick_domain
 from incontrast.compare import run as comparison
 from incontrast.compare.recommend import Attempt, recommend
 from incontrast.compare.run import compare, sampled
@@ -213,12 +213,12 @@ def test_images_are_made_small_unless_asked_for(tmp_path) -> None:
         Image.fromarray(pixels).save(tmp_path / f"{number}.png")
     source = read_source(tmp_path)
     for asked, size, network in (
-        ((None, None, None), 32, "small"),
-        ((64, None, None), 64, "resnet18"),
-        ((None, None, "resnet18"), 40, "resnet18"),
-        ((None, 1, None), 32, "small"),
+        ({}, 32, "small"),
+        ({"size": 64}, 64, "resnet18"),
+        ({"encoder": "resnet18"}, 40, "resnet18"),
+        ({"channels": 1}, 32, "small"),
     ):
-        domain = _domain(source, *asked)
+        domain = quick_domain(source, **asked)
         assert (domain.size, domain.encoder.given) == (size, network)
 
 

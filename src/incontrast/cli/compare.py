@@ -69,10 +69,7 @@ def compare(
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
     if first.kind != "images" and (network["size"] or network["channels"]):
         raise ValueError(f"{first.path} holds {first.kind}: size and channels are for images")
-    domain = domain_of(first, **network)
-    asked = network["size"] or network["encoder"]
-    if isinstance(domain, Images) and not asked and domain.size > SMALL:  # to learn in minutes
-        domain = domain_of(first, size=SMALL, channels=domain.channels)
+    domain = quick_domain(first, **network)
     later.check(domain)
     for source in (first, later):
         if len(source) < 2:
@@ -110,6 +107,15 @@ def compare(
     if out is not None:
         save(_page(first, later, result, shown), out)
         say(f"Report: {out}")
+
+
+def quick_domain(source: Source, **network: Any) -> Domain:
+    """The domain of a source; images are brought to a size that is learned from in minutes."""
+    domain = domain_of(source, **network)
+    asked = network.get("size") or network.get("encoder")
+    if isinstance(domain, Images) and not asked and domain.size > SMALL:
+        return domain_of(source, size=SMALL, channels=domain.channels)
+    return domain
 
 
 def _kind(source: Source, domain: Domain) -> str:
