@@ -13,7 +13,7 @@ from incontrast import ICL, Adam, Graphs, Images, Learner, Objective, Protection
 from incontrast.data import digits
 from incontrast.streams import by_class
 from incontrast.training.engine import Engine
-from incontrast.training.optimizers import Stepper, protect
+from incontrast.training.optimizers import Stepper, protect_
 from incontrast.training.protection import _InputCovariances
 from incontrast.training.task import Increment, Task
 
@@ -132,8 +132,9 @@ def test_a_layer_that_old_items_do_not_reach_steps_freely() -> None:
     )
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("width", [18, 2])
-def test_a_factor_over_patches_or_channels(width) -> None:
+def test_a_factor_over_patches_or_channels(width, layout) -> None:
     step, factor = normal(5, 2, 3, 3), normal(width, width)
     rows = step.flatten(1) if width == 18 else step
     naive = (
@@ -141,7 +142,10 @@ def test_a_factor_over_patches_or_channels(width) -> None:
         if width == 18
         else torch.einsum("oixy,ij->ojxy", rows, factor)
     )
-    torch.testing.assert_close(protect(step, factor), naive)
+    start = normal(5, 2, 3, 3, seed=1)
+    weights = (start + step).contiguous(memory_format=layout)
+    protect_(weights, start, factor, torch.empty(2, 100))
+    torch.testing.assert_close(weights, start + naive)
 
 
 def test_a_protected_layer_is_capped_by_how_far_its_steps_really_go() -> None:

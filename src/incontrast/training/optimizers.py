@@ -187,6 +187,10 @@ class Stepper:
             if cap < math.inf or factor != 1.0 or p in self.protection
         ]
         self._before = [torch.empty_like(p) for p, _, _ in self.capped]
+        # Fresh memory for products of this size costs as much time as the products.
+        self._scratch: dict[torch.dtype, Tensor] = {}
+        for p in sorted(self.protection, key=Tensor.numel):
+            self._scratch[p.dtype] = p.new_empty(2, p.numel(), requires_grad=False)
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
@@ -205,21 +209,30 @@ class Stepper:
         weights, before, back = (list(column) for column in zip(*moved, strict=True))
         torch._foreach_copy_(before, weights)
         self.optimizer.step()
-        torch._foreach_lerp_(weights, before, back)
+        if any(back):
+            torch._foreach_lerp_(weights, before, back)
         for p, start, _ in moved:
             if p in self.protection:
-                p.copy_(start + protect(p - start, self.protection[p]))
+                protect_(p, start, self.protection[p], self._scratch[p.dtype])
 
 
-def protect(step: Tensor, factor: Tensor) -> Tensor:
-    """A step (out, in, …) times a factor over its patches or, where that is smaller, its inputs.
+def protect_(weights: Tensor, start: Tensor, factor: Tensor, scratch: Tensor) -> None:
+    """Multiply the step (out, in, …) from ``start`` to ``weights`` by a factor, in place.
 
-    >>> protect(torch.ones(1, 2, 3), torch.diag(torch.tensor([0.0, 2.0]))).tolist()
+    The factor is over patches or, where that is smaller, inputs. ``scratch`` is (2, at least as
+    many numbers as there are weights).
+
+    >>> weights, factor = torch.ones(1, 2, 3), torch.diag(torch.tensor([0.0, 2.0]))
+    >>> protect_(weights, torch.zeros(1, 2, 3), factor, torch.empty(2, 6))
+    >>> weights.tolist()
     [[[0.0, 0.0, 0.0], [2.0, 2.0, 2.0]]]
     """
-    if len(factor) == step[0].numel():
-        return (step.flatten(1) @ factor).view_as(step)
-    return (step.movedim(1, -1) @ factor).movedim(-1, 1)
+    if len(factor) != weights[0].numel():
+        weights, start = weights.movedim(1, -1), start.movedim(1, -1)
+    step, product = (numbers[: weights.numel()] for numbers in scratch)
+    torch.sub(weights, start, out=step.view_as(weights))
+    torch.mm(step.view(-1, len(factor)), factor, out=product.view(-1, len(factor)))
+    torch.add(start, product.view_as(weights), out=weights)
 
 
 def lr_factors_of(optimizer: OptimizerFactory, encoder: nn.Module) -> dict[nn.Parameter, float]:
