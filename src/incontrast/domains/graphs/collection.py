@@ -125,18 +125,15 @@ class GraphCollection:
         )
 
     def take(self, indices: Tensor) -> GraphBatch:
-        ptr, nodes, edges, offsets = self._places(indices)
-        # By NumPy, whose calls take half the time of torch's on so few numbers.
-        edge_index = self.edge_index.numpy().take(edges, axis=1) + offsets
-        graph = np.arange(len(indices)).repeat(ptr[0, 1:] - ptr[0, :-1])
-        columns = (torch.from_numpy(column) for column in (edge_index, graph, ptr[0]))
-        return GraphBatch(self.x.index_select(0, nodes), *columns)
+        x, edge_index, ptr = self._cut(indices)
+        nodes, edges = ptr[:, 1:] - ptr[:, :-1]
+        edge_index = edge_index + ptr[0, :-1].repeat(edges)
+        graph = np.arange(len(indices)).repeat(nodes)
+        return GraphBatch(*(torch.from_numpy(column) for column in (x, edge_index, graph, ptr[0])))
 
     def select(self, indices: Tensor) -> Self:
-        ptr, nodes, edges, _ = self._places(indices)
-        node_ptr, edge_ptr = torch.from_numpy(ptr)
-        x, edge_index = self.x.index_select(0, nodes), self.edge_index.numpy().take(edges, axis=1)
-        return type(self)(x, torch.from_numpy(edge_index), node_ptr, edge_ptr, self.node_labels)
+        x, edge_index, ptr = (torch.from_numpy(column) for column in self._cut(indices))
+        return type(self)(x, edge_index, ptr[0], ptr[1], self.node_labels)
 
     def with_labels(self, node_labels: NodeLabels) -> Self:
         """These graphs with a feature for each of these labels, which must be all there are."""
@@ -179,19 +176,26 @@ class GraphCollection:
             self.node_labels,
         )
 
-    def _places(self, indices: Tensor) -> tuple[Numbers, Tensor, Numbers, Numbers]:
-        """Where these graphs begin and end once they stand alone, where their nodes and edges are,
-        and what is to be added to the nodes of each edge."""
+    def _cut(self, indices: Tensor) -> tuple[NDArray[np.float32], NDArray[np.int32], Numbers]:
+        """Nodes and edges of these graphs, end to end, and where each graph begins and ends.
+
+        By NumPy, whose calls take half the time of torch's on so few numbers, and graph by graph:
+        copying ranges is faster than looking up each of their rows.
+        """
         places, every = indices.numpy(), self._ptr.numpy()
-        first = every.take(places, axis=1)
-        sizes = every.take(places + 1, axis=1) - first
+        first, last = every.take(places, axis=1), every.take(places + 1, axis=1)
         ptr = np.zeros((2, len(places) + 1), dtype=np.int64)
-        np.cumsum(sizes, axis=1, out=ptr[:, 1:])
+        np.cumsum(last - first, axis=1, out=ptr[:, 1:])
         nodes, edges = (
-            shift.repeat(size) + np.arange(total)
-            for shift, size, total in zip(first - ptr[:, :-1], sizes, ptr[:, -1], strict=True)
+            [slice(*ends) for ends in zip(*column, strict=True)]
+            for column in zip(first.tolist(), last.tolist(), strict=True)
         )
-        return ptr, torch.from_numpy(nodes), edges, ptr[0, :-1].repeat(sizes[1])
+        x, edge_index = self.x.numpy(), self.edge_index.numpy()
+        return (
+            np.concatenate([x[:0], *(x[part] for part in nodes)]),
+            np.concatenate([edge_index[:, :0], *(edge_index[:, part] for part in edges)], axis=1),
+            ptr,
+        )
 
 
 def _listed(labels: tuple[int, ...]) -> str:

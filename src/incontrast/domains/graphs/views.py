@@ -49,21 +49,23 @@ def two_views(
     roots = _random_nodes(ptr, sizes, walks, generator)
     count = np.ceil(sizes.take(walks).astype(np.float32) * np.float32(walkers)).astype(np.int64)
     keep[_visited(batch, roots.repeat(count), steps, generator)] = True
-    number, new_ptr = _renumbered(keep, ptr)
+    rows = np.flatnonzero(keep)
+    new_ptr = rows.searchsorted(ptr)
     sizes_after = new_ptr[1:] - new_ptr[:-1]
     if graphs and sizes_after.min() == 0:
         emptied = np.flatnonzero(sizes_after == 0)
         keep[_random_nodes(ptr, sizes, emptied, generator)] = True
-        number, new_ptr = _renumbered(keep, ptr)
+        rows = np.flatnonzero(keep)
+        new_ptr = rows.searchsorted(ptr)
         sizes_after = new_ptr[1:] - new_ptr[:-1]
-    rows = np.flatnonzero(keep)
+    number = np.full(2 * nodes, -1)  # by which a node goes on, if it does
+    number[rows] = np.arange(len(rows))
     rows[new_ptr[graphs] :] -= nodes
-    x = batch.x.index_select(0, torch.from_numpy(rows))
-    x.index_fill_(0, torch.from_numpy(number.take(masked)), 0.0)
-    number = np.where(keep, number, -1).reshape(2, -1)
+    x = batch.x.numpy().take(rows, axis=0, mode="clip")
+    x[number.take(masked)] = 0.0
     return GraphBatch(
-        x,
-        torch.from_numpy(_induced(batch.edge_index.numpy(), number)),
+        torch.from_numpy(x),
+        torch.from_numpy(_induced(batch.edge_index.numpy(), number.reshape(2, -1))),
         torch.from_numpy(np.arange(2 * graphs).repeat(sizes_after)),
         torch.from_numpy(new_ptr),
     )
@@ -109,13 +111,6 @@ def _random_nodes(ptr: Numbers, sizes: Numbers, graphs: Numbers, generator: Gene
     chance = _drawn(torch.rand, len(graphs), generator=generator)
     within = chance * sizes.take(graphs).astype(np.float32)
     return ptr.take(graphs) + within.astype(np.int64)
-
-
-def _renumbered(keep: NDArray[np.bool_], ptr: Numbers) -> tuple[Numbers, Numbers]:
-    """Of the nodes to keep: their new numbers, and where each graph begins and ends."""
-    count = np.zeros(len(keep) + 1, dtype=np.int64)
-    np.cumsum(keep, out=count[1:])
-    return count[:-1], count.take(ptr)
 
 
 def _drawn(draw: Any, *arguments: Any, generator: Generator) -> NDArray[Any]:
