@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
 from importlib import import_module
@@ -15,15 +16,18 @@ from incontrast import ICL, Learner, Retrain, Vectors, Workspace
 from incontrast.cli.app import app
 from incontrast.cli.command import CODES, Exit
 
-# Runs a command in this process and says what has been imported.
+# Runs commands one after another in a process, and says how each ended and what it imported.
 RUN = """
-import sys
+import json, sys
 from incontrast.cli.app import app
-try:
-    app(sys.argv[1:])
-except SystemExit as end:
-    code = end.code
-print(code, *sys.modules)
+ended, known = [], set()
+for command in json.loads(sys.argv[1]):
+    try:
+        app(command)
+    except SystemExit as end:
+        ended.append([end.code, sorted(set(sys.modules) - known)])
+    known = set(sys.modules)
+print(json.dumps(ended))
 """
 
 
@@ -38,44 +42,37 @@ def space(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
     return folder
 
 
-def imported(*arguments: object, code: int = 0) -> set[str]:
+def imported(commands: list[list[str]]) -> list[tuple[int, set[str]]]:
+    """The exit code of each, and the modules that those before it had not imported."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *map(str, arguments)],
+        [sys.executable, "-c", RUN, json.dumps(commands)],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    ended, *modules = done.stdout.splitlines()[-1].split()
-    assert int(ended) == code, done.stdout + done.stderr
-    return set(modules)
+    return [(code, set(modules)) for code, modules in json.loads(done.stdout.splitlines()[-1])]
 
 
-@pytest.mark.parametrize("command", ["", *get_command(app).commands])  # type: ignore[attr-defined]
-def test_help_needs_neither_torch_nor_numpy(command: str) -> None:
-    assert not imported(*filter(None, [command]), "--help") & {"torch", "numpy", "matplotlib"}
+def test_help_needs_neither_torch_nor_numpy() -> None:
+    commands = [[], *([name] for name in get_command(app).commands)]  # type: ignore[attr-defined]
+    found = imported([[*command, "--help"] for command in commands])
+    for command, (code, modules) in zip(commands, found, strict=True):
+        assert code == 0, command
+        assert not modules & {"torch", "numpy", "matplotlib"}, command
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["status"],
-        ["status", "--check"],
-        ["config"],
-        ["log"],
-        ["report"],
-        ["rollback"],
-        ["forget", "0"],
-    ],
-    ids=" ".join,
-)
-def test_what_trains_nothing_needs_no_torch(space: Path, command: list[str]) -> None:
-    assert "torch" not in imported(*command, "--workspace", space)
-
-
-def test_nor_does_an_error(tmp_path: Path) -> None:
-    assert "torch" not in imported("status", "--workspace", tmp_path, code=Exit.STATE)
+def test_what_trains_nothing_needs_no_torch(space: Path, tmp_path: Path) -> None:
+    commands = ["status", "status --check", "config", "log", "report", "rollback", "forget 0"]
+    asked = [[*command.split(), "--workspace", str(space)] for command in commands]
+    error = ["status", "--workspace", str(tmp_path)]
+    *found, (failed, others) = imported([*asked, error])
+    for command, (code, modules) in zip(commands, found, strict=True):
+        assert code == 0, command
+        assert "torch" not in modules, command
+    assert failed == Exit.STATE
+    assert "torch" not in others
 
 
 def test_every_command_is_carried_out_with_the_options_it_declares() -> None:

@@ -82,6 +82,18 @@ def test_a_shift_is_seen() -> None:
     assert compare(embeddings(30, 0, shift=1.0), growth_ratio=0.6).advice == "consider retraining"
 
 
+@pytest.mark.parametrize("significance", [0.05, 0.3])
+def test_what_is_shown_of_chance_agrees_with_the_advice(significance: float) -> None:
+    """Also where a few anchors changed much, and the median is as chance would have it."""
+    shifts = (0.0, 0.0, 0.2, 0.4)
+    for seed, shift in enumerate(shifts * 5):
+        found = compare(embeddings(30, seed, shift), seed, significance=significance)
+        assert found.drifted == (found.distance > found.by_chance)
+    assert (
+        f"{found.distance:.3f} away from 1 where chance gives up to {found.by_chance:.3f}, p ="
+    ) in str(found)
+
+
 def test_embeddings_that_are_one_point_are_no_drift() -> None:
     point = torch.ones(10, 6)
     found = drift(

@@ -318,7 +318,6 @@ def drift(
     value = {
         **vars(found),
         "change_ratio": found.change_ratio._asdict(),
-        "by_chance": found.by_chance._asdict(),
         "drifted": found.drifted,
         "advice": found.advice,
         "version": version,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,6 +182,12 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
             )
     except (ValueError, csv.Error) as error:
         reason = str(error).split(";")[0]  # what follows is about numpy
+        if found := re.fullmatch(r"(.*) at row (\d+)(?:, column (\d+)\.)?", reason, re.DOTALL):
+            row = int(found[2]) - (found[3] is None)  # numpy counts in two ways
+            reason = f"{found[1]} in {_line(path, delimiter, row + named)}"
+            if found[3] is not None:
+                called = [repr(name) for name in names][int(found[3]) - 1 : int(found[3])]
+                reason += f", column {called[0] if called else found[3]}"
         raise ValueError(f"{path} must hold numbers only: {reason}") from error
     if len(table) == 0:
         raise ValueError(f"{path} has names of columns but no rows")
@@ -187,13 +195,15 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
         raise ValueError(
             f"{path} has {len(first)} names of columns but {table.shape[1]} columns of numbers"
         )
+    features = list(range(len(first))) if features is None else features
+    with np.errstate(over="ignore"):
+        rows = table[:, features].astype(np.float32)
+    _check(rows, path, lambda row: _line(path, delimiter, row + named))
     beside = {
         name: np.array(list(known))[table[:, names.index(name)].astype(np.int64)]
         for name, known in codes.items()
     }
-    if features is None:
-        return table, (), beside
-    return table[:, features], [names[column] for column in features], beside
+    return rows, [names[column] for column in features if named], beside
 
 
 @contextmanager
@@ -276,6 +286,15 @@ def first_line(path: Path) -> tuple[list[str], str]:
         raise ValueError(f"{path} has a first line that cannot be read: {error}") from error
 
 
+def _line(path: Path, delimiter: str, record: int) -> str:
+    """Where a text file has a record; those are counted from 0, without blank lines."""
+    with suppress(csv.Error), path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter)
+        ends = (reader.line_num for cells in reader if cells)
+        return f"line {next(itertools.islice(ends, record, None), reader.line_num)}"
+    return f"record {record + 1}"  # of which one is too long for Python's reader
+
+
 def _count_values(path: Path, delimiter: str) -> int:
     count = 1
     with path.open("rb") as file:
@@ -284,7 +303,11 @@ def _count_values(path: Path, delimiter: str) -> int:
     return count
 
 
-def _check(rows: Any, path: Path) -> None:
+def _check(
+    rows: Any,
+    path: Path,
+    place: Callable[[int], str] = lambda row: f"row {row} (counted from 0)",
+) -> None:
     if rows.ndim == 2 and 0 in rows.shape:
         raise ValueError(f"{path} holds no rows (shape {rows.shape})")
     if rows.ndim != 2:
@@ -295,8 +318,8 @@ def _check(rows: Any, path: Path) -> None:
         finite = np.isfinite(rows[start : start + ROWS]).all(axis=1)
         if not finite.all():
             raise ValueError(
-                f"{path} must hold finite numbers, got nan or infinite in row "
-                f"{start + int(finite.argmin())} (counted from 0): fix or remove it"
+                f"{path} must hold finite numbers, got nan or infinite in "
+                f"{place(start + int(finite.argmin()))}: fix or remove it"
             )
 
 

@@ -42,8 +42,8 @@ class Drift:
     """How new data look to an encoder."""
 
     change_ratio: Quartiles  # of r over old items, with the new items as ΔX
-    by_chance: Quartiles  # the same where old and new items are shuffled, on average
     distance: float  # root of the mean of (log r)², which the test is about; 0 is no change
+    by_chance: float  # the largest distance that is not drift at this significance
     p_value: float  # how often chance alone gives a distance as large
     significance: float  # the share of false alarms that is accepted
     anchors: int  # old items over which r is looked at
@@ -65,11 +65,12 @@ class Drift:
         return "consider retraining" if self.growth_ratio >= MOSTLY_NEW else "update"
 
     def __str__(self) -> str:
-        ratio, chance = self.change_ratio, self.by_chance
+        ratio = self.change_ratio
         basis = (
-            f"change ratio {ratio.median:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}) where "
-            f"{chance.lower:.3f} to {chance.upper:.3f} is chance, p = {self.p_value:.3f}; from "
-            f"{self.new} new, {self.reference} old items and {self.anchors} others as anchors"
+            f"change ratio {ratio.median:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}), in all "
+            f"{self.distance:.3f} away from 1 where chance gives up to {self.by_chance:.3f}, "
+            f"p = {self.p_value:.3f}; from {self.new} new, {self.reference} old items and "
+            f"{self.anchors} others as anchors"
         )
         reason = {
             "nothing to do": "Nothing to do: the new items look like the old ones",
@@ -170,14 +171,14 @@ def drift(
             "embeddings are not finite, so nothing can be said about drift: "
             "look for extreme values in the data"
         )
-    by_chance = int((distance[1:] >= distance[0] * (1.0 - 1e-9) - 1e-12).sum())
+    as_large = int((distance[1:] >= distance[0] * (1.0 - 1e-9) - 1e-12).sum())
     parts = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-    quartiles = torch.quantile(log_ratio.exp(), parts, dim=0)  # (3, 1 + shuffles)
+    beyond = max(1, int(significance * (1 + SHUFFLES)))  # if so many are as large, it is chance
     return Drift(
-        change_ratio=Quartiles(*quartiles[:, 0].tolist()),
-        by_chance=Quartiles(*quartiles[:, 1:].mean(dim=1).tolist()),
+        change_ratio=Quartiles(*torch.quantile(log_ratio[:, 0].exp(), parts).tolist()),
         distance=float(distance[0]),
-        p_value=(1 + by_chance) / (1 + SHUFFLES),
+        by_chance=float(distance[1:].topk(beyond).values[-1]),
+        p_value=(1 + as_large) / (1 + SHUFFLES),
         significance=significance,
         anchors=len(first),
         reference=len(reference),
