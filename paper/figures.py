@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from incontrast.report.page import SERIES, Figure, svg
+from incontrast.report.page import Figure
+from paper.drawing import SERIES, svg
 from paper.names import GRAPHS, IMAGES, RETRAINING, set_title, strategy_title
 from paper.summary import Place, Summary
 

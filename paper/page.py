@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from incontrast import __version__
-from incontrast.report.page import Block, Facts, Page, Section, Table, Text, can_draw
+from incontrast.report.page import Block, Facts, Page, Section, Table, Text
+from paper.drawing import can_draw
 from paper.figures import accuracy_figure, parity_figure, sweep_figure, training_figure
 from paper.names import RETRAINING
 from paper.speed_tables import parity_tables, speed_up_tables, standings_table, sweep_table

@@ -12,7 +12,8 @@ import torch
 from hypothesis import settings
 from torch import Generator, Tensor
 
-from incontrast import ICL, Learner, Retrain, Vectors, Workspace
+from incontrast import ICL, Budget, Learner, Retrain, Vectors, Workspace
+from incontrast.evaluate import drift
 
 # Two tests run side by side on two cores; more threads would only wait for each other. One thread
 # also makes sums independent of the machine's number of cores. `make test-portable` tries others.
@@ -27,6 +28,12 @@ settings.load_profile("incontrast")
 def no_permissions(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What tests permit is not remembered for whoever runs them."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_trials() -> None:
+    """Forecasts of drift train for a moment instead of a second, for which no test waits."""
+    drift.TRIAL = Budget(seconds=0.05)
 
 
 @pytest.fixture(scope="session")

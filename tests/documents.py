@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +13,10 @@ import pytest
 
 from incontrast.strategies import Strategy
 from incontrast.training.loop import Training
-from incontrast.training.task import Task
+from incontrast.training.task import Task, ViewBatch
 
 ROOT = Path(__file__).parents[1]
+BATCHES = 8
 GENERATED = re.compile(r"<!-- table: .*?<!-- end of table -->", re.DOTALL)
 NUMBER = re.compile(
     r"\d{4}-\d\d-\d\dT\S+"  # a time
@@ -66,12 +69,16 @@ def shape(output: str) -> list[str]:
 
 
 def train_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End a training of more than four epochs after two: a page's words are the same."""
-    usual = Training.__init__
+    """End a long training after two epochs of a few batches: a page's words are the same."""
+    usual, counted = Training.__init__, Training.counted
 
     def short(training: Training, task: Task, strategy: Strategy, *others: Any) -> None:
         if strategy.max_epochs > 4:
             strategy = replace(strategy, max_epochs=2)
         usual(training, task, strategy, *others)
 
+    def few(training: Training, batches: Iterator[ViewBatch]) -> Iterator[ViewBatch]:
+        return islice(counted(training, batches), BATCHES)
+
     monkeypatch.setattr(Training, "__init__", short)
+    monkeypatch.setattr(Training, "counted", few)

@@ -17,6 +17,7 @@ SHARE = float(os.environ.get("FAULTS", "0.05"))
 COUNTS = {
     "kills": 1000,
     "full": 100,
+    "power": 200,
     "training": 32,
     "workspaces": 2000,
     "learners": 4000,

@@ -1,7 +1,7 @@
 """Does to workspaces, saved learners and inputs what bad luck does, and looks at what comes of it.
 
     python faults.py FOLDER HOW COUNT
-    python faults.py FOLDER kills:update every
+    python faults.py FOLDER kills:update,forget every
 
 ===========  =====================================================================================
 HOW          a case
@@ -18,10 +18,10 @@ inputs       a damaged file of data, which is then read
 races        two or three commands at once
 ===========  =====================================================================================
 
-``kills:update``, ``full:update`` and ``power:update`` are about one command, ``every`` is a fault
-at each of its writes. FOLDER gets HOW.jsonl, a line for every case that is done: run again, it
-resumes there. The summary is printed as JSON. Everything runs in forks, so that torch is imported
-once.
+``kills:update,forget`` is about these commands alone, and so are ``full:`` and ``power:``;
+``every`` is a fault at each of their writes. FOLDER gets HOW.jsonl, a line for every case that is
+done: run again, it resumes there. The summary is printed as JSON. Everything runs in forks, so that
+torch is imported once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def learner(epochs: int = 1) -> Learner:
     return Learner(
         Vectors(8, hidden=16, out=8),
         fit_strategy=Retrain(max_epochs=epochs),
-        strategy=ICL(max_epochs=epochs),
+        strategy=ICL(max_epochs=epochs, epoch_steps=1),
         memory=Reservoir(items=30),
     )
 
@@ -816,8 +816,10 @@ def run(folder: Path, how: str, count: str) -> dict[str, Any]:
     lines.touch()
     done = len(lines.read_text().splitlines())
     template(folder / how, inputs)
-    kind, _, name = how.partition(":")
-    names = [[name] if name else list(COMMANDS)] if kind in ("kills", "full", "power") else []
+    kind, _, some = how.partition(":")
+    names = (
+        [some.split(",") if some else list(COMMANDS)] if kind in ("kills", "full", "power") else []
+    )
     one = HOW[kind](folder / how, *names)
     with lines.open("a") as file:
         for number in range(done, one.points if count == "every" else int(count)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,8 @@ from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 from incontrast.parity import EvaluationLoss
-from incontrast.report.page import (
-    SERIES,
-    Cell,
-    Column,
-    Facts,
-    Figure,
-    Page,
-    Section,
-    Table,
-    Text,
-    can_draw,
-    save,
-    svg,
-)
+from incontrast.report.chart import Panel, chart
+from incontrast.report.page import Cell, Column, Facts, Figure, Page, Section, Table, Text, save
 from incontrast.text import counted
 from incontrast.training.progress import Progress, ProgressCallback
 
@@ -156,15 +144,16 @@ def _shown_in(status: Status) -> Show:
 
 def _page(first: Source, later: Source, result: Comparison, table: Table) -> Page:
     choice = result.recommendation
-    blocks: tuple[Table | Figure, ...] = (table,)
-    if can_draw():
-        drawn = svg(
-            lambda figure: plot_losses(figure, result.traces, SERIES),
-            name="compare",
+    figure = Figure(
+        title="Loss against time",
+        svg=chart(
+            loss_panels(result.traces),
             title="evaluation loss of old and new items against time",
-        )
-        caption = "A good update brings both down to where retraining ends, further left."
-        blocks += (Figure(title="Loss against time", svg=drawn, caption=caption),)
+            legend=True,
+            height=240,
+        ),
+        caption="A good update brings both down to where retraining ends, further left.",
+    )
     facts = (
         ("old items", f"{len(first):,}", f"{result.counts[0]:,} used"),
         ("new items", f"{len(later):,}", f"{result.counts[1]:,} used"),
@@ -174,7 +163,7 @@ def _page(first: Source, later: Source, result: Comparison, table: Table) -> Pag
     return Page(
         title="Which strategy for this data?",
         lead=f"**{choice.strategy}** is recommended. " + " ".join(choice.reasons),
-        sections=(Section("Data", (Facts(facts), paths)), Section("Strategies", blocks)),
+        sections=(Section("Data", (Facts(facts), paths)), Section("Strategies", (table, figure))),
         foot="Written by `incontrast compare`.",
     )
 
@@ -239,26 +228,17 @@ def _losses(loss: EvaluationLoss, target: EvaluationLoss) -> list[Cell]:
     ]
 
 
-def plot_losses(figure: Any, traces: Mapping[str, Trace], colours: Sequence[str]) -> None:
-    """Draw old and new items beside each other on a figure of matplotlib."""
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, part in zip(axes, ("old", "new"), strict=True):
-        for (name, trace), colour in zip(traces.items(), colours, strict=False):
+def loss_panels(traces: Mapping[str, Trace]) -> list[Panel]:
+    """Old and new items beside each other; what never trains is one level."""
+    panels = []
+    for part in ("old", "new"):
+        series = {}
+        for name, trace in traces.items():
             # Retraining does not begin with the encoder of before.
-            points = trace.points[1:] if trace.strategy.from_scratch else trace.points
-            losses = [getattr(point.loss, part) for point in points]
-            if trace.outcome.steps == 0:
-                axis.axhline(losses[-1], color=colour, linestyle=":", label=name)
-            else:
-                seconds = [max(point.seconds, 0.05) for point in points]
-                axis.plot(seconds, losses, color=colour, label=name)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        for formatter in (axis.xaxis.set_major_formatter, axis.yaxis.set_major_formatter):
-            formatter("{x:g}")
-        axis.yaxis.set_minor_formatter("{x:g}")
-        axis.set_xlabel("seconds of training")
-        axis.set_title(f"{part} items")
-        axis.grid(True)
-    axes[0].set_ylabel("evaluation loss")
-    axes[1].legend(frameon=False, fontsize="small")
+            points = trace.points[trace.strategy.from_scratch :]
+            shown = points if trace.outcome.steps else points[-1:]
+            series[name] = [(max(at.seconds, 0.05), getattr(at.loss, part)) for at in shown]
+        panels.append(
+            Panel(series, f"{part} items", x="seconds of training", y="loss", logs=(True, True))
+        )
+    return panels

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from incontrast.cli.compare import CAPTION, plot_losses, strategies_table
+from incontrast.cli.compare import CAPTION, loss_panels, strategies_table
 from incontrast.cli.output import print_table, say, stdout, training_bar
 from incontrast.compare.run import side_by_side
 from incontrast.compare.trace import Trace
@@ -97,6 +97,18 @@ def _draw(traces: Mapping[str, Trace], path: Path) -> str:
         return 'No picture: matplotlib is missing, pip install "incontrast[plot]" brings it.'
     figure = Figure(figsize=(9, 4), layout="constrained")
     FigureCanvasAgg(figure)
-    plot_losses(figure, traces, COLOURS)
+    panels = loss_panels(traces)
+    for axis, panel in zip(figure.subplots(1, 2, sharey=True), panels, strict=True):
+        for (name, points), colour in zip(panel.series.items(), COLOURS, strict=False):
+            if len(points) == 1:
+                axis.axhline(points[0][1], color=colour, linestyle=":", label=name)
+            else:
+                axis.plot(*zip(*points, strict=True), color=colour, label=name)
+        axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale="log", yscale="log")
+        for formatter in (axis.xaxis.set_major_formatter, axis.yaxis.set_major_formatter):
+            formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.grid(True)
+    axis.legend(frameon=False, fontsize="small")
     figure.savefig(path)
     return f"The loss against time: {path}"

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from incontrast.report import page
-from incontrast.report.page import SERIES, Cell, Column, can_draw, columns, figure_cell, svg
+from incontrast.report.chart import Panel, chart
+from incontrast.report.page import Cell, Column, columns, figure_cell
 from incontrast.text import PROBE_FIGURES, counted, duration
 
 SECONDS = "seconds"
@@ -129,7 +130,7 @@ def history_page(lines: Sequence[Line], folder: str, earlier: int = 0) -> page.P
         ),
         ("Cost", [SECONDS], "Seconds of training of each version."),
     ]
-    drawn = len(lines) > 1 and can_draw()
+    drawn = len(lines) > 1
     blocks = [_figure(lines, *panel) for panel in panels if panel[1] and drawn]
     newest = lines[-1]
     missing = f"; the journal sums up the first {earlier:,}, left out here" if earlier else ""
@@ -183,22 +184,13 @@ def _table(lines: Sequence[Line], names: Sequence[str]) -> page.Table:
 
 
 def _figure(lines: Sequence[Line], title: str, names: Sequence[str], caption: str) -> page.Figure:
-    versions = [line.version for line in lines]
-
-    def draw(figure: Any) -> None:
-        axes = figure.subplots()
-        for name, colour in zip(names, SERIES, strict=False):
-            if name == SECONDS:
-                axes.bar(versions, [line.seconds for line in lines], color=colour, width=0.6)
-            else:
-                values = [line.figures[name] for line in lines]
-                axes.plot(versions, values, color=colour, marker="o", label=name)
-        axes.set_xlabel("version")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(visible=True)
-        if names != [SECONDS]:
-            figure.legend(loc="outside upper left", ncols=2, fontsize="small")
-
-    name = "".join(filter(str.isalpha, title.lower()))
-    drawn = svg(draw, name=name, title=title, width=6.0, height=2.8)
+    series = {
+        name: [
+            (line.version, line.seconds if name == SECONDS else line.figures[name])
+            for line in lines
+        ]
+        for name in names
+    }
+    panel = Panel(series, x="version", bars=names == [SECONDS], dots=True)
+    drawn = chart([panel], title=title, legend=names != [SECONDS])
     return page.Figure(title=title, svg=drawn, caption=caption)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from incontrast.report import page
-from incontrast.report.page import SERIES, Cell, can_draw, columns, figure_cell, svg
+from incontrast.report.chart import Panel, chart
+from incontrast.report.page import Cell, columns, figure_cell
 from incontrast.report.stored_vectors import stored_vectors
 from incontrast.text import counted, duration, part_of_the_way, probe_changes
 
@@ -217,25 +218,20 @@ def _training(outcome: Mapping[str, Any]) -> Iterator[page.Block]:
         f"{counted(outcome['epochs'], 'epoch')}, {counted(outcome['steps'], 'step')}, "
         f"{outcome['forward_passes']:,} forward passes; stopped by {outcome['stopped']}."
     )
-    if len(history) < 2 or not can_draw():
+    if len(history) < 2:
         return
 
-    def draw(figure: Any) -> None:
-        panels = figure.subplots(1, 2)
-        titles = {"loss": "training loss", "lr": "learning rate"}
-        for axes, colour, (name, text) in zip(panels, SERIES, titles.items(), strict=False):
-            values = [math.nan if epoch[name] is None else epoch[name] for epoch in history]
-            axes.plot([epoch["number"] for epoch in history], values, color=colour)
-            axes.set_title(text)
-            axes.set_xlabel("epoch")
-            axes.grid(visible=True)
-        if any(epoch["lr"] for epoch in history):
-            panels[1].set_yscale("log")
+    def panel(name: str, title: str, *, log: bool = False) -> Panel:
+        values = [math.nan if epoch[name] is None else epoch[name] for epoch in history]
+        points = [(epoch["number"], value) for epoch, value in zip(history, values, strict=True)]
+        return Panel({title: points}, title, x="epoch", logs=(False, log))
 
     title = "Training loss and learning rate over epochs"
     yield page.Figure(
         title=title,
-        svg=svg(draw, name="training", title=title, height=2.8),
+        svg=chart(
+            [panel("loss", "training loss"), panel("lr", "learning rate", log=True)], title=title
+        ),
         caption="The mean loss of each epoch's steps, and the learning rate of its last step.",
     )
 
