@@ -19,6 +19,7 @@ from incontrast import (
     Fixed,
     Learned,
     Learner,
+    Outcome,
     Reservoir,
     Retrain,
     TrainingDiverged,
@@ -49,18 +50,25 @@ def updated(learner: Learner, new: torch.Tensor, strategy, **options):
     return twin, twin.update(new, strategy=strategy, **options)
 
 
-def test_icl_learns_the_new_and_keeps_the_old(learner, digits) -> None:
-    _, outcome = updated(learner, digits[1], ICL())
+@pytest.fixture(scope="module")
+def by_icl(learner, digits) -> tuple[Learner, Outcome]:
+    return updated(learner, digits[1], ICL())
+
+
+def test_icl_learns_the_new_and_keeps_the_old(by_icl) -> None:
+    _, outcome = by_icl
     assert outcome.loss_old.after <= 1.02 * outcome.loss_old.before
     assert outcome.loss_new.after < 0.5 * outcome.loss_new.before
 
 
-def test_the_papers_objective_collapses_old_items_and_retention_repairs_it(learner, digits) -> None:
+def test_the_papers_objective_collapses_old_items_and_retention_repairs_it(
+    learner, by_icl, digits
+) -> None:
     without, outcome = updated(learner, digits[1], ICL(retention=0.0))
     assert outcome.loss_old.after > 2 * outcome.loss_old.before
     assert outcome.change_ratio.after.median < 0.5 * outcome.change_ratio.before.median
     collapsed = evaluate.uniformity(without.embed(digits[0]))
-    repaired, _ = updated(learner, digits[1], ICL())
+    repaired, _ = by_icl
     assert collapsed > evaluate.uniformity(repaired.embed(digits[0])) + 0.5
 
 

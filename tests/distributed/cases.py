@@ -18,7 +18,7 @@ from incontrast.training.progress import Progress
 from incontrast.training.task import Increment, Task
 
 OLD, NEW = 37, 41  # neither divides by 2 or 4, nor do the batches below
-STEPS = 20
+STEPS = 8
 
 
 class WideImages(ic.Images):
@@ -65,15 +65,15 @@ def texts(wide: bool) -> tuple[ic.Domain, Any]:
 
 
 DATA = {"vectors": vectors, "images": images, "graphs": graphs, "texts": texts}
-JOINT = ic.ICL(batch_size=11, old_batch_size=10, max_epochs=5, epoch_steps=1, optimizer=ic.Adam())
+JOINT = ic.ICL(batch_size=11, old_batch_size=10, max_epochs=2, epoch_steps=1, optimizer=ic.Adam())
 STRATEGIES: dict[str, ic.Strategy] = {
-    "NCE-I": ic.WarmStart(batch_size=21, max_epochs=5),
+    "NCE-I": ic.WarmStart(batch_size=21, max_epochs=2),
     "ICL, retention 0": replace(JOINT, retention=0.0),
     "ICL, retention 1": JOINT,
     "ICL, capped": replace(JOINT, optimizer=ic.ICL().optimizer),
     "meta, order 1": replace(JOINT, meta=ic.Meta(order=1, steps=2, lr=0.01)),
     "meta, order 2": replace(JOINT, meta=ic.Meta(steps=2, query="both", lr=0.01)),
-    "distilled": ic.Distill(batch_size=11, max_epochs=5),
+    "distilled": ic.Distill(batch_size=11, max_epochs=2),
 }
 
 

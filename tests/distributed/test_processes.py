@@ -45,14 +45,14 @@ def test_shares_are_without_overlap_and_without_loss(count: int, processes: int)
 
 
 @pytest.mark.parametrize("case", WIDE)
-def test_twenty_steps_are_those_of_one_process(results: list[dict[str, Any]], case: str) -> None:
+def test_steps_are_those_of_one_process(results: list[dict[str, Any]], case: str) -> None:
     found = results[0][case]
     assert found.pop("passes") == 0
     assert max(found.values()) < 1e-10, found
 
 
 @pytest.mark.parametrize("case", SINGLE)
-def test_twenty_steps_in_single_precision(results: list[dict[str, Any]], case: str) -> None:
+def test_steps_in_single_precision(results: list[dict[str, Any]], case: str) -> None:
     found = results[0][case]
     assert found.pop("passes") == 0
     assert max(found.values()) < 1e-5, found

@@ -56,11 +56,11 @@ def test_no_emphasis_is_retrainings_objective_all_along() -> None:
 
 def test_new_items_that_are_rare_are_learned_sooner_with_emphasis(blobs) -> None:
     """At a growth ratio of 1 %, for the same steps and draws."""
-    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=5), seed=0)
+    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=2), seed=0)
     learner.fit(blobs(792))
     plain, emphasised = (
         copy.deepcopy(learner).update(
-            blobs(8, shift=4.0, seed=1), strategy=ICL(emphasis=emphasis, max_epochs=80)
+            blobs(8, shift=4.0, seed=1), strategy=ICL(emphasis=emphasis, max_epochs=16)
         )
         for emphasis in (None, Emphasis())
     )

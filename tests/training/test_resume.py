@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,16 +82,21 @@ ROLLBACK = Scripted(("checkpoint", None, None, None, None, None, None, "rollback
 WORSE = Scripted(rates=(0.03,) * 4 + (100.0,))
 
 STRATEGIES: dict[str, ic.Strategy] = {
-    "joint step": ic.ICL(max_epochs=4),
-    "cosine": ic.ICL(max_epochs=4, lr=ic.Cosine(2e-3)),
-    "learned": ic.ICL(max_epochs=4, lr=ic.Learned(start=3.0, every=2)),
+    "joint step": ic.ICL(max_epochs=4, epoch_steps=1),
+    "cosine": ic.ICL(max_epochs=4, epoch_steps=1, lr=ic.Cosine(2e-3)),
+    "learned": ic.ICL(max_epochs=4, epoch_steps=1, lr=ic.Learned(start=3.0, every=2)),
     "the paper's": ic.ICL.paper(max_epochs=3),
     "warm start": ic.WarmStart(max_epochs=3, patience=2, ema_decay=0.0),
     "replay": ic.Replay(max_epochs=3),
     "distillation": ic.Distill(max_epochs=3),
-    "a rollback": ic.ICL(max_epochs=4, lr=ROLLBACK),
+    "a rollback": ic.ICL(max_epochs=4, epoch_steps=1, lr=ROLLBACK),
     "an early best": ic.WarmStart(max_epochs=4, lr=WORSE, batch_size=64, ema_decay=0.0),
-    "momentum": ic.ICL(max_epochs=3, lr=1e-2, optimizer=lambda p: torch.optim.SGD(p, momentum=0.9)),
+    "momentum": ic.ICL(
+        max_epochs=3,
+        epoch_steps=1,
+        lr=1e-2,
+        optimizer=lambda p: torch.optim.SGD(p, momentum=0.9),
+    ),
 }
 
 
@@ -99,12 +106,24 @@ def every_step(monkeypatch) -> None:
     monkeypatch.setattr(resume, "SHARE", float("inf"))
 
 
-def fitted(blobs) -> ic.Learner:
+@functools.cache
+def _fitted(blobs) -> ic.Learner:
     learner = ic.Learner(
         ic.Vectors(8, encoder=Dropping), fit_strategy=ic.Retrain(max_epochs=5), seed=3
     )
     learner.fit(blobs(150))
     return learner
+
+
+def fitted(blobs) -> ic.Learner:
+    return copy.deepcopy(_fitted(blobs))
+
+
+@functools.cache
+def undisturbed(blobs, name: str) -> tuple[ic.Learner, ic.Outcome]:
+    """What an update without an interruption gives."""
+    learner = fitted(blobs)
+    return learner, learner.update(blobs(90, shift=1.0, seed=1), strategy=STRATEGIES[name])
 
 
 def weights(learner: ic.Learner) -> dict[str, Tensor]:
@@ -121,8 +140,7 @@ def assert_equal(first: ic.Learner, second: ic.Learner) -> None:
 @pytest.mark.parametrize("steps", [1, 4, 6])
 def test_an_update_resumes_to_the_same_bits(name, steps, blobs, tmp_path, every_step) -> None:
     new, strategy = blobs(90, shift=1.0, seed=1), STRATEGIES[name]
-    straight, broken = fitted(blobs), fitted(blobs)
-    expected = straight.update(new, strategy=strategy)
+    (straight, expected), broken = undisturbed(blobs, name), fitted(blobs)
     file = tmp_path / "training"
     with pytest.raises(Interrupted):
         broken.update(new, strategy=strategy, callbacks=[Interrupt(steps + 1)], checkpoint=file)

@@ -58,8 +58,8 @@ class Given(ic.Protection):
 
 
 STRATEGIES = [
-    ic.ICL(optimizer=ADAM, protection=Given()),
-    ic.ICL(optimizer=ADAM, protection=None, retention=0.0, meta=ic.Meta(steps=1)),
+    ic.ICL(optimizer=ADAM, protection=Given(), epoch_steps=1),
+    ic.ICL(optimizer=ADAM, protection=None, epoch_steps=1, retention=0.0, meta=ic.Meta(steps=1)),
     ic.WarmStart(optimizer=ADAM),
     ic.FineTune(optimizer=ADAM),
     ic.Distill(optimizer=ADAM),
@@ -113,7 +113,7 @@ def test_no_step_waits_for_the_device(kind: Any, strategy: ic.Strategy) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_step_copies_its_batch_to_the_device_and_nothing_else(kind: Any) -> None:
-    run = training(kind, ic.ICL(optimizer=ADAM, protection=None), "meta")
+    run = training(kind, ic.ICL(optimizer=ADAM, protection=None, epoch_steps=1), "meta")
     run.epoch()  # constants are moved once
     steps = run.steps
     with Copies() as copies:
