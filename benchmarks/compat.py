@@ -4,6 +4,7 @@
     python benchmarks/compat.py measure --cache FOLDER     rows, from those embeddings
     python benchmarks/compat.py dial                       rows on ICL(compatible=...)
     python benchmarks/compat.py speed
+    python benchmarks/compat.py million                    needs 1.5 GB of disk
     python benchmarks/compat.py show
 
 For each data set, growth ratio α and seed an encoder is fitted on the old items; then it is updated
@@ -24,6 +25,10 @@ import copy
 import json
 import re
 import statistics
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -41,9 +46,11 @@ from incontrast.compat import fit_link
 from incontrast.compat.adapter import Pairs, candidates
 from incontrast.compat.plan import FEWEST, QUERIES, make_plan
 from incontrast.data import Labelled
+from incontrast.data.sources import read_source
 from incontrast.randomness import generator
-from incontrast.workspace.reembed import SAMPLE, SAMPLED
-from parity_sets import SETS, Problem, drawn, mnist_parts, of_classes
+from incontrast.workspace.embeddings import embed_source
+from incontrast.workspace.reembed import SAMPLE, SAMPLED, reembed
+from parity_sets import MNIST, SETS, Problem, drawn, mnist_parts, of_classes
 
 ROWS = Path(__file__).parent / "results" / "compat.jsonl"
 KEY = ("kind", "set", "alpha", "updates", "seed")
@@ -59,9 +66,12 @@ TRAINED = (
 )
 CHAINED = ("MNIST by class", "MNIST at random")
 OLD = 3000  # items at most
+MILLION_FROM = 64  # dimensions of the items of a million vectors
 FIRST, LATER = 2500, 130  # items of a first fit and of each of five updates
 SHARE = 0.25  # of retraining's forward passes, for an update
 LONG: dict[str, Any] = {"max_epochs": 1_000_000, "patience": None}  # the budget ends every update
+UPDATE = ic.ICL(**LONG)
+KINDS = ("retraining", "update", "chain")
 
 
 def place(cache: Path, *parts: Any) -> Path:
@@ -90,37 +100,46 @@ def embeddings(
     return {f"{version} {part}": embedded(learner, *items) for part, items in parts.items()}
 
 
-def pair(cache: Path, name: str, alpha: float, seed: int) -> None:
-    """An encoder, its update and its retraining: embeddings of X′ and of unseen items by each."""
-    file = place(cache, name, alpha, seed)
-    if file.exists():
-        return
-    whole, retraining = SETS[name].problem(alpha, seed), SETS[name].retraining
+def parts_of(name: str, alpha: float, seed: int) -> tuple[Problem, dict[str, Sequence[Labelled]]]:
+    """What is learned from, and what is embedded by every version."""
+    whole = SETS[name].problem(alpha, seed)
     problem = reduced(whole, alpha, seed)
     kept = min(1.0, PAIRS / (len(problem.old) + len(problem.new)))
-    pairs = [drawn(part, round(kept * len(part)), seed, "pairs") for part in problem[1:3]]
-    parts = {
+    return problem, {
         "index": whole[1:3],
         "queries": whole[3:],
-        "pairs": pairs,
+        "pairs": [drawn(part, round(kept * len(part)), seed, "pairs") for part in problem[1:3]],
         "fresh": [drawn(problem.new, QUERIES, seed, "fresh")],
     }
-    learner = ic.Learner(problem.domain, fit_strategy=retraining, seed=seed)
-    learner.fit(problem.old.items)
-    arrays = {
-        "labels": labels_of(*parts["index"]),
-        "query_labels": labels_of(*parts["queries"]),
-        **embeddings(learner, "before", parts),
-    }
-    passes = 0
-    for kind, strategy in (("retraining", retraining), ("update", ic.ICL(**LONG))):
-        twin, budget = copy.deepcopy(learner), None
-        if kind == "update":
-            budget = ic.Budget(forward_passes=round(SHARE * passes))
-        passes = twin.update(problem.new.items, strategy=strategy, budget=budget).forward_passes
-        arrays |= embeddings(twin, kind, parts)
-    np.savez(file, **arrays)
-    print(file.name, flush=True)
+
+
+def fitted(folder: Path, name: str, domain: ic.Domain, old: Any, seed: int) -> ic.Learner:
+    """A learner on the old items, kept in a folder: whatever changes in updates, it stays."""
+    if not folder.exists():
+        learner = ic.Learner(domain, fit_strategy=SETS[name].retraining, seed=seed)
+        learner.fit(old)
+        learner.save(folder)
+    return ic.Learner.load(folder)
+
+
+def pair(cache: Path, kind: str, name: str, alpha: float, seed: int) -> None:
+    """Embeddings of X′ and of unseen items, by an encoder and by its retraining or update."""
+    before, file = (place(cache, name, alpha, seed, version) for version in ("before", kind))
+    if file.exists():
+        return
+    problem, parts = parts_of(name, alpha, seed)
+    learner = fitted(before.with_suffix(""), name, problem.domain, problem.old.items, seed)
+    if not before.exists():
+        labels, asked = labels_of(*parts["index"]), labels_of(*parts["queries"])
+        arrays = embeddings(learner, "before", parts)
+        np.savez(before, labels=labels, query_labels=asked, **arrays)
+    strategy, budget = SETS[name].retraining, None
+    if kind == "update":
+        count = 2 * strategy.max_epochs * (len(problem.old) + len(problem.new))
+        strategy, budget = UPDATE, ic.Budget(forward_passes=round(SHARE * count))
+    learner.update(problem.new.items, strategy=strategy, budget=budget)
+    np.savez(file, settings=repr(strategy), **embeddings(learner, kind, parts))
+    print(time.strftime("%H:%M:%S"), file.name, flush=True)
 
 
 def chain(cache: Path, name: str, seed: int) -> None:
@@ -138,27 +157,27 @@ def chain(cache: Path, name: str, seed: int) -> None:
         ends = [FIRST + LATER * number for number in range(6)]
         first = mixed.select(np.arange(FIRST))
         later = [mixed.select(np.arange(end, end + LATER)) for end in ends[:-1]]
-    retraining = SETS[name].retraining
     corpus = (first, *later)
-    learner = ic.Learner(SETS[name].problem(0.3, 0).domain, fit_strategy=retraining, seed=seed)
-    passes = learner.fit(first.items).forward_passes
+    learner = fitted(file.with_suffix(""), name, MNIST, first.items, seed)
+    passes = 2 * SETS[name].retraining.max_epochs * len(first)
     arrays = {"labels": labels_of(*corpus), "query_labels": queries.labels}
     for version in range(1, 7):
         if version > 1:
             budget = ic.Budget(forward_passes=round(SHARE * passes))
-            learner.update(later[version - 2].items, strategy=ic.ICL(**LONG), budget=budget)
+            learner.update(later[version - 2].items, strategy=UPDATE, budget=budget)
         parts = {"index": corpus, "queries": [queries]}
         arrays |= embeddings(learner, str(version), parts)
-    np.savez(file, **arrays)
-    print(file.name, flush=True)
+    np.savez(file, settings=repr(UPDATE), **arrays)
+    print(time.strftime("%H:%M:%S"), file.name, flush=True)
 
 
-def train(cache: Path) -> None:
+def train(cache: Path, kinds: Sequence[str]) -> None:
     cache.mkdir(parents=True, exist_ok=True)
-    for seed in SEEDS:  # the quickest first
-        for name, alpha in product(TRAINED, ALPHAS):
-            pair(cache, name, alpha, seed)
-        for name in CHAINED:
+    for seed in SEEDS:
+        for alpha, kind, name in product(ALPHAS, kinds, TRAINED):  # the quickest first
+            if kind != "chain":
+                pair(cache, kind, name, alpha, seed)
+        for name in CHAINED if "chain" in kinds else ():
             chain(cache, name, seed)
 
 
@@ -202,13 +221,13 @@ def measure(cache: Path) -> None:
     done = {tuple(row.get(name) for name in KEY) for row in rows()}
     for seed in SEEDS:
         for name, alpha in product(TRAINED, ALPHAS):
-            file = place(cache, name, alpha, seed)
-            if file.exists():
-                data = dict(np.load(file))
-                for what in ("update", "retraining"):
-                    about = {"kind": what, "set": name, "alpha": alpha, "seed": seed}
-                    if tuple(about.get(part) for part in KEY) not in done:
-                        write({**about, **figures(data, "before", what, seed)})
+            before = place(cache, name, alpha, seed, "before")
+            for what in ("update", "retraining"):
+                file = place(cache, name, alpha, seed, what)
+                about = {"kind": what, "set": name, "alpha": alpha, "seed": seed}
+                if file.exists() and tuple(about.get(part) for part in KEY) not in done:
+                    data = dict(np.load(before)) | dict(np.load(file))
+                    write({**about, **figures(data, "before", what, seed), **settings(data)})
         for name in CHAINED:
             file = place(cache, "chain", name, seed)
             if file.exists():
@@ -216,7 +235,11 @@ def measure(cache: Path) -> None:
                 for version in range(2, 7):
                     about = {"kind": "chain", "set": name, "updates": version - 1, "seed": seed}
                     if tuple(about.get(part) for part in KEY) not in done:
-                        write({**about, **chained(data, version, seed)})
+                        write({**about, **chained(data, version, seed), **settings(data)})
+
+
+def settings(data: dict[str, Any]) -> dict[str, str]:
+    return {"settings": str(data["settings"])}
 
 
 def tensors(data: dict[str, Any], *names: str) -> list[torch.Tensor]:
@@ -354,6 +377,62 @@ def speed() -> None:
         write(row)
 
 
+def million() -> None:
+    """Seconds and memory of a plan for a million stored vectors, by a process of its own."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, rows, file = (Path(place) / name for name in ("W", "rows.npy", "vectors.npy"))
+        draws = np.random.default_rng(0)
+        mixed = draws.standard_normal((16, MILLION_FROM), dtype=np.float32)
+        data = np.lib.format.open_memmap(rows, "w+", np.float32, (10**6, MILLION_FROM))
+        for first in range(0, len(data), 2**16):
+            part = data[first : first + 2**16]
+            part[:] = draws.standard_normal((len(part), 16), dtype=np.float32) @ mixed
+            part += 0.3 * draws.standard_normal(part.shape, dtype=np.float32)
+        workspace = ic.Workspace.create(folder, ic.Learner(ic.Vectors(MILLION_FROM)), threads=1)
+        workspace.fit(data[:5000].copy(), strategy=ic.Retrain(max_epochs=3), force=True)
+        embed_source(workspace, read_source(rows), file)
+        workspace.update(data[5000:5300] + 1.0, strategy=ic.ICL(max_epochs=3), force=True)
+        del data
+        program = "import compat; compat.plan_million(*map(compat.Path, compat.sys.argv[1:]))"
+        subprocess.run([sys.executable, "-c", program, folder, file], check=True)
+
+
+def plan_million(folder: Path, file: Path) -> None:
+    """A plan, and the largest memory beside the file's pages, which the system may drop."""
+    torch.set_num_threads(1)
+    highest, ended = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not ended.wait(0.02):
+            told = dict(
+                line.split(":") for line in Path("/proc/self/status").read_text().split("\n")[:-1]
+            )
+            highest = max(highest, int(told["RssAnon"].split()[0]))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    wall, used = time.perf_counter(), time.process_time()
+    found = reembed(ic.Workspace.open(folder), file, plan=True)
+    row = {"seconds": time.perf_counter() - wall, "of processor": time.process_time() - used}
+    ended.set()
+    watching.join()
+    row = {name: round(value, 1) for name, value in row.items()}
+    about = {
+        "kind": "million",
+        "rows": found.rows,
+        "dimensions": np.load(file, mmap_mode="r").shape[1],
+    }
+    write(
+        {
+            **about,
+            **row,
+            "memory, MB": round(highest / 1024),
+            "file, MB": round(file.stat().st_size / 2**20),
+        }
+    )
+
+
 def best_of(call: Callable[[], object], repeats: int, rounds: int = 9) -> float:
     """Processor seconds of a call, in the quickest of some rounds of it."""
     found = []
@@ -414,11 +493,14 @@ def show() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("train", "measure", "dial", "speed", "show"))
+    parser.add_argument("what", choices=("train", "measure", "dial", "speed", "million", "show"))
     parser.add_argument("--cache", type=Path, default=Path("build/compat"))
+    parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.what in ("train", "measure"):
-        {"train": train, "measure": measure}[arguments.what](arguments.cache)
+    if arguments.what == "train":
+        train(arguments.cache, arguments.kind)
+    elif arguments.what == "measure":
+        measure(arguments.cache)
     else:
-        {"dial": dial, "speed": speed, "show": show}[arguments.what]()
+        {"dial": dial, "speed": speed, "million": million, "show": show}[arguments.what]()

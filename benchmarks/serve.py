@@ -5,7 +5,9 @@
 For two encoders of images: the time of `embed` on 1 and on 32 images in this process; then
 `incontrast serve` in another one, asked in NumPy's format by asyncio clients that keep their
 connections: 1 client with 1 image, 8 clients with 32. Direct calls and the service take turns, and
-each figure is over all turns, so that a busy machine slows down both. One thread each. Then three
+each figure is over all turns, so that a busy machine slows down both. One thread each. The last
+column is the processor time of embed, of that of the service's process: the share of embed's images
+a second that it gives where the clients have other cores than it has. Then three
 updates and a rollback while 4 clients ask: every answer is computed again by the version it names.
 """
 
@@ -83,7 +85,8 @@ def create(folder: Path, encoder: str) -> ic.Workspace:
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[int]:
+async def serving(folder: Path) -> AsyncIterator[tuple[int, int]]:
+    """The port and the process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "incontrast", "serve", "-w", str(folder), "--port", str(port)]
@@ -95,7 +98,7 @@ async def serving(folder: Path) -> AsyncIterator[int]:
                     break
             except OSError:
                 await asyncio.sleep(0.2)
-        yield port
+        yield port, process.pid
     finally:
         process.terminate()
         process.wait()
@@ -130,19 +133,30 @@ def call(learner: ic.Learner, rows: torch.Tensor, seconds: float) -> list[float]
     return times
 
 
+def processor_time(process: int) -> float:
+    """Seconds that another process has had so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 async def compare(workspace: ic.Workspace, encoder: str) -> None:
     learner = workspace.learner(memory=False)
     rows = images(32, 1)
-    async with serving(workspace.folder) as port:
+    async with serving(workspace.folder) as (port, process):
         for count, clients in ((1, 1), (32, 8)):
             part = rows[:count]
             body = write_npy(part.numpy())
             await ask_for(port, 1, body, 1.0)
             direct: list[float] = []
             answers: list[Answer] = []
+            used = [0.0, 0.0]  # seconds of processor
             for _ in range(TURNS):
+                start = time.process_time()
                 direct += call(learner, part, SECONDS)
+                used[0] += time.process_time() - start
+                start = processor_time(process)
                 answers += await ask_for(port, clients, body, SECONDS)
+                used[1] += processor_time(process) - start
             assert {answer.status for answer in answers} == {200}
             own = [1000 * figure for figure in np.percentile(direct, [50, 99])]
             told = np.percentile([1000 * answer.seconds for answer in answers], [50, 99])
@@ -150,7 +164,8 @@ async def compare(workspace: ic.Workspace, encoder: str) -> None:
             served = count * len(answers) * clients / sum(answer.seconds for answer in answers)
             print(
                 f"{encoder:9} {count:3} {clients:8} {own[0]:8.1f} {own[1]:8.1f} {told[0]:8.1f} "
-                f"{told[1]:8.1f} {alone:9.0f} {served:9.0f} {served / alone:7.2f}",
+                f"{told[1]:8.1f} {alone:9.0f} {served:9.0f} {served / alone:7.2f} "
+                f"{used[0] / len(direct) / (used[1] / len(answers)):16.2f}",
                 flush=True,
             )
 
@@ -169,7 +184,7 @@ async def swap(workspace: ic.Workspace) -> None:
         await asyncio.sleep(2.0)
         done = True
 
-    async with serving(workspace.folder) as port:
+    async with serving(workspace.folder) as (port, _):
         body = write_npy(rows.numpy())
         await asyncio.gather(ask(port, 4, body, lambda: done, answers), change())
     failed = [answer for answer in answers if answer.status != 200]
@@ -201,7 +216,7 @@ async def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}\n")
     print(f"{'':22} {'embed, ms':>17} {'service, ms':>17} {'images a second':>19}")
     print(f"{'encoder':9} {'n':>3} {'clients':>8}" + 2 * f" {'p50':>8} {'p99':>8}", end=" ")
-    print(f"{'embed':>9} {'service':>9} {'share':>7}")
+    print(f"{'embed':>9} {'service':>9} {'share':>7} {'of its processor':>16}")
     with tempfile.TemporaryDirectory() as folder:
         for encoder in ENCODERS:
             workspace = create(Path(folder) / encoder, encoder)

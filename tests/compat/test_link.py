@@ -129,7 +129,7 @@ def test_every_kind_gives_unit_vectors_and_leaves_its_input_alone() -> None:
     assert torch.equal(before, copy)
 
 
-@pytest.mark.parametrize(("width", "other"), [(16, 16), (12, 20)])
+@pytest.mark.parametrize(("width", "other"), [(16, 16), (12, 20), (136, 136), (136, 20)])
 def test_one_vector_is_mapped_as_many_are_and_into_memory_that_is_there(width, other) -> None:
     before, after = vectors(width=width), vectors(width=other, seed=2)
     pairs = Pairs(normalize(before), normalize(after))

@@ -24,6 +24,7 @@ PENALTIES = (1e-3, 1e-2, 1e-1)  # shares of the mean variance of a feature
 RANKS = (4, 16, 32, 64)
 HIDDEN = 512  # units of the residual network, at most
 ROWS = 1024  # vectors that are mapped at a time: as many as stay in a core's cache
+NARROW = 128  # dimensions
 SMALLEST = 1e-12  # length of a vector
 
 
@@ -56,11 +57,11 @@ class Adapter:
             out: (n, e) where to write them. Memory that is used again spares the time in which the
                 system provides new pages, which is more than that of a map of low rank.
         """
-        rows = vectors.detach()
-        if rows.dtype != torch.float32:
+        rows = vectors.detach() if vectors.requires_grad else vectors
+        if rows.dtype is not torch.float32:
             rows = rows.float()
         if out is None and rows.shape[0] == 1:
-            return torch.from_numpy(self._one(rows.numpy()))
+            return torch.from_numpy(self._one(rows.numpy()[0])[None])
         if out is None:
             last = next((self.tensors[name] for name in LAST if name in self.tensors), rows)
             out = torch.empty(len(rows), last.shape[1])
@@ -89,28 +90,34 @@ class Adapter:
 
     @cached_property
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {name: tensor.numpy() for name, tensor in self.tensors.items()}
+        """As NumPy has them; in a narrow space one matrix is quicker than two of low rank."""
+        parts = dict(self.tensors)
+        if "up" in parts and (width := len(parts["down"])) <= NARROW:
+            weight = parts.pop("down") @ parts.pop("up")
+            same = weight.shape == (width, width)
+            parts["weight"] = weight + torch.eye(width) if same else weight
+        return {name: tensor.numpy() for name, tensor in parts.items()}
 
     def _one(self, row: NDArray[Any]) -> NDArray[Any]:
         """As ``_map``: a single vector would wait for PyTorch's calls rather than for numbers."""
         parts = self._arrays
         mapped: NDArray[Any]
         if "weight" in parts:
-            mapped = row @ parts["weight"]
+            mapped = row.dot(parts["weight"])
         elif "up" in parts:
-            mapped = row @ parts["down"] @ parts["up"]
+            mapped = row.dot(parts["down"]).dot(parts["up"])
             if mapped.shape == row.shape:
                 mapped += row
         else:
             mapped = row.copy()
         if "bias" in parts:
-            length = max(math.sqrt(np.vdot(row, row)), SMALLEST)
+            length = max(math.sqrt(row.dot(row)), SMALLEST)
             if "out" in parts:
-                active = row @ parts["hidden"]
+                active = row.dot(parts["hidden"])
                 active += length * parts["hidden_bias"]
-                mapped += np.maximum(active, 0.0, out=active) @ parts["out"]
+                mapped += np.maximum(active, 0.0, out=active).dot(parts["out"])
             mapped += length * parts["bias"]
-        mapped /= max(math.sqrt(np.vdot(mapped, mapped)), SMALLEST**2)
+        mapped /= max(math.sqrt(mapped.dot(mapped)), SMALLEST**2)
         return mapped
 
 

@@ -32,6 +32,7 @@ from incontrast.workspace import WorkspaceError
 
 RECEIVED = 30  # seconds in which the body of a request must have come
 BODIES = 16  # of full size that may be in memory
+QUICK = 2**20  # bytes of an array that are read or written in less time than a thread begins
 LATER = {"Retry-After": "1"}
 Count = Annotated[int, Query(ge=1, le=1000)]
 REFRESH = {"Refresh": "5"}  # seconds after which a browser loads the page again
@@ -114,6 +115,8 @@ class Service:
         space = version.number if space is None else space
         wanted = request.headers.get("accept", "")
         async with self._embedded(request, version, space) as rows:
+            if NPY in wanted and rows.nbytes <= QUICK:
+                return _answer(version, space, rows, wanted)
             return await to_thread.run_sync(_answer, version, space, rows, wanted)
 
     async def search(self, request: Request, count: Count = 10) -> Response:
@@ -144,7 +147,10 @@ class Service:
                     max_items=self.settings.max_items,
                     batch_size=self.settings.batch_size,
                 )
-                batches = await to_thread.run_sync(read, limiter=self._decoders)
+                if content_type == NPY and len(body) <= QUICK:
+                    batches = read()
+                else:
+                    batches = await to_thread.run_sync(read, limiter=self._decoders)
                 futures = self.batcher.submit(version, adapter, batches)
             except (TimeoutError, ClientDisconnect) as error:
                 raise HTTPException(408, f"the body must come within {RECEIVED} s") from error
