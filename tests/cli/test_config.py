@@ -41,7 +41,7 @@ def test_settings_are_shown_before_and_after_init_and_changed_both_times(init) -
     assert not Path("space").exists()
     assert shown["objective"]["temperature"] == 0.3
     assert (shown["head"], shown["domain"]["drop"]) == ("mlp", 0.1)
-    run(*init, *changes)
+    assert "drop=0.1" in run(*init, *changes), "what it says is what was created"
     assert tomllib.loads(run("config")) == shown
     assert "strategy.lr = 0.01" in run("config", "--set", "strategy.lr=0.01")
     assert tomllib.loads(run("config"))["strategy"]["lr"] == 0.01

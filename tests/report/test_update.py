@@ -134,6 +134,15 @@ def test_a_probe_says_what_changed_and_what_to_do() -> None:
     assert "--probe FOLDER" in page()
 
 
+def test_what_to_do_next_is_what_the_map_allows() -> None:
+    shares = [{"share": share, "recall": 0.9, "precision": 0.98} for share in (0.0, 1.0)]
+    stored = {"expected": shares, "examples": [], "tried": {}, "pairs": 512}
+    with_map = page(evaluation={**EVALUATION, "stored_vectors": stored})
+    assert "</strong> keep your index: with the map, search is 98 % as precise." in with_map
+    assert "re-embed what you search in" not in with_map
+    assert "re-embed what you search in" in page()
+
+
 def test_a_cost_is_compared_with_a_retraining_that_converged_or_with_nothing() -> None:
     for whole in (None, {**RECORD["from_scratch"], "stopped": "budget"}):
         assert "of a retraining" not in page(record={**RECORD, "from_scratch": whole})

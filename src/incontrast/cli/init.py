@@ -67,15 +67,8 @@ def init(
     """Create the workspace."""
     source = read_source(like, check=False, **table)
     domain = domain_of(source, **network)
-    about = repr(domain)
     if isinstance(domain, Images):
-        about = (
-            f"{domain.size}×{domain.size} px, {counted(domain.channels, 'channel')}, "
-            f"encoder {domain.encoder.given}"
-        )
         domain = replace(domain, views=ImageViews(flip=flip, scale=(crop, 1.0)))
-    elif isinstance(domain, Text):
-        about = f"encoder {domain.encoder.given}, embeddings of {domain.width} numbers"
     learner = Learner(
         domain,
         strategy=strategy_named(strategy, epochs),
@@ -94,6 +87,14 @@ def init(
         domain = learner.domain
     if show_config:
         return Answer(config, [to_toml(config).rstrip()])
+    about = repr(domain)
+    if isinstance(domain, Images):
+        about = (
+            f"{domain.size}×{domain.size} px, {counted(domain.channels, 'channel')}, "
+            f"encoder {domain.encoder.given}"
+        )
+    elif isinstance(domain, Text):
+        about = f"encoder {domain.encoder.given}, embeddings of {domain.width} numbers"
     names = ("tolerance", "keep", "threads", "device")
     workspace = Workspace.create(
         folder,

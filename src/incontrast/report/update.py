@@ -10,7 +10,7 @@ from incontrast.report import page
 from incontrast.report.chart import Panel, chart
 from incontrast.report.page import Cell, columns, figure_cell
 from incontrast.report.stored_vectors import stored_vectors
-from incontrast.text import counted, duration, part_of_the_way, probe_changes
+from incontrast.text import counted, duration, index_advice, part_of_the_way, probe_changes
 
 NOTICEABLE = 0.02  # of a probe's figures: less is what chance does on a few hundred items
 
@@ -40,7 +40,8 @@ def update_page(
     """
     outcome, number, kind = record["outcome"], record["version"], record["kind"]
     failed = evaluation.get("failed_checks", [])
-    steps = "\n\n".join(f"**Next:** {step}" for step in _next_steps(record, promoted, failed))
+    next_steps = _next_steps(record, promoted, failed, evaluation.get("stored_vectors"))
+    steps = "\n\n".join(f"**Next:** {step}" for step in next_steps)
     checks = _checks(evaluation, promoted, probed=outcome["probe"] is not None)
     sections = [
         page.Section("Verdict", (checks, page.Text(steps))),
@@ -96,7 +97,12 @@ def _changes_in_words(outcome: Mapping[str, Any]) -> Iterator[str]:
             yield f"{whose} {before[part]:.3f} → {after[part]:.3f} ({share:+.0%})"
 
 
-def _next_steps(record: Mapping[str, Any], promoted: bool, failed: Sequence[str]) -> Iterator[str]:
+def _next_steps(
+    record: Mapping[str, Any],
+    promoted: bool,
+    failed: Sequence[str],
+    stored: Mapping[str, Any] | None,
+) -> Iterator[str]:
     command = f"incontrast {record['kind']}"
     worse = [
         f"{name} ({before:.3f} → {after:.3f})"
@@ -116,7 +122,10 @@ def _next_steps(record: Mapping[str, Any], promoted: bool, failed: Sequence[str]
             f"the probe got worse: {', '.join(worse)}. `incontrast rollback` returns to the "
             "version before."
         )
-    if promoted and record["kind"] == "update":
+    if promoted and stored is not None:
+        advice = index_advice(stored["expected"])
+        yield f"{advice[0].lower()}{advice[1:]} `incontrast reembed FILE` brings vectors along."
+    elif promoted and record["kind"] == "update":
         yield (
             "re-embed what you search in: `incontrast embed`. Embeddings of two versions do not go "
             "together."
