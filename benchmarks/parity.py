@@ -66,6 +66,7 @@ FREE: dict[str, Any] = {
     "lr": 2e-3,
     "protection": None,
     "optimizer": ic.Adam(max_relative_update=1 / 8),
+    "interpolation": 1.0,
     **LONG,
 }
 BEFORE: dict[str, Any] = {
@@ -81,7 +82,17 @@ STRATEGIES: dict[str, ic.Strategy] = {
     "ICL before": ic.ICL(emphasis=None, **BEFORE, **FREE),  # until there was emphasis
     "warm start": ic.WarmStart(lr=2e-3, batch_size=96, **LONG),
     "retraining with emphasis": EmphasisedRetrain(**LONG),
-    # One part of the default at a time, and warm start with other steps than those of before.
+    # One part of the default at a time.
+    "ICL, Adam at 4e-3": ic.ICL(
+        lr=ic.Fixed(4e-3, warmup=0.1),
+        optimizer=ic.Adam(max_relative_update=1 / 2),
+        interpolation=1.0,
+        **LONG,
+    ),
+    "ICL, all of the change": ic.ICL(interpolation=1.0, **LONG),
+    "ICL, no protection": ic.ICL(protection=None, **LONG),
+    "ICL, no emphasis": ic.ICL(emphasis=None, **LONG),
+    # Of the default before there was protection, and warm start with other steps than those of before.
     "ICL, free, no emphasis": ic.ICL(emphasis=None, **FREE),
     "ICL, free, leaning 1": ic.ICL(ema_leaning=1.0, **FREE),
     "ICL, free, 32 + 64": ic.ICL(batch_size=32, old_batch_size=64, **FREE),

@@ -38,7 +38,16 @@ MANY = {"max_epochs": 100_000, "patience": None}
 
 # The update rule that the rows were measured with; benchmarks/parity.py compares it with today's.
 PLAIN = ic.ICL(
-    batch_size=32, old_batch_size=64, emphasis=None, epoch_steps=1, ema_leaning=1.0, **MANY
+    lr=2e-3,
+    batch_size=32,
+    old_batch_size=64,
+    emphasis=None,
+    protection=None,
+    optimizer=ic.Adam(max_relative_update=1 / 8),
+    epoch_steps=1,
+    ema_leaning=1.0,
+    interpolation=1.0,
+    **MANY,
 )
 
 STRATEGIES: dict[str, ic.Strategy] = {

@@ -59,6 +59,7 @@ PLAIN = ICL(
     optimizer=Adam(max_relative_update=1 / 8),
     epoch_steps=1,
     ema_leaning=1.0,
+    interpolation=1.0,
 )
 """The update rule of the published rows: ICL() of 0.1, without emphasis and protection."""
 

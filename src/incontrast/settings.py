@@ -22,7 +22,7 @@ from incontrast.import_path import ImportPath
 from incontrast.loss import Objective
 from incontrast.memory.memory import KeepAll, Queue, Reservoir
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
-from incontrast.training.optimizers import Adam, Optimizer, Prodigy
+from incontrast.training.optimizers import Adam, Muon, Optimizer, Prodigy
 from incontrast.training.protection import Protection
 
 KNOWN: dict[str, type[Any]] = {
@@ -31,7 +31,7 @@ KNOWN: dict[str, type[Any]] = {
         *(Vectors, Images, ImageViews, Graphs, Text, TextViews, Pairs),
         *(KeepAll, Reservoir, Queue),
         *(Fixed, Cosine, Learned, DDPG),
-        *(Adam, Optimizer, Prodigy),
+        *(Adam, Muon, Optimizer, Prodigy),
         *(strategies.NoUpdate, strategies.FineTune, strategies.Retrain, strategies.WarmStart),
         *(strategies.Replay, strategies.Distill, strategies.ICL, strategies.Meta),
         *(strategies.Emphasis, Protection),

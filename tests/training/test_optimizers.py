@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from incontrast import ICL, Adam, Learner, Prodigy, Retrain, Vectors
-from incontrast.training.optimizers import Stepper
+from incontrast import ICL, Adam, Learner, Muon, Prodigy, Retrain, Vectors
+from incontrast.training.optimizers import Stepper, orthogonalised
 
 
 def cap(weights: Tensor, share: float = 1 / 8) -> float:
@@ -133,3 +133,46 @@ def test_any_torch_optimiser_takes_the_steps() -> None:
     assert outcome.loss_new.after < outcome.loss_new.before
     with pytest.raises(TypeError, match="optimizer must take parameters"):
         Retrain(optimizer="sgd")
+
+
+def test_orthogonalised_gives_all_directions_about_the_same_length() -> None:
+    draws = torch.Generator().manual_seed(0)
+    for shape in ((8, 72), (72, 8), (16, 16)):
+        matrix = torch.randn(shape, generator=draws) * torch.logspace(-2, 0, shape[1])
+        left, before, right = torch.linalg.svd(matrix, full_matrices=False)
+        values = torch.linalg.svdvals(orthogonalised(matrix))
+        assert 0.6 < values[before > 0.05 * matrix.norm()].min() and values.max() < 1.3
+        # The nearest such matrix is U·Vᵀ: it keeps the directions.
+        turned = left.T @ orthogonalised(matrix) @ right.T
+        assert torch.allclose(turned, turned.diag().diag(), atol=1e-3)
+    assert torch.equal(orthogonalised(torch.zeros(3, 5)), torch.zeros(3, 5))
+
+
+def test_a_step_of_muon_changes_a_layer_by_a_share_of_its_norm_and_vectors_as_adam_does() -> None:
+    torch.manual_seed(0)
+    layer, table, twin = nn.Conv2d(8, 16, 3), nn.Embedding(200, 4), nn.Conv2d(8, 16, 3)
+    twin.load_state_dict(layer.state_dict())
+    parameters = [*layer.parameters(), *table.parameters()]
+    steps = [Muon()(parameters), Adam()([twin.bias])]
+    before = [p.detach().clone() for p in parameters]
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    twin.bias.grad = layer.bias.grad.clone()
+    for optimizer in steps:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01
+        optimizer.step()
+    moved = (layer.weight.detach() - before[0]).flatten(1)
+    share = torch.linalg.matrix_norm(moved, 2) / torch.linalg.matrix_norm(before[0].flatten(1), 2)
+    assert 0.006 < float(share) < 0.013
+    assert torch.equal(layer.bias, twin.bias)
+    # A table of embeddings is no layer: Adam's first step moves every entry by the learning rate.
+    assert torch.allclose((table.weight.detach() - before[2]).abs(), torch.tensor(0.01), rtol=1e-3)
+
+
+def test_a_layer_of_zeros_begins_to_grow_with_muon() -> None:
+    weights = nn.Parameter(torch.zeros(4, 6))
+    optimizer = Muon()([weights])
+    weights.grad = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    assert float(weights.detach().norm()) > 0.0

@@ -14,7 +14,7 @@ from incontrast.schedules import DDPG, Fixed, Schedule
 from incontrast.strategies.anchor import anchor_loss
 from incontrast.strategies.meta import Meta, support_steps
 from incontrast.strategies.strategy import Strategy
-from incontrast.training.optimizers import Adam, OptimizerFactory
+from incontrast.training.optimizers import Adam, Muon, OptimizerFactory
 from incontrast.training.protection import Protection
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
 
@@ -63,7 +63,9 @@ class ICL(Strategy):
     mean loss over X′. An epoch is one pass over ΔX, or as many as its steps need, so an update's
     cost follows ΔN, not N.
 
-    The defaults were chosen among 28 settings on two data sets (docs/explanation/updates.md).
+    ``Muon``'s learning rate is relative; with another optimiser give ``lr`` too, such as
+    ``ICL(optimizer=Adam(max_relative_update=1 / 2), lr=2e-3)``. The defaults were chosen on two data
+    sets (docs/explanation/updates.md).
 
     Args:
         old_batch_size: Old items per step; ``batch_size`` is the number of new ones. Where α is
@@ -80,12 +82,13 @@ class ICL(Strategy):
             keeps stored vectors more usable without a map, and holds new items back.
     """
 
-    lr: Schedule | float = Fixed(2e-3, warmup=0.1)
+    lr: Schedule | float = Fixed(5e-3, warmup=0.1)
     batch_size: int = 16
     max_epochs: int = 20
     patience: int | None = None
     ema_leaning: float = 4.0
-    optimizer: OptimizerFactory = Adam(max_relative_update=1 / 2)
+    interpolation: float = 0.7
+    optimizer: OptimizerFactory = Muon()
     old_batch_size: int = 48
     retention: float = 1.0
     meta: Meta | None = None
@@ -131,6 +134,7 @@ class ICL(Strategy):
             lr=chosen,
             ema_decay=0.0,
             ema_leaning=1.0,
+            interpolation=1.0,
             optimizer=Adam(),
             batch_size=32,
             old_batch_size=32,

@@ -41,6 +41,8 @@ class Strategy(ABC):
             weights of the best epoch.
         ema_leaning: By how much that average leans to the last steps of a short run; 1 is the plain
             mean of all steps.
+        interpolation: The part of an update's change that is kept: the weights end between those of
+            before and the averaged ones (WiSE-FT, Wortsman et al. 2022).
         optimizer: What takes the steps: given parameters, a ``torch.optim.Optimizer``.
     """
 
@@ -50,6 +52,7 @@ class Strategy(ABC):
     patience: int | None = 50
     ema_decay: float = 0.99
     ema_leaning: float = 1.0
+    interpolation: float = 1.0
     optimizer: OptimizerFactory = Adam()
 
     from_scratch: ClassVar[bool] = False
@@ -63,6 +66,7 @@ class Strategy(ABC):
             check_whole(1, "None waits for ever", patience=self.patience)
         check_number("[0, 1)", "0 averages nothing", ema_decay=self.ema_decay)
         check_number("[1, inf)", "1 is the plain mean", ema_leaning=self.ema_leaning)
+        check_number("(0, 1]", "1 keeps all of the change", interpolation=self.interpolation)
         if not callable(self.optimizer):
             raise TypeError(
                 "optimizer must take parameters and give a torch.optim.Optimizer, "

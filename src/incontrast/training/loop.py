@@ -121,6 +121,9 @@ class Training:
         self.ema = ExponentialMovingAverage(
             self.parameters, strategy.ema_decay, strategy.ema_leaning
         )
+        kept = 1.0 if task.before is None or strategy.from_scratch else strategy.interpolation
+        self.left_behind = 1.0 - kept
+        self.origin = [p.detach().clone() for p in self.parameters] if kept < 1.0 else []
         self.schedule = task.learning_rate(strategy.lr, "schedule", schedule_state)
         first = task.before is None or strategy.from_scratch
         collapsed = math.log(1 + task.objective.negatives)
@@ -141,9 +144,7 @@ class Training:
             stopped = self.end_epoch(self.epoch(batches))
             batches = None
         if self.steps:
-            self.ema.apply(self.parameters)
-            if self.best:
-                torch._foreach_copy_([p.data for p in self.parameters], self.best)
+            self.settle(self.parameters, self.best)
             calibrate(task, task.encoder)
             _check_weights(task.encoder)
         task.encoder.eval()
@@ -158,6 +159,15 @@ class Training:
                 self.schedule.state(),
             )
         )
+
+    @torch.no_grad()
+    def settle(self, parameters: Sequence[Tensor], best: Sequence[Tensor] = ()) -> None:
+        """Set the weights that a run ends with: averaged, and as far from the first as is kept."""
+        self.ema.apply(parameters)
+        if best:
+            torch._foreach_copy_(list(parameters), list(best))
+        if self.origin:
+            torch._foreach_lerp_(list(parameters), self.origin, self.left_behind)
 
     def epoch(self, resumed: Iterator[ViewBatch] | None = None) -> Stop | None:
         """One epoch, step by step; returns why training ends in the middle of it, if it does."""
@@ -284,7 +294,7 @@ class Training:
     def snapshot(self) -> nn.Module:
         """The encoder as it is here, with averaged weights where weights are averaged."""
         twin = copy.deepcopy(self.task.encoder)
-        self.ema.apply([p for p in twin.parameters() if p.requires_grad])
+        self.settle([p for p in twin.parameters() if p.requires_grad])
         with seeded(self.task.seed, "snapshot", device=self.task.engine.device):
             calibrate(self.task, twin)
         return twin.eval()
