@@ -92,7 +92,7 @@ STRATEGIES: dict[str, ic.Strategy] = {
     "ICL, all of the change": ic.ICL(interpolation=1.0, **LONG),
     "ICL, no protection": ic.ICL(protection=None, **LONG),
     "ICL, no emphasis": ic.ICL(emphasis=None, **LONG),
-    # Of the default before there was protection, and warm start with other steps than those of before.
+    # Parts of the default before there was protection, and warm start with other steps.
     "ICL, free, no emphasis": ic.ICL(emphasis=None, **FREE),
     "ICL, free, leaning 1": ic.ICL(ema_leaning=1.0, **FREE),
     "ICL, free, 32 + 64": ic.ICL(batch_size=32, old_batch_size=64, **FREE),

@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("what", choices=["run", "show"])
     parser.add_argument("--items", type=int, default=48_000)
-    parser.add_argument("--epochs", type=int, default=ic.ICL().max_epochs, help="of an update")
+    parser.add_argument("--epochs", type=int, help="of an update; the default's own, if none")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     arguments = parser.parse_args()
     torch.set_num_threads(1)

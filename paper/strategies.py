@@ -60,6 +60,7 @@ PLAIN = ICL(
     epoch_steps=1,
     ema_leaning=1.0,
     interpolation=1.0,
+    max_epochs=20,
 )
 """The update rule of the published rows: ICL() of 0.1, without emphasis and protection."""
 

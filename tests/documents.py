@@ -73,7 +73,7 @@ def train_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, counted = Training.__init__, Training.counted
 
     def short(training: Training, task: Task, strategy: Strategy, *others: Any) -> None:
-        if strategy.max_epochs > 4:
+        if strategy.epochs(task.increment) > 4:
             strategy = replace(strategy, max_epochs=2)
         usual(training, task, strategy, *others)
 

@@ -203,7 +203,7 @@ class Learner:
         if seen is None and seen_count is not None:
             raise ValueError(f"seen_count={seen_count} is the number that seen stands for: give it")
         if seen is None and settings.get("strategy") is None:
-            settings["strategy"] = Distill(max_epochs=ICL.max_epochs)
+            settings["strategy"] = Distill(max_epochs=20)
             log.warning(
                 "without old items, updates are by Distill: what they do to old items is not "
                 "measured, nor is drift. Give seen=..., if only a sample"

@@ -192,7 +192,7 @@ def forecast(task: Task, strategy: Strategy) -> float | None:
 
     The task has a copy of the encoder, which is trained for a second.
     """
-    passes = 2 * strategy.epoch_items(task.increment) * strategy.max_epochs
+    passes = 2 * strategy.epoch_items(task.increment) * strategy.epochs(task.increment)
     if passes == 0:
         return 0.0
     first: list[Progress] = []  # a first step is slow

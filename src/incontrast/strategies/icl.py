@@ -18,6 +18,9 @@ from incontrast.training.optimizers import Adam, Muon, OptimizerFactory
 from incontrast.training.protection import Protection
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
 
+ENOUGH = 600  # steps of an update, if they make no more or less passes than this
+PASSES = range(4, 20)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Emphasis:
@@ -64,8 +67,8 @@ class ICL(Strategy):
     cost follows ΔN, not N.
 
     ``Muon``'s learning rate is relative; with another optimiser give ``lr`` too, such as
-    ``ICL(optimizer=Adam(max_relative_update=1 / 2), lr=2e-3)``. The defaults were chosen on two data
-    sets (docs/explanation/updates.md).
+    ``ICL(optimizer=Adam(max_relative_update=1 / 2), lr=2e-3)``. The defaults were chosen on two
+    data sets (docs/explanation/updates.md).
 
     Args:
         old_batch_size: Old items per step; ``batch_size`` is the number of new ones. Where α is
@@ -84,7 +87,7 @@ class ICL(Strategy):
 
     lr: Schedule | float = Fixed(5e-3, warmup=0.1)
     batch_size: int = 16
-    max_epochs: int = 20
+    max_epochs: int | None = None
     patience: int | None = None
     ema_leaning: float = 4.0
     interpolation: float = 0.7
@@ -162,6 +165,19 @@ class ICL(Strategy):
         """Passes over the new items that an epoch makes: one, or as many as its steps need."""
         new, _ = self.per_step(increment.growth_ratio)
         return -(-self.epoch_steps // -(-increment.new_count // new))
+
+    def epochs(self, increment: Increment) -> int:
+        """As given, or 4 to 20: as many as make about 600 steps.
+
+        >>> at = [Increment(range(9000), range(count), 9000) for count in (20, 400, 2000, 9000)]
+        >>> [ICL().epochs(increment) for increment in at], ICL(max_epochs=7).epochs(at[0])
+        ([20, 20, 5, 4], 7)
+        """
+        if self.max_epochs is not None:
+            return self.max_epochs
+        new, _ = self.per_step(increment.growth_ratio)
+        steps = -(-increment.new_count // new) * self.rounds(increment)
+        return min(max(round(ENOUGH / steps), PASSES.start), PASSES.stop)
 
     def epoch_items(self, increment: Increment) -> int:
         new, old = self.per_step(increment.growth_ratio)

@@ -35,7 +35,7 @@ class Strategy(ABC):
     Args:
         lr: The learning rate, or a schedule of it.
         batch_size: Items per step (of each kind, where a step has two).
-        max_epochs: Epochs at most.
+        max_epochs: Epochs at most; None is what ``epochs`` finds enough.
         patience: Epochs without a new lowest loss after which training ends; None waits for ever.
         ema_decay: Weight of the past in the averaged weights that training ends with; 0 keeps the
             weights of the best epoch.
@@ -48,7 +48,7 @@ class Strategy(ABC):
 
     lr: Schedule | float = 1e-3
     batch_size: int = 32
-    max_epochs: int = 200
+    max_epochs: int | None = 200
     patience: int | None = 50
     ema_decay: float = 0.99
     ema_leaning: float = 1.0
@@ -61,7 +61,8 @@ class Strategy(ABC):
     def __post_init__(self) -> None:
         as_schedule(self.lr)  # says what is wrong with a number
         check_whole(4, "a batch's items are each other's negatives", batch_size=self.batch_size)
-        check_whole(1, max_epochs=self.max_epochs)
+        if self.max_epochs is not None:
+            check_whole(1, "None leaves it to the strategy", max_epochs=self.max_epochs)
         if self.patience is not None:
             check_whole(1, "None waits for ever", patience=self.patience)
         check_number("[0, 1)", "0 averages nothing", ema_decay=self.ema_decay)
@@ -72,6 +73,10 @@ class Strategy(ABC):
                 "optimizer must take parameters and give a torch.optim.Optimizer, "
                 f"got {self.optimizer!r}"
             )
+
+    def epochs(self, increment: Increment) -> int:
+        """Epochs of a run that nothing ends sooner."""
+        return self.max_epochs or 200
 
     def epoch_items(self, increment: Increment) -> int:
         """Items that an epoch embeds: all that are stored and all new ones, unless overridden.

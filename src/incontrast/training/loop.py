@@ -129,7 +129,7 @@ class Training:
         collapsed = math.log(1 + task.objective.negatives)
         self.losses = _Losses(task.engine, least_bound=collapsed + 1.0 if first else 0.0)
         self.passes_before = task.forward_passes  # of what is measured before the first step
-        self.passes_per_epoch = 2 * epoch_items
+        self.passes_per_epoch, self.epochs = 2 * epoch_items, strategy.epochs(task.increment)
         self.steps, self.rollbacks, self.lr = 0, 0, math.nan
         self.batches = 0  # of the epoch under way that were taken
         self.history: list[Epoch] = []
@@ -194,7 +194,7 @@ class Training:
             self.steps += 1
             spent = self.spent()
             passes = task.forward_passes - self.passes_before
-            epochs = passes / (self.passes_per_epoch * strategy.max_epochs)
+            epochs = passes / (self.passes_per_epoch * self.epochs)
             task.done = min(max(spent, epochs), 1.0)
             stopped = self.tell(loss.detach())
             if spent >= 1.0:
@@ -252,7 +252,7 @@ class Training:
             self.best = [parameter.detach().clone() for parameter in self.parameters]
         if stopped is not None:
             return stopped
-        if number >= strategy.max_epochs:
+        if number >= self.epochs:
             return "epochs"
         if strategy.patience is not None and self.losses.waited >= strategy.patience:
             return "patience"
@@ -276,7 +276,7 @@ class Training:
             return False
         progress = Progress(
             epoch=len(self.history) + (finished is None),
-            epochs=self.strategy.max_epochs,
+            epochs=self.epochs,
             lr=self.lr,
             steps=self.steps,
             forward_passes=self.task.forward_passes,

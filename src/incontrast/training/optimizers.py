@@ -1,5 +1,6 @@
 """What takes the steps, once the schedule has said how far, and what averages them."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -186,14 +187,15 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     """
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     wide = wide / wide.norm().clamp_min(1e-30)
-    gram, factor = wide @ wide.T, None
-    for left in reversed(range(ITERATIONS)):
+    gram = wide @ wide.T
+    factors: list[Tensor] = []
+    for _ in range(ITERATIONS):
+        if factors:
+            gram = factors[-1] @ gram @ factors[-1]
         polynomial = torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
         polynomial.diagonal().add_(3.4445)
-        factor = polynomial if factor is None else polynomial @ factor
-        if left:
-            gram = polynomial @ gram @ polynomial
-    result = factor @ wide
+        factors.append(polynomial)
+    result: Tensor = functools.reduce(torch.mm, reversed(factors)) @ wide
     return result if matrix.shape[0] <= matrix.shape[1] else result.T
 
 
