@@ -19,6 +19,7 @@ UNMENTIONED = {  # what all strategies had before there was a choice
     "limit": 5.0,
     "compatible": 0.0,
     "ema_leaning": 1.0,
+    "interpolation": 1.0,
 }
 SEARCH_SEED = 0  # learning rates are searched on the increment of this seed, for all seeds
 LEAST = {"max_epochs": 1, "patience": 1, "items": 16}
