@@ -119,11 +119,12 @@ class Vectors(ArgumentDomain):
                 "mean and std are not known yet: fit_statistics() the domain to data first"
             )
         mean, std = constant(self.mean, batch), constant(self.std, batch)
-        scaled = (batch - mean) / std
+        scaled = (batch - mean).div_(std)
         if self.limit is None:
             return scaled
-        beyond = (scaled.abs() - self.limit).clamp(min=0.0)
-        return scaled.clamp(-self.limit, self.limit) + scaled.sign() * beyond.log1p()
+        inside = scaled.clamp(-self.limit, self.limit)
+        beyond = scaled.abs().sub_(self.limit).clamp_(min=0.0).log1p_()
+        return inside.addcmul_(scaled.sign_(), beyond)
 
     def before_views(self, batch: Tensor) -> Tensor:
         return self.prepare(batch)
@@ -131,13 +132,22 @@ class Vectors(ArgumentDomain):
     def own_views(
         self, batch: Tensor, generator: Generator, part: Part | None = None
     ) -> tuple[Tensor, Tensor]:
+        first, second = self._two_views(batch, generator, part)
+        return first, second
+
+    def joined_views(self, batch: Tensor, generator: Generator) -> Tensor:
+        if vars(self)["views"].func != Vectors.own_views.__get__(self):  # a user's or a subclass's
+            return torch.cat(self.views(batch, generator))
+        return self._two_views(batch, generator).flatten(0, 1)
+
+    def _two_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
+        """(2, n, dim), changed in place: with many features, memory is what takes time."""
         rows = self.prepare(batch)
         total, mine = (len(rows), slice(None)) if part is None else (part.total, part.range)
         size, where = (2, total, self.dim), rows.device
-        chance = torch.rand(size, generator=generator, device=where)[:, mine]
+        kept = torch.rand(size, generator=generator, device=where)[:, mine].ge_(self.drop)
         noise = torch.randn(size, generator=generator, device=where)[:, mine].to(rows.dtype)
-        first, second = rows * (chance >= self.drop) + self.noise * noise
-        return first, second
+        return noise.mul_(self.noise).addcmul_(rows, kept.to(rows.dtype))
 
     def own_encoder(self) -> nn.Module:
         """An MLP with two hidden layers and BatchNorm."""
