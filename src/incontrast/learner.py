@@ -63,6 +63,7 @@ class BudgetTooSmall(ValueError):
     """
 
     def __init__(self, seconds: float, spent: float) -> None:
+        self.seconds, self.spent = seconds, spent
         super().__init__(
             f"a budget of {seconds:g} seconds is too small: reading and evaluating alone take "
             f"about {spent:.1f} s here; give at least {2 * spent:.1f}"

@@ -107,7 +107,8 @@ def test_discarding_an_update_leaves_no_training_state(tmp_path, blobs, every_st
 def test_a_budget_too_small_keeps_what_was_ingested(tmp_path, blobs) -> None:
     space = workspace(tmp_path / "space")
     space.fit(blobs(80))
-    with pytest.raises(ValueError, match=r"budget of .* seconds is too small"):
+    # What was given, not what is left of it for the learner.
+    with pytest.raises(ValueError, match=r"budget of 1e-06 seconds is too small"):
         space.update(blobs(40), budget=ic.Budget(seconds=1e-6))
     assert space.state().resumable
     step = space.update(force=True, budget=ic.Budget(forward_passes=1_000))
@@ -198,8 +199,8 @@ def test_what_was_refused_can_be_judged_by_another_tolerance(tmp_path, blobs) ->
     space = refused(tmp_path, blobs)
     (reason,) = space.state().operation["failed_checks"]
     assert "than the 0% that is tolerated" in reason
-    assert not space.update(tolerance=0.06).promoted
-    assert "than the 6% that is tolerated" in space.state().operation["failed_checks"][0]
+    assert not space.update(tolerance=0.065).promoted
+    assert "than the 6.5% that is tolerated" in space.state().operation["failed_checks"][0]
     step = space.update(tolerance=1e6)
     assert (step.promoted, step.version, step.failed_checks) == (True, 2, ())
     steps = [event["step"] for event in space.journal.events()]

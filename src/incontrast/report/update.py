@@ -164,7 +164,7 @@ def _checks(evaluation: Mapping[str, Any], promoted: bool, probed: bool) -> page
     if "movement" in evaluation:
         fell = ", the probe set's kNN accuracy fell by no more than that or than chance does,"
         claim = (
-            f"The loss of old items rose by {evaluation['tolerance']:.0%} at most"
+            f"The loss of old items rose by {100 * evaluation['tolerance']:g}% at most"
             f"{fell if probed else ','} and embeddings have not collapsed."
         )
     if not failed:

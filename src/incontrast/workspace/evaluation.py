@@ -123,7 +123,7 @@ def failed_checks(
     ]
     if fallen:
         reasons.append(
-            f"kNN accuracy on the probe set fell by more than the {tolerance:.0%} that is "
+            f"kNN accuracy on the probe set fell by more than the {100 * tolerance:g}% that is "
             f"tolerated: of {', of '.join(fallen)}"
         )
     if loss_before is not None and loss_after is None:
@@ -131,7 +131,7 @@ def failed_checks(
     elif loss_before is not None and (loss_after or 0.0) > loss_before * (1.0 + tolerance):
         reasons.append(
             f"the loss of old items rose from {loss_before:.3f} to {loss_after:.3f}, by more "
-            f"than the {tolerance:.0%} that is tolerated"
+            f"than the {100 * tolerance:g}% that is tolerated"
         )
     if not (after.effective_rank >= MIN_RANK and after.uniformity <= MAX_UNIFORMITY):
         reasons.append(

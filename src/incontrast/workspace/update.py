@@ -288,8 +288,11 @@ class Update:
         callback_errors: list[Exception] = []
         try:
             outcome = self._train(operation, learner, machine.store, callback_errors)
+        except BudgetTooSmall as error:
+            given = self._limit(operation).seconds or error.seconds
+            raise BudgetTooSmall(given, given - error.seconds + error.spent) from None
         except (ValueError, TrainingDiverged) as error:
-            ours = error not in callback_errors and not isinstance(error, BudgetTooSmall)
+            ours = error not in callback_errors
             if ours and (isinstance(error, TrainingDiverged) or operation["joined"]["operation"]):
                 machine.failed(error)  # what was refused before stays, whatever it was joined by
             elif ours:
@@ -467,9 +470,13 @@ class Update:
         """What was written down about the version that this one begins with."""
         return {} if base is None else self.versions.record(base)
 
+    def _limit(self, operation: Operation) -> Budget:
+        """What this run was given, or else the one that began."""
+        return self.limit if self.limit != UNLIMITED else Budget(**operation["budget"])
+
     def _budget(self, operation: Operation) -> Budget:
-        """What this run was given, or else the one that began; less the time it took so far."""
-        given = self.limit if self.limit != UNLIMITED else Budget(**operation["budget"])
+        """What is left of it."""
+        given = self._limit(operation)
         if given.seconds is None:
             return given
         left = given.seconds - (time.perf_counter() - self.start)
