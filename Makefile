@@ -11,13 +11,13 @@ demo: .venv/installed
 	$(BIN)/incontrast demo
 
 test: .venv/installed
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-portable: .venv/installed
 	for setting in $(PORTABLE); do \
 	  set -- $$setting; echo "ATEN_CPU_CAPABILITY=$$1 ONEDNN_MAX_CPU_ISA=$$2 OMP_NUM_THREADS=$$3"; \
 	  ATEN_CPU_CAPABILITY=$$1 ONEDNN_MAX_CPU_ISA=$$2 OMP_NUM_THREADS=$$3 INCONTRAST_THREADS=$$3 \
-	    $(BIN)/pytest -n 2 -m "not slow" || exit 1; \
+	    $(BIN)/pytest -n 2 --dist worksteal -m "not slow" || exit 1; \
 	done
 
 slow: .venv/installed

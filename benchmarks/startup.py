@@ -1,6 +1,6 @@
 """How long commands take that train nothing, in fresh processes, beside what importing torch takes.
 
-    python benchmarks/startup.py
+    python benchmarks/startup.py [rounds]
 
 The workspace has two versions of a small encoder of vectors.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROUNDS = 7
+ROUNDS = int(sys.argv[1]) if sys.argv[1:] else 7
 PUBLIC = "import torch, incontrast; [getattr(incontrast, name) for name in incontrast.__all__]"
 PYTHON = {
     "python -c pass": ["-c", "pass"],
@@ -27,7 +27,7 @@ PYTHON = {
 }
 COMMANDS = (
     *("--help", "update --help", "compare --help"),
-    *("status", "status --check", "log", "report"),
+    *("status", "status --check", "config", "log", "report", "history"),
     *("rollback --to 1", "rollback --to 2", "forget 0"),
 )
 
