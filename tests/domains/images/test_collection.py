@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from pathlib import Path
 
 import numpy as np
@@ -197,3 +199,28 @@ def test_decompression_bombs_are_refused(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     with pytest.raises(ValueError, match=rf"bomb\.png is larger than the {limit} pixels"):
         Images(8).collect([path])
+
+
+def test_few_files_are_decoded_once_and_many_at_every_step(tmp_path, monkeypatch) -> None:
+    for number in range(4):
+        Image.fromarray(noise(8, 8, 3, seed=number)).save(tmp_path / f"{number}.png")
+    collection = Images(8).collect(str(tmp_path))
+    first = collection.take(torch.tensor([2, 0]))
+    for name in ("0.png", "2.png"):
+        (tmp_path / name).unlink()
+    assert torch.equal(collection.take(torch.tensor([0, 2])), first.flip(0))
+    assert torch.equal(collection.take(torch.tensor([3, 2]))[1], first[0])
+    monkeypatch.setattr("incontrast.domains.images.collection.REMEMBERED", 4 * 3 * 8 * 8 - 1)
+    with pytest.raises(ValueError, match=r"0\.png"):
+        collection.take(torch.tensor([0]))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_decodes_files(tmp_path) -> None:
+    Image.fromarray(noise(8, 8, 3)).save(tmp_path / "0.png")
+    path = str(tmp_path / "0.png")
+    decode(path, 8, 3)  # starts the threads, which a child does not have
+    process = multiprocessing.get_context("fork").Process(target=decode, args=(path, 8, 3))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from incontrast.domains.base import dataset_items
 from incontrast.domains.images.files import check_headers, decode_all, find_images, fit
 
+REMEMBERED = 256 * 2**20  # bytes of pixels up to which files are decoded once, not at every step
 CHUNK = 1024  # images converted at a time, so that large arrays need little memory beside them
 _TORCH_KNOWS = {"u1", "f2", "f4", "f8"}  # NumPy's names of the types that images may have
 
@@ -45,6 +46,8 @@ class ImageCollection:
             source = torch.cat([torch.arange(len(pixels)), -1 - torch.arange(len(self.files))])
         self.source = source
         self.background = bool(self.files)
+        self._remembered: Tensor | None = None  # (files, C, S, S) uint8, filled as they are read
+        self._known: Tensor  # (files,) bool, those that were
 
     @property
     def nbytes(self) -> int:
@@ -70,9 +73,23 @@ class ImageCollection:
         on_disk = source < 0
         batch = self.pixels.new_empty(len(source), channels, size, size)
         batch[~on_disk] = self.pixels[source[~on_disk]]
-        files = self._paths(source[on_disk])
-        batch[on_disk] = decode_all(files, size=size, channels=channels)
+        batch[on_disk] = self._decoded(-1 - source[on_disk], channels, size)
         return batch
+
+    def _decoded(self, numbers: Tensor, channels: int, size: int) -> Tensor:
+        """The pixels of these files; where all files are few, each is decoded once."""
+        if len(self.files) * channels * size * size > REMEMBERED:
+            return decode_all(self._paths(-1 - numbers), size=size, channels=channels)
+        if self._remembered is None:
+            shape = (len(self.files), channels, size, size)
+            self._remembered = torch.empty(shape, dtype=torch.uint8)
+            self._known = torch.zeros(len(self.files), dtype=torch.bool)
+        unknown = numbers[~self._known[numbers]]
+        if len(unknown):
+            files = self._paths(-1 - unknown)
+            self._remembered[unknown] = decode_all(files, size=size, channels=channels)
+            self._known[unknown] = True
+        return self._remembered[numbers]
 
     def select(self, indices: Tensor) -> Self:
         # Rows are copied, so that a small selection does not keep all pixels alive.

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,9 +141,18 @@ def _in_threads(function: Callable[[int], str | None], count: int) -> list[str |
     portions = [range(count)[start : start + 256] for start in range(0, count, 256)]
     if count < 256:
         portions = [range(number, number + 1) for number in range(count)]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        found = pool.map(lambda portion: [function(number) for number in portion], portions)
-        return [result for results in found for result in results]
+    found = _pool().map(lambda portion: [function(number) for number in portion], portions)
+    return [result for results in found for result in results]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """One for all batches: to start threads for each takes longer than some files."""
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="incontrast-decode")
+
+
+if hasattr(os, "register_at_fork"):  # a child process has none of these threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def printable(path: str) -> str:
