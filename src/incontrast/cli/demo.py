@@ -30,7 +30,7 @@ STRATEGIES: dict[str, Strategy] = {
     "no update": NoUpdate(),
     "fine-tuning": FineTune(max_epochs=15),
     "warm start": WarmStart(max_epochs=20),
-    "ICL": ICL(max_epochs=28),
+    "ICL": ICL(max_epochs=16),
     "paper's ICL": ICL.paper(order=1, max_epochs=4),
     "retraining": Retrain(max_epochs=EPOCHS),
 }
