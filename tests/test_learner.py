@@ -107,7 +107,7 @@ def test_an_update_tells_what_it_did(blobs) -> None:
     assert (outcome.epochs, outcome.steps, outcome.stopped) == (2, 20, "epochs")
     assert outcome.forward_passes == 2 * 60 + 2 * 2 * 5 * (20 + 2 * 48)  # 5 rounds of 2 steps
     assert len(outcome.history) == 2
-    assert outcome.history[-1].lr == 2e-3
+    assert outcome.history[-1].lr == 5e-3
     assert outcome.change_ratio is not None
     lower, median, upper = outcome.change_ratio.after
     assert 0 < lower <= median <= upper
