@@ -1,11 +1,14 @@
 """The pages about the command line: every shell block runs, and prints what the page says.
 
-Lines that begin with ``incontrast`` run in this process, which spares the import of torch for each;
-everything else is bash's. What installs the project runs with a pip that only writes notes.
+Lines that begin with ``incontrast``, and programs, run in this process, which spares the import of
+torch for each; everything else is bash's. What installs the project runs with a pip that only
+writes notes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
@@ -72,6 +75,10 @@ class Shell:
             result = CliRunner().invoke(app, words[1:])
             assert result.exit_code == 0, f"{statement}\n{result.output}"
             return result.stdout
+        if program := re.fullmatch(r"python - <<'END'\n(.*)END", statement, re.DOTALL):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(program[1], {"__name__": "__main__"})
+            return printed.getvalue()
         if words and words[0] == "export":
             name, _, value = words[1].partition("=")
             self.monkeypatch.setenv(name, value.replace("$PWD", str(self.work)))
