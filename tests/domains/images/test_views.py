@@ -265,3 +265,11 @@ def test_crops_have_the_area_and_shape_asked_for() -> None:
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ImageViews(**settings)  # type: ignore[arg-type]
+
+
+def test_views_of_many_images_are_made_part_by_part(monkeypatch) -> None:
+    pixels = torch.rand(7, 3, 8, 8, generator=Generator().manual_seed(0))
+    whole = ImageViews(blur=0.5).pair(pixels, Generator().manual_seed(1))
+    monkeypatch.setattr("incontrast.domains.images.views.AT_ONCE", 3)
+    parts = ImageViews(blur=0.5).pair(pixels, Generator().manual_seed(1))
+    torch.testing.assert_close(parts, whole)

@@ -58,7 +58,7 @@ def two_views(
         rows = np.flatnonzero(keep)
         new_ptr = rows.searchsorted(ptr)
         sizes_after = new_ptr[1:] - new_ptr[:-1]
-    number = np.full(2 * nodes, -1)  # by which a node goes on, if it does
+    number = np.full(2 * nodes, -1)  # of each node in its view, if it is kept
     number[rows] = np.arange(len(rows))
     rows[new_ptr[graphs] :] -= nodes
     x = batch.x.numpy().take(rows, axis=0, mode="clip")

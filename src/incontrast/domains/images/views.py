@@ -12,6 +12,7 @@ from incontrast.bounds import check_number
 from incontrast.domains.base import constant
 
 DRAWS = 13  # numbers for a view of an image
+AT_ONCE = 512  # images: what is in between takes several times the memory of the views
 SHARP = 1e-3  # pixels: a blur that changes nothing
 _LUMA = (0.299, 0.587, 0.114)
 _YIQ = (_LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
@@ -83,8 +84,15 @@ class ImageViews:
         # One draw for everything, used or not: changing one setting does not change the others.
         count = len(pixels) if total is None else total
         draws = torch.rand(DRAWS, 2, count, generator=generator, device=pixels.device)
-        draws = draws[..., start : start + len(pixels)].to(pixels.dtype).reshape(DRAWS, -1)
-        return self._changed(torch.cat([pixels, pixels]), draws)
+        draws = draws[..., start : start + len(pixels)].to(pixels.dtype)
+        if len(pixels) <= AT_ONCE:
+            return self._changed(torch.cat([pixels, pixels]), draws.flatten(1))
+        views = pixels.new_empty(2, *pixels.shape)
+        columns = ((pixels, 0), (draws, 2), (views, 1))
+        split = (torch.split(column, AT_ONCE, dim) for column, dim in columns)
+        for part, drawn, made in zip(*split, strict=True):
+            made.copy_(self._changed(torch.cat([part, part]), drawn.flatten(1)).view_as(made))
+        return views.flatten(0, 1)
 
     def __call__(self, pixels: Tensor, generator: Generator) -> Tensor:
         """One random view of every image, as in ``pair``."""
