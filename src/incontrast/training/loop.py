@@ -145,6 +145,7 @@ class Training:
             batches = None
         if self.steps:
             self.settle(self.parameters, self.best)
+            task.engine.broadcast_weights(task.encoder)
             calibrate(task, task.encoder)
             _check_weights(task.encoder)
         task.encoder.eval()
@@ -244,6 +245,8 @@ class Training:
         if not self.losses.added:
             raise ValueError("the strategy gave an epoch without a batch: sample at least one")
         mean = self.losses.end_epoch(number)
+        # Steps that multiply matrices round otherwise on another kind of processor.
+        self.task.engine.broadcast_weights(self.task.encoder)
         passes = self.task.forward_passes
         self.history.append(Epoch(number, mean, self.lr, self.steps, passes, self.seconds()))
         if self.tell(torch.tensor(mean), self.history[-1]) and stopped is None:
