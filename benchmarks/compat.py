@@ -466,7 +466,13 @@ def show() -> None:
         if "full" in row and "map to_new" in row:
             key = tuple(row.get(name) for name in ("kind", "set", "alpha", "updates"))
             groups.setdefault(key, []).append(row)
-    for part, extra in (("update", ()), ("retraining", ()), ("chain", ("direct to_new",))):
+    for part, extra in (
+        ("update", ()),
+        ("update, Adam", ()),  # the default before it took orthogonalised steps
+        ("retraining", ()),
+        ("chain", ("direct to_new",)),
+        ("chain, Adam", ("direct to_new",)),
+    ):
         names = (*columns, *extra)
         last = ("updates",) if extra else ("α",)
         print(
