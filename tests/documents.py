@@ -62,7 +62,7 @@ def shape(output: str) -> list[str]:
     """
     lines = [" ".join(NUMBER.sub("#", line).split()) for line in output.strip().splitlines()]
     return [
-        re.sub("^stored vectors .*", "stored vectors", line)
+        re.sub("^stored vectors .*", "stored vectors", line).replace("# epoch,", "# epochs,")
         for line in lines
         if "of the change is kept" not in line
     ]
