@@ -12,8 +12,9 @@ precision@10 with Xâ€² as the corpus, for queries that no encoder saw and for Xâ
 prints the share of the gap between no update and retraining that is closed.
 
 Forward passes do not depend on what else the machine does, so runs may share it. A rerun skips rows
-that are there. The first fits are kept in ``--cache``, outside the repository. What was tried on
-tuning sets is in results/parity_tuning.jsonl: ``show --rows`` prints it.
+that are there. The first fits are kept in ``--cache``, outside the repository. ``show --rows``
+prints other files of results: parity_tuning.jsonl and parity_tuning_steps.jsonl have what was tried
+on tuning sets, parity_before.jsonl the rules until there were ``Muon`` and ``Protection``.
 """
 
 from __future__ import annotations
@@ -92,18 +93,6 @@ STRATEGIES: dict[str, ic.Strategy] = {
     "ICL, all of the change": ic.ICL(interpolation=1.0, **LONG),
     "ICL, no protection": ic.ICL(protection=None, **LONG),
     "ICL, no emphasis": ic.ICL(emphasis=None, **LONG),
-    # Parts of the default before there was protection, and warm start with other steps.
-    "ICL, free, no emphasis": ic.ICL(emphasis=None, **FREE),
-    "ICL, free, leaning 1": ic.ICL(ema_leaning=1.0, **FREE),
-    "ICL, free, 32 + 64": ic.ICL(batch_size=32, old_batch_size=64, **FREE),
-    "rule of 0.1 with emphasis": ic.ICL(**BEFORE, **FREE),
-    "warm start, 64 at 2e-3, leaning 4": ic.WarmStart(
-        lr=2e-3, batch_size=64, ema_leaning=4.0, **LONG
-    ),
-    "warm start, 64 at 4e-3, leaning 4": ic.WarmStart(
-        lr=4e-3, batch_size=64, ema_leaning=4.0, **LONG
-    ),
-    "warm start, 96 at 4e-3": ic.WarmStart(lr=4e-3, batch_size=96, **LONG),
     "ICL, tolerance 5 %": ic.ICL(**LONG),
 }
 

@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 ROWS = HERE.parents[1] / "benchmarks" / "results" / "parity.jsonl"
 SET = "MNIST by class"
 STRATEGIES = {  # a class of the style sheet: in the rows, in the picture, light and dark colour
-    "icl": ("ICL, free", "ICL(), before protection", "#0072b2", "#56b4e9"),
-    "before": ("ICL before", "the rule of 0.1", "#b34f00", "#f0853a"),
+    "icl": ("ICL", "ICL()", "#0072b2", "#56b4e9"),
+    "before": ("ICL, free", "emphasis alone", "#b34f00", "#f0853a"),
     "warm": ("warm start", "warm start", "#007a58", "#2fc598"),
 }
 ENDS = {"retraining": "retraining", "no update": "no update"}
