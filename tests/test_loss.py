@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 from incontrast.loss import (
+    Objective,
+    batch_losses,
     change_ratio,
     incremental_info_nce,
     info_nce,
@@ -236,3 +238,11 @@ def test_without_growth_retraining_is_training_on_the_old_items() -> None:
     positive, (old, new) = torch.zeros(3), torch.randn(2, 3, 5, generator=draws)
     retraining = retraining_info_nce(positive, old, new, k=K, growth_ratio=0.0)
     torch.testing.assert_close(retraining, info_nce(positive, old, k=K))
+
+
+def test_a_loss_without_gradients_leaves_nothing_behind_that_gradients_cannot_use() -> None:
+    first, second = (torch.randn(7, 5, requires_grad=True) for _ in range(2))
+    with torch.inference_mode():
+        batch_losses(first.detach(), second.detach(), Objective())
+    batch_losses(first, second, Objective()).mean().backward()
+    assert first.grad is not None

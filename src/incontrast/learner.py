@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from incontrast.compat import Chain, Link, NoAdapter, chain, fit_link
 from incontrast.compat.link import FEWEST, check_pairs, unchanged
@@ -482,7 +484,7 @@ class Learner:
                 for encoder in (backbone_of(before), backbone_of(after))
             ]
             link = fit_link(*embedded, old=self.space, new=space, seed=self.seed)
-        except NoAdapter as error:  # the update is none the worse for it
+        except (NoAdapter, LinAlgError) as error:  # the update is none the worse for it
             log.warning("stored vectors of before cannot be mapped: %s", error)
             return ()
         return (link, *self.links)[:LINKS]
@@ -538,11 +540,14 @@ class Learner:
             yield
             return
         limit, begin, done = budget.seconds, time.perf_counter(), 0
+        own = threading.get_ident()  # others may embed by this encoder meanwhile
         count = increment.stored + increment.new_count
         needed = 2 * (self._evaluated(increment) + min(count, CALIBRATED))  # two views of each
 
         def look(module: nn.Module, given: Any, embeddings: Tensor) -> None:
             nonlocal done
+            if threading.get_ident() != own:
+                return
             done += len(embeddings)
             now = time.perf_counter()
             if now - start >= limit:

@@ -268,11 +268,12 @@ def _made_once(
     device: torch.device,
 ) -> Tensor:
     n = sum(counts)
-    table = torch.empty(n, n, dtype=dtype, device=device)
-    for rows, own in zip(torch.split(table, list(counts)), weights, strict=True):
-        for block, weight in zip(torch.split(rows, list(counts), dim=1), own, strict=True):
-            block.fill_(_log(weight))
-    return table.fill_diagonal_(0.0)  # the positive pair counts as it is
+    with torch.inference_mode(False):  # what is kept must serve gradients too
+        table = torch.empty(n, n, dtype=dtype, device=device)
+        for rows, own in zip(torch.split(table, list(counts)), weights, strict=True):
+            for block, weight in zip(torch.split(rows, list(counts), dim=1), own, strict=True):
+                block.fill_(_log(weight))
+        return table.fill_diagonal_(0.0)  # the positive pair counts as it is
 
 
 def _log(weight: float) -> float:

@@ -198,3 +198,12 @@ def test_links_survive_packing() -> None:
     (again,) = unpack(tensors, json.loads(json.dumps(about)))
     assert torch.equal(again.to_new(vectors()), link.to_new(vectors()))
     assert (again.old, again.new, again.tried, again.pairs) == (1, 2, link.tried, 400)
+
+
+@pytest.mark.parametrize("bias", [2.0, 20.0])
+def test_embeddings_that_all_point_nearly_the_same_way_have_a_map(bias: float) -> None:
+    draws = torch.Generator().manual_seed(0)
+    old = torch.randn(300, 64, generator=draws) + bias
+    new = old + 0.1 * torch.randn(300, 64, generator=draws)
+    link = fit_link(old, new, old=1, new=2, seed=0)
+    assert torch.isfinite(link.to_new(old)).all()

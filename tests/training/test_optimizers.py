@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from incontrast import ICL, Adam, Learner, Muon, Prodigy, Retrain, Vectors
-from incontrast.training.optimizers import Stepper, orthogonalised
+from incontrast.training.optimizers import Stepper, mark_tables, orthogonalised
 
 
 def cap(weights: Tensor, share: float = 1 / 8) -> float:
@@ -154,6 +154,7 @@ def test_a_step_of_muon_changes_a_layer_by_a_share_of_its_norm_and_vectors_as_ad
     layer, table, twin = nn.Conv2d(8, 16, 3), nn.Embedding(200, 4), nn.Conv2d(8, 16, 3)
     twin.load_state_dict(layer.state_dict())
     parameters = [*layer.parameters(), *table.parameters()]
+    mark_tables(table)
     steps = [Muon()(parameters), Adam()([twin.bias])]
     before = [p.detach().clone() for p in parameters]
     for p in parameters:
@@ -169,6 +170,14 @@ def test_a_step_of_muon_changes_a_layer_by_a_share_of_its_norm_and_vectors_as_ad
     assert torch.equal(layer.bias, twin.bias)
     # A table of embeddings is no layer: Adam's first step moves every entry by the learning rate.
     assert torch.allclose((table.weight.detach() - before[2]).abs(), torch.tensor(0.01), rtol=1e-3)
+
+
+def test_sparse_gradients_are_refused_with_advice() -> None:
+    for optimizer in (Adam(), Muon()):
+        table = nn.Embedding(30, 4, sparse=True)
+        table(torch.tensor([1, 2])).sum().backward()
+        with pytest.raises(ValueError, match="make the embedding with sparse=False"):
+            optimizer([table.weight]).step()
 
 
 def test_a_layer_of_zeros_begins_to_grow_with_muon() -> None:

@@ -9,7 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from incontrast import ICL, Adam, Graphs, Images, Learner, Objective, Protection, Retrain, Vectors
+from incontrast import (
+    ICL,
+    Adam,
+    Graphs,
+    Images,
+    Learner,
+    Objective,
+    Protection,
+    Retrain,
+    TrainingDiverged,
+    Vectors,
+)
 from incontrast.data import digits
 from incontrast.streams import by_class
 from incontrast.training.engine import Engine
@@ -54,8 +65,55 @@ def test_a_wide_convolution_and_those_of_other_dimensions_have_one_over_channels
     rows = images.movedim(1, -1).reshape(-1, 130)
     torch.testing.assert_close(watched(wide, images), [rows.T @ rows / len(rows)])
     assert [len(found) for found in watched(nn.Conv1d(3, 2, 5), normal(2, 3, 9))] == [3]
-    assert [len(found) for found in watched(nn.Conv2d(2, 2, 3, padding="same"), normal(2, 2, 5, 5))]
+    same = watched(nn.Conv2d(2, 2, 3, padding="same"), normal(2, 2, 5, 5))
+    assert [len(found) for found in same] == [2]
     assert watched(nn.Conv2d(4, 4, 3, groups=2), normal(2, 4, 5, 5)) == []
+
+
+def test_inputs_may_be_none_or_have_no_batch() -> None:
+    rows = normal(6, 3)
+    expected = [rows.T @ rows / 6]
+    torch.testing.assert_close(watched(nn.Linear(3, 2), rows, rows[:0]), expected)
+    torch.testing.assert_close(watched(nn.Linear(3, 2), *rows), expected)
+    image = normal(2, 5, 5)
+    layer = nn.Conv2d(2, 4, 3)
+    torch.testing.assert_close(watched(layer, image), watched(layer, image[None]))
+
+
+class Odd(nn.Module):
+    """A learned query, a part without inputs, a table, and a weight that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.query = nn.Linear(6, 8, bias=False), nn.Linear(4, 8, bias=False)
+        self.idle, self.table = nn.Linear(6, 8, bias=False), nn.Embedding(30, 8)
+        self.learned = nn.Parameter(torch.ones(4))
+        self.logit_scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        few = self.idle(rows[:0]).sum()
+        looked_up = self.table(rows[:, 0].long() % 30)
+        return self.first(rows) + self.query(self.learned) + looked_up + few
+
+
+def test_odd_encoders_are_updated() -> None:
+    domain = Vectors(6, encoder=Odd)
+    learner = Learner(domain, fit_strategy=Retrain(max_epochs=1))
+    learner.fit(normal(60, 6))
+    before = copy.deepcopy(learner.encoder.state_dict())
+    learner.update(normal(20, 6, seed=1) + 1.0, strategy=ICL(max_epochs=2))
+    after = learner.encoder.state_dict()
+    assert not torch.equal(before["first.weight"], after["first.weight"])
+    assert torch.equal(before["logit_scale"], after["logit_scale"])
+
+
+def test_a_weight_that_is_not_finite_is_what_the_error_is_about() -> None:
+    learner = Learner(Vectors(6), fit_strategy=Retrain(max_epochs=1))
+    learner.fit(normal(60, 6))
+    with torch.no_grad():
+        next(learner.encoder.parameters())[0, 0] = torch.inf
+    with pytest.raises(TrainingDiverged, match="nan"):
+        learner.update(normal(20, 6), strategy=ICL(max_epochs=2))
 
 
 def test_a_weight_is_seen_that_is_used_without_its_layer() -> None:

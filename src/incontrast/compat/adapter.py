@@ -160,12 +160,11 @@ class Pairs:
         self, prior: Tensor | None, penalties: tuple[float, ...]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Ridge regression of what a matrix leaves: (d, e) weights and (e,) offsets."""
-        count, centre = len(self.source), self.centre
-        square = self.square - count * torch.outer(centre, centre)
-        cross = self.cross - count * torch.outer(centre, self.offset)
-        offset = self.offset
+        centre, offset = self.centre, self.offset
+        centred = (self.source - centre).double()  # first: products that are alike lose all digits
+        square, cross = centred.T @ centred, centred.T @ (self.target - offset).double()
         if prior is not None:
-            cross, offset = cross - square @ prior, offset - centre @ prior
+            cross, offset = cross - square @ prior.double(), offset - centre @ prior
         for weight in _solved(square, cross, penalties):
             yield weight, offset - centre @ weight
 
@@ -240,5 +239,5 @@ def ridge(
 def _solved(square: Tensor, cross: Tensor, penalties: tuple[float, ...]) -> Iterator[Tensor]:
     for penalty in penalties:
         floor = penalty * square.diagonal().mean() + 1e-9
-        lower = torch.linalg.cholesky(square + floor * torch.eye(len(square)))
-        yield torch.cholesky_solve(cross, lower)
+        lower = torch.linalg.cholesky(square + floor * torch.eye(len(square), dtype=square.dtype))
+        yield torch.cholesky_solve(cross, lower).float()

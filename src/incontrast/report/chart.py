@@ -116,7 +116,7 @@ class _Axis:
         self.log, self.whole, self.start, self.length = log, whole, start, length
         found = [self._scaled(value) for value in values if self.has(value)] or [0.0, 1.0]
         self.low, self.high = min(found), max(found)
-        space = 0.05 * (self.high - self.low) or 0.5
+        space = 0.05 * (self.high - self.low) or max(0.5, 0.05 * abs(self.high))
         self.low, self.high = self.low - space, self.high + space
 
     def has(self, value: float) -> bool:

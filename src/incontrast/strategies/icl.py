@@ -193,7 +193,8 @@ class ICL(Strategy):
         if task.increment.stored < 2:
             raise ValueError(
                 f"ICL needs at least 2 old items in memory, got {task.increment.stored}: "
-                "give the learner a larger memory, or use FineTune() or Distill()"
+                "give the learner a larger memory (an adopted one seen=...), or use FineTune() or "
+                "Distill()"
             )
         new, old = self.per_step(task.growth_ratio)
         supports = 0 if self.meta is None else self.meta.support_steps(task.growth_ratio)

@@ -18,7 +18,12 @@ from incontrast.schedules import ScheduleState
 from incontrast.text import counted, duration
 from incontrast.training.calibration import calibrate, train_mode
 from incontrast.training.engine import Engine
-from incontrast.training.optimizers import ExponentialMovingAverage, Stepper, lr_factors_of
+from incontrast.training.optimizers import (
+    ExponentialMovingAverage,
+    Stepper,
+    lr_factors_of,
+    mark_tables,
+)
 from incontrast.training.progress import (
     Budget,
     Callback,
@@ -109,6 +114,7 @@ class Training:
         self.parameters = [p for p in task.encoder.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("no weight of the encoder requires a gradient: all of it is frozen")
+        mark_tables(task.encoder)
         self.optimizer = strategy.optimizer(self.parameters)
         self.max_norm: float | None = getattr(strategy.optimizer, "max_norm", None)
         self.stepper = Stepper(

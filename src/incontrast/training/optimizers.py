@@ -83,6 +83,8 @@ class _FusedAdam(torch.optim.AdamW):
 
     def _step(self, group: dict[str, Any]) -> None:
         weights = [p for p in group["params"] if p.grad is not None]
+        if not weights:
+            return
         states = [self.state[p] or self._begin(p) for p in weights]
         means, squares, steps = (
             [state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")
@@ -108,6 +110,7 @@ class _FusedAdam(torch.optim.AdamW):
     step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it in its records
 
     def _begin(self, weights: Tensor) -> dict[str, Tensor]:
+        _check_dense(weights)
         zeros = torch.zeros_like(weights, memory_format=torch.preserve_format)
         state = {
             "step": torch.zeros((), dtype=torch.float32, device=weights.device),
@@ -140,14 +143,28 @@ class Muon:
         return _Muon(parameters, self.momentum)
 
 
-TABLE = 16  # times as many rows as columns: embeddings by number, of which a step uses few
+TABLE = "is_table"
+
+
+def mark_tables(encoder: nn.Module) -> None:
+    """Tell ``Muon`` which weights are looked up by number: a step uses few rows of them."""
+    for module in encoder.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            setattr(module.weight, TABLE, True)
 
 
 def _is_matrix(weights: Tensor) -> bool:
-    if weights.ndim < 2 or not weights.numel():
+    if weights.ndim < 2 or not weights.numel() or getattr(weights, TABLE, False):
         return False
-    rows, columns = len(weights), weights[0].numel()
-    return min(rows, columns) > 1 and rows <= TABLE * columns
+    return min(len(weights), weights[0].numel()) > 1
+
+
+def _check_dense(weights: Tensor) -> None:
+    if weights.grad is not None and weights.grad.is_sparse:
+        raise ValueError(
+            "the optimiser takes no sparse gradients: make the embedding with sparse=False, or "
+            "give another, such as optimizer=torch.optim.SparseAdam"
+        )
 
 
 class _Muon(_FusedAdam):
@@ -167,7 +184,9 @@ class _Muon(_FusedAdam):
             if weights.grad is None:
                 continue
             state = self.state[weights]
-            if not state:  # under torch's names, who expects a step of every parameter of AdamW
+            if not state:
+                _check_dense(weights)
+                # Under torch's names, who expects a step of every parameter of AdamW
                 state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weights)}
             past = state["exp_avg"].mul_(self.momentum).add_(weights.grad)
             ahead = weights.grad.add(past, alpha=self.momentum).flatten(1)
@@ -358,6 +377,8 @@ def _cap(weights: Tensor, max_relative_update: float, protection: Tensor | None 
 
 
 def _spectral_norm(weights: Tensor) -> float:
+    if not torch.isfinite(weights).all():  # the first step will say what is wrong
+        return 0.0
     matrix = weights.detach().flatten(1).float().cpu()  # not every device has eigenvalues
     narrow = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     return float(torch.linalg.eigvalsh(narrow @ narrow.T)[-1].clamp_min(0.0).sqrt())

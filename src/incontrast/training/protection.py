@@ -13,6 +13,7 @@ from torch.nn.functional import linear, unfold
 from torch.overrides import TorchFunctionMode
 
 from incontrast.bounds import check_number, check_whole
+from incontrast.training.engine import Engine
 from incontrast.training.task import NONE, BatchIndices, Task
 
 BATCH = 64  # old items that are embedded at a time
@@ -33,7 +34,8 @@ class Protection:
     (Wang et al. 2021), which steps in the null space of A alone.
 
     The encoder of before tells A, from views of some old items. Weights of linear layers and of
-    convolutions without groups are protected; all others step as they would.
+    convolutions without groups are protected; all others step as they would, such as those inside
+    ``nn.MultiheadAttention``, which calls no layer of its own.
 
     Args:
         damping: What counts as used: 0.1 protects more directions, 1 fewer.
@@ -64,10 +66,12 @@ class Protection:
             for batch in task.view_batches(batches, draws):
                 with watch:
                     task.embed(batch.views, encoder=task.before)
+        # A process may have had no input for a layer: the first one says which layers count.
+        sizes = [len(watch.sums[old]) if old in watch.sums else 0 for old, _ in pairs]
         measured = {
-            new: task.engine.all_reduce(watch.sums[old]) / task.engine.all_reduce(watch.rows[old])
-            for old, new in pairs
-            if old in watch.sums
+            new: watch.mean(old, size, task.engine)
+            for (old, new), size in zip(pairs, task.engine.broadcast(sizes), strict=True)
+            if size
         }
         # What is computed alike may still differ by a bit between processes.
         found = task.engine.broadcast([self._factor(mean.cpu()) for mean in measured.values()])
@@ -78,10 +82,13 @@ class Protection:
 
     def _factor(self, covariance: Tensor) -> Tensor:
         """boost · e(A + e)⁻¹."""
+        everywhere = self.boost * torch.eye(len(covariance), dtype=torch.float64)
+        if not torch.isfinite(covariance).all():  # the first step will say what is wrong
+            return everywhere
         used, directions = torch.linalg.eigh(covariance.double())
         e = self.damping * used.clamp_min(0.0).mean()
         if not 0.0 < float(e) < math.inf:  # a layer that old items do not reach
-            return self.boost * torch.eye(len(covariance), dtype=torch.float64)
+            return everywhere
         kept = self.boost * e / (used.clamp_min(0.0) + e)
         factor: Tensor = (directions * kept) @ directions.T
         return factor
@@ -109,15 +116,21 @@ class _InputCovariances(TorchFunctionMode):
         kwargs = kwargs or {}
         if len(args) > 1 and isinstance(args[1], Tensor) and args[1] in self._weights:
             if function is linear:
-                self._add(args[1], args[0].flatten(0, -2))
+                self._add(args[1], args[0].reshape(-1, args[0].shape[-1]))
             elif function in CONVOLUTIONS:
                 inputs = _patches(function, *args, **kwargs)
                 if inputs is not None:
                     self._add(args[1], inputs)
         return function(*args, **kwargs)
 
+    def mean(self, weight: Tensor, size: int, engine: Engine) -> Tensor:
+        """(size, size) over the inputs of all processes."""
+        sums = self.sums.get(weight, weight.new_zeros(size, size, dtype=torch.float32))
+        rows = self.rows.get(weight, weight.new_zeros((), dtype=torch.float32))
+        return engine.all_reduce(sums) / engine.all_reduce(rows).clamp_min(1.0)
+
     def _add(self, weight: Tensor, inputs: Tensor) -> None:
-        inputs = inputs[:: -(-len(inputs) // ROWS)].float()
+        inputs = inputs[:: max(-(-len(inputs) // ROWS), 1)].float()
         if weight not in self.sums:
             self.sums[weight] = inputs.new_zeros(inputs.shape[1], inputs.shape[1])
             self.rows[weight] = inputs.new_zeros(())
@@ -138,6 +151,8 @@ def _patches(
     """(rows, in) or (rows, in · kernel): what the weights of a convolution are multiplied by."""
     if groups != 1:
         return None
+    if images.ndim < weight.ndim:  # one without a batch
+        images = images[None]
     if function is not torch.conv2d or isinstance(padding, str) or weight[0].numel() > WIDEST:
         return images.movedim(1, -1).flatten(0, -2)
     steps = (stride, stride) if isinstance(stride, int) else stride

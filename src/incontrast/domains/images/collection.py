@@ -47,14 +47,21 @@ class ImageCollection:
         self.source = source
         self.background = bool(self.files)
         self._remembered: Tensor | None = None  # (files, C, S, S) uint8, filled as they are read
-        self._known: Tensor  # (files,) bool, those that were
+        self._known: Tensor | None = None  # (files,) bool, those that were
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies read their files themselves.
+        return {**vars(self), "_remembered": None, "_known": None}
 
     @property
     def nbytes(self) -> int:
         return int(self.sizes().sum())
 
     def sizes(self) -> Tensor:
-        """(n,) bytes in memory of each item: its pixels, or only the path of its file."""
+        """(n,) bytes of each item: its pixels, or only the path of its file.
+
+        Pixels of files that are remembered once they were read, ``REMEMBERED`` at most, are extra.
+        """
         sizes = torch.full((len(self),), self.pixels.shape[1:].numel())
         paths = torch.tensor([len(path) for path in self.files], dtype=torch.int64)
         on_disk = self.source < 0
@@ -65,7 +72,10 @@ class ImageCollection:
         return len(self.source)
 
     def take(self, indices: Tensor) -> Tensor:
-        """(n, C, S, S) uint8 pixels of these items; an error if a file is missing or damaged."""
+        """(n, C, S, S) uint8 pixels of these items; an error if a file is missing or damaged.
+
+        Where all files are few, one that was read before is not read again.
+        """
         source = self.source[indices]
         if not self.files:
             return self.pixels.index_select(0, source)  # ten times as fast as pixels[source]
@@ -80,10 +90,10 @@ class ImageCollection:
         """The pixels of these files; where all files are few, each is decoded once."""
         if len(self.files) * channels * size * size > REMEMBERED:
             return decode_all(self._paths(-1 - numbers), size=size, channels=channels)
-        if self._remembered is None:
+        if self._remembered is None or self._known is None:
+            self._known = torch.zeros(len(self.files), dtype=torch.bool)
             shape = (len(self.files), channels, size, size)
             self._remembered = torch.empty(shape, dtype=torch.uint8)
-            self._known = torch.zeros(len(self.files), dtype=torch.bool)
         unknown = numbers[~self._known[numbers]]
         if len(unknown):
             files = self._paths(-1 - unknown)
