@@ -29,16 +29,21 @@ def part_of_the_way(kept: float) -> str:
     return f"{kept:.0%} of the change is kept: all of it would do more harm than good"
 
 
-def index_advice(expected: Sequence[Mapping[str, float]]) -> str:
+def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
     """What to do with stored vectors after an update.
 
     Args:
-        expected: The ``precision`` after a ``share`` of them was re-embedded, by share, from 0.
+        expected: ``recall`` and ``precision`` after a ``share`` of them was re-embedded, by share,
+            from 0.
+        items: Among which was searched for that.
 
     >>> figures = [(0.0, 0.97), (0.05, 0.992), (1.0, 1.0)]
-    >>> index_advice([{"share": share, "precision": found} for share, found in figures])
+    >>> index_advice([{"share": share, "precision": found} for share, found in figures], 500)
     'Keep your index: with the map, search is 97 % as precise; re-embed 5 % of it for 99 %.'
     """
+    if items < FEWEST_SEARCHED:
+        recall = expected[0]["recall"]
+        return f"Too few items to say how precise search with the map is; recall@10 {recall:.2f}."
     first = expected[0]["precision"]
     recovered = f"with the map, search is {first * 100:.0f} % as precise"
     better = [each for each in expected[1:-1] if each["precision"] >= first + 0.01]
@@ -52,6 +57,7 @@ def index_advice(expected: Sequence[Mapping[str, float]]) -> str:
     )
 
 
+FEWEST_SEARCHED = 200  # items below which precision says little of a larger index
 KEEPS = 0.9  # precision of mapped vectors from which on they need not be re-embedded at once
 
 

@@ -115,6 +115,12 @@ def test_held_out_figures_are_those_of_new_items() -> None:
     assert abs(recall.mean().item() - expected.recall) < 3 * (upper - lower)
 
 
+def test_a_small_corpus_is_not_all_neighbourhood() -> None:
+    """Of 50 held-out items each is among the 50 nearest: precise by definition."""
+    unrelated = linked(vectors(150), vectors(150, seed=3)).tried["to_old"]["none"]
+    assert 0.05 < unrelated.precision < 0.5
+
+
 def test_recall_and_precision_by_hand() -> None:
     found, ranked = torch.tensor([[1, 2]]), torch.tensor([[2, 3, 1, 4]])
     assert [part.tolist() for part in hits(found, ranked)] == [[0.5], [1.0]]

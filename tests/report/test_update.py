@@ -136,10 +136,13 @@ def test_a_probe_says_what_changed_and_what_to_do() -> None:
 
 def test_what_to_do_next_is_what_the_map_allows() -> None:
     shares = [{"share": share, "recall": 0.9, "precision": 0.98} for share in (0.0, 1.0)]
-    stored = {"expected": shares, "examples": [], "tried": {}, "pairs": 512}
+    stored = {"expected": shares, "examples": [], "tried": {}, "pairs": 512, "items": 512}
     with_map = page(evaluation={**EVALUATION, "stored_vectors": stored})
     assert "</strong> keep your index: with the map, search is 98 % as precise." in with_map
     assert "re-embed what you search in" not in with_map
+    few = page(evaluation={**EVALUATION, "stored_vectors": {**stored, "items": 180}})
+    assert "too few items to say how precise search with the map is; recall@10 0.90." in few
+    assert "as precise." not in few
     assert "re-embed what you search in" in page()
 
 

@@ -275,7 +275,7 @@ def reembed(
         rows = f"{done.sample:,} rows ({done.sample / done.rows:.1%})"
         lines.append(f"{rows} are re-embedded in any case: the map is fitted on them.")
     if plan and done.expected:
-        lines.append(index_advice([each._asdict() for each in done.expected]))
+        lines.append(index_advice([each._asdict() for each in done.expected], done.sample))
     elif plan or done.exact == done.rows:
         lines.append(f"{done.file}: {done.exact:,} of {done.rows:,} embedded by {done.version}")
     else:

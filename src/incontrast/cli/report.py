@@ -173,7 +173,8 @@ def summary(
             f"{moved['overlap']:.0%} of the 10 nearest neighbours stayed"
         )
     if stored := evaluation.get("stored_vectors"):
-        lines.append(f"  {'stored vectors':<35}{index_advice(stored['expected'])}")
+        advice = index_advice(stored["expected"], stored["items"])
+        lines.append(f"  {'stored vectors':<35}{advice}")
     lines += [f"  failed check: {check}" for check in evaluation.get("failed_checks", [])]
     if not refused:
         return [*lines, f"Version {current} is the current one."]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from incontrast.compat.adapter import KINDS, Adapter, Kind, Pairs, candidates
-from incontrast.compat.quality import RELEVANT, Quality, measured, nearest
+from incontrast.compat.quality import Quality, measured, nearest, relevant
 from incontrast.randomness import generator
 
 Direction = Literal["to_old", "to_new"]
@@ -97,7 +97,7 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
     order = torch.randperm(len(before), generator=generator(seed, "adapter split", old, new))
     held = order[: min(int(HELD_OUT * len(order)), MOST_HELD_OUT)]
     rest = order[len(held) :]
-    ranked = nearest(after[held], after[held], RELEVANT)
+    ranked = nearest(after[held], after[held], relevant(len(held)))
     adapters: dict[Direction, Adapter] = {}
     tried: dict[Direction, dict[Kind, Quality]] = {"to_old": {}, "to_new": {}}
     for direction, found in tried.items():

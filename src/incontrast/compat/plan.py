@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from incontrast.compat import link
 from incontrast.compat.adapter import HIDDEN, ridge
 from incontrast.compat.link import Link, NoAdapter, fit_link
-from incontrast.compat.quality import NEIGHBOURS, RELEVANT, hits, nearest
+from incontrast.compat.quality import NEIGHBOURS, hits, nearest, relevant
 from incontrast.randomness import generator
 
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 1.0)
@@ -162,7 +162,7 @@ def expected_shares(
         spread = Spread.fit(before[rest], mapped[rest], after[rest], queries[0])
         # The tenth nearest is looked for among all, the spread is known of this part.
         values[fold] = changes(queries, spread, lambda: iter([(before, mapped)]))[fold]
-    ranked = nearest(after, after, RELEVANT)
+    ranked = nearest(after, after, relevant(len(after)))
     first = values.argsort(descending=True)
     expected = []
     for share in SHARES:

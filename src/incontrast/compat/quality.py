@@ -8,7 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 NEIGHBOURS = 10
-RELEVANT = 5 * NEIGHBOURS  # nearest items after re-embedding among which a hit is a good one
+RELEVANT = 5 * NEIGHBOURS  # nearest items after re-embedding among which a hit is a good one, or
+RELEVANT_PART = 10  # one of so many items where there are fewer: all others are no neighbourhood
 
 
 class Quality(NamedTuple):
@@ -17,7 +18,7 @@ class Quality(NamedTuple):
     Args:
         recall: The share of a query's 10 nearest items that are among the 10 found.
         recall_interval: Of its mean.
-        precision: The share of the 10 found that are among the 50 nearest.
+        precision: The share of the 10 found that are among the ``relevant`` nearest.
         precision_interval: Of its mean.
         cosine: Mean cosine between a mapped embedding and the one it should be.
     """
@@ -29,13 +30,22 @@ class Quality(NamedTuple):
     cosine: float = math.nan
 
 
+def relevant(items: int) -> int:
+    """How many of the nearest among so many items are a query's neighbourhood.
+
+    >>> relevant(40), relevant(200), relevant(500), relevant(10_000)
+    (10, 20, 50, 50)
+    """
+    return min(max(items // RELEVANT_PART, NEIGHBOURS), RELEVANT)
+
+
 def measured(queries: Tensor, corpus: Tensor, ranked: Tensor) -> Quality:
     """Search for n items among themselves, across spaces.
 
     Args:
         queries: (n, d) unit vectors to search with.
         corpus: (n, d) unit vectors to search in, comparable with these.
-        ranked: (n, 50) the nearest items of each after re-embedding, nearest first.
+        ranked: (n, r) the nearest items of each after re-embedding, nearest first.
     """
     recall, precision = hits(nearest(queries, corpus, NEIGHBOURS), ranked)
     return Quality(
@@ -44,7 +54,7 @@ def measured(queries: Tensor, corpus: Tensor, ranked: Tensor) -> Quality:
 
 
 def hits(found: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor]:
-    """(n,) recall and (n,) precision of (n, 10) items found, given (n, 50) nearest ones."""
+    """(n,) recall and (n,) precision of (n, 10) items found, given (n, r) nearest ones."""
     equal = found[:, :, None] == ranked[:, None, :]
     recall = equal[:, :, : found.shape[1]].any(2).float().mean(1)
     return recall, equal.any(2).float().mean(1)

@@ -17,8 +17,8 @@ TITLES = tuple(f"{figure}@10" for figure in FIGURES)
 def stored_vectors(found: Mapping[str, Any], pictures: Mapping[int, str]) -> page.Section:
     """Of what the evaluation found about them."""
     advice = page.Text(
-        f"**{index_advice(found['expected'])}** `incontrast reembed FILE --plan` says what it "
-        "takes; `incontrast embed --space` embeds for the index as it is."
+        f"**{index_advice(found['expected'], found['items'])}** `incontrast reembed FILE --plan` "
+        "says what it takes; `incontrast embed --space` embeds for the index as it is."
     )
     blocks: list[page.Block] = [advice, _maps(found), _shares(found)]
     if pictures:
@@ -50,7 +50,8 @@ def _maps(found: Mapping[str, Any]) -> page.Table:
         rows=tuple(rows),
         caption=f"Against a search after everything was re-embedded, on held-out items of "
         f"{found['pairs']:,}, with intervals of 95 %. Recall: the share of the 10 nearest that are "
-        "among the 10 found. Precision: the share of the 10 found that are among the 50 nearest. "
+        "among the 10 found. Precision: the share of the 10 found that are among the 50 nearest "
+        "(a tenth of fewer than 500 items, at least 10). "
         "The best map each way is saved with the version.",
     )
 

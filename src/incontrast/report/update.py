@@ -123,7 +123,7 @@ def _next_steps(
             "version before."
         )
     if promoted and stored is not None:
-        advice = index_advice(stored["expected"])
+        advice = index_advice(stored["expected"], stored["items"])
         yield f"{advice[0].lower()}{advice[1:]} `incontrast reembed FILE` brings vectors along."
     elif promoted and record["kind"] == "update":
         yield (
