@@ -86,7 +86,8 @@ def test_a_workspace_numbers_spaces_by_its_versions(workspace: ic.Workspace, blo
     assert workspace.stamp(1) == (workspace.id, 1, first)
     # After a rollback the next version has a number that the learner alone would not give it.
     workspace.rollback(1)
-    workspace.update(blobs(40, seed=5, shift=-0.5), force=True)
+    anew = ic.Retrain(max_epochs=2)  # whose space is another for sure
+    workspace.update(blobs(40, seed=5, shift=-0.5), strategy=anew, force=True)
     assert workspace.current == 4
     mapped, unmapped = workspace.embed(queries, space=1), workspace.embed(queries)
     assert cosine(mapped, stored) > cosine(unmapped, stored)
