@@ -12,7 +12,7 @@ import torch
 from hypothesis import settings
 from torch import Generator, Tensor
 
-from incontrast import ICL, Budget, Learner, Retrain, Vectors, Workspace
+from incontrast import ICL, Learner, Retrain, Vectors, Workspace
 from incontrast.evaluate import drift
 
 # Two tests run side by side on two cores; more threads would only wait for each other. One thread
@@ -33,7 +33,7 @@ def no_permissions(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def short_trials() -> None:
     """Forecasts of drift train for a moment instead of a second, for which no test waits."""
-    drift.TRIAL = Budget(seconds=0.05)
+    drift.TRIAL = 0.05
 
 
 @pytest.fixture(scope="session")

@@ -660,12 +660,13 @@ class Learner:
         Args:
             new: Items of the same kind as the first data.
             significance: The share of false alarms that is accepted.
-            forecast: Also try for a second how long an update would take on this machine.
+            forecast: Also try for a second how long an update would take on this machine, if
+                there is something to do.
         """
         encoder, increment = self.encoder, self._increment(new)
         domain, settings = self.domain, self._settings()
         found = measure_drift(encoder, domain, increment, significance=significance, **settings)
-        if not forecast:
+        if not (forecast and found.drifted):
             return found
         task = Task(copy.deepcopy(encoder), domain, increment, before=encoder, **settings)
         return replace(found, seconds=expected_seconds(task, self.strategy))

@@ -23,6 +23,7 @@ from incontrast import (
 from incontrast.evaluate.drift import drift
 from incontrast.loss import change_ratio
 from incontrast.strategies import Meta
+from incontrast.training.loop import Training
 from incontrast.training.task import Increment
 
 
@@ -113,10 +114,12 @@ def test_a_learner_says_what_to_do(blobs) -> None:
     learner.fit(blobs(300))
     same, other = learner.drift(blobs(40, seed=1)), learner.drift(blobs(40, seed=1) * 0.2 + 2)
     assert str(same).startswith("Nothing to do: the new items look like the old ones (change")
-    assert "An update should take about" in str(same)
+    assert same.seconds is None
+    assert "An update should take about" not in str(same)
     assert str(other).startswith("Update: the new items differ from the old ones")
     assert (other.anchors, other.reference, other.new) == (100, 200, 40)
     assert other.seconds is not None
+    assert "An update should take about" in str(other)
     assert learner.drift(blobs(40, seed=1)).p_value == same.p_value
     few = learner.drift(blobs(5, seed=2), forecast=False)
     assert few.seconds is None
@@ -125,6 +128,24 @@ def test_a_learner_says_what_to_do(blobs) -> None:
         learner.drift(blobs(5), significance=5)
     with pytest.raises(RuntimeError, match=r"call fit\(\) first"):
         Learner(Vectors(8)).drift(blobs(5))
+
+
+def test_a_forecast_leaves_out_a_slow_first_step(blobs, monkeypatch) -> None:
+    """Ten minutes of a cold start are not multiplied by the number of steps."""
+    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=3), strategy=ICL(max_epochs=5))
+    learner.fit(blobs(300))
+    steps = 0
+
+    def seconds(training: Training) -> float:
+        nonlocal steps
+        steps = training.steps
+        return 0.4 * steps + (600.0 if steps else 0.0)
+
+    monkeypatch.setattr(Training, "seconds", seconds)
+    found = learner.drift(blobs(400, seed=1) * 0.2 + 2)
+    assert found.seconds is not None
+    assert steps >= 2
+    assert found.seconds < 60.0
 
 
 def test_drift_needs_finite_embeddings() -> None:

@@ -133,7 +133,8 @@ def training_bar(
             ):
                 return
             about = f"loss {progress.loss:.3f}, lr {progress.lr:.1e}"
-            about += f", at most {duration(progress.seconds_left)} left"
+            if progress.done > progress.begun[1]:
+                about += f", at most {duration(progress.seconds_left)} left"
             if console.is_terminal:
                 shown = now
                 done = progress.epoch - (progress.finished is None)

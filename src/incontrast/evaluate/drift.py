@@ -8,6 +8,8 @@ computed again for random groups of the same sizes, from the same embeddings.
 """
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -23,7 +25,7 @@ from incontrast.strategies.strategy import Strategy
 from incontrast.text import counted, duration
 from incontrast.training.engine import Engine
 from incontrast.training.loop import TrainingDiverged, train
-from incontrast.training.progress import Budget, Progress
+from incontrast.training.progress import Progress
 from incontrast.training.task import Increment, Task
 
 Advice = Literal["nothing to do", "update", "consider retraining"]
@@ -34,7 +36,8 @@ FEWEST = 30  # old items at least
 SHUFFLES = 999
 MOSTLY_NEW = 0.5  # from this growth ratio on, an update has little to start from
 FEW = 30  # new items below which only large differences show
-TRIAL = Budget(seconds=1.0)
+TRIAL, LONGEST_TRIAL = 1.0, 5.0  # seconds of a forecast; the latter only to come to
+FEWEST_STEPS = 3  # that are timed
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,9 @@ class Drift:
     reference: int  # other old items, which stand for X
     new: int  # new items that were looked at
     growth_ratio: float  # α, the share that the new items would have of everything seen
-    seconds: float | None = None  # that an update should take here, at most; None if not tried
+    seconds: float | None = (
+        None  # that an update should take here, at most; None if none is needed or tried
+    )
     differences: dict[str, Any] = field(default_factory=dict)  # see ``Domain.differences``
 
     @property
@@ -190,22 +195,23 @@ def drift(
 def forecast(task: Task, strategy: Strategy) -> float | None:
     """Seconds that an update takes at most (patience may end it earlier); None if it cannot.
 
-    The task has a copy of the encoder, which is trained for a second.
+    The task has a copy of the encoder, which is trained for about a second after its first step:
+    that one is slow, since caches and the allocator are cold.
     """
     passes = 2 * strategy.epoch_items(task.increment) * strategy.epochs(task.increment)
     if passes == 0:
         return 0.0
-    first: list[Progress] = []  # a first step is slow
+    steps: list[tuple[float, int]] = []  # seconds and forward passes after each
 
-    def note(progress: Progress) -> None:
-        if not first:
-            first.append(progress)
+    def note(progress: Progress) -> bool:
+        if progress.finished is None:
+            steps.append((progress.seconds, progress.forward_passes))
+        tried = steps[-1][0] - steps[0][0]
+        return tried < TRIAL or (len(steps) <= FEWEST_STEPS and tried < LONGEST_TRIAL)
 
     try:
-        run = train(task, strategy, budget=TRIAL, callbacks=[note])
+        run = train(task, strategy, callbacks=[note])
     except (TrainingDiverged, ValueError):
         return None
-    seconds, done = run.seconds, run.forward_passes
-    if first and done > first[0].forward_passes:
-        seconds, done = seconds - first[0].seconds, done - first[0].forward_passes
-    return seconds * passes / done if done else None
+    paces = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in pairwise(steps)]
+    return passes * (median(paces) if paces else run.seconds / run.forward_passes)

@@ -137,6 +137,7 @@ class Training:
         self.passes_before = task.forward_passes  # of what is measured before the first step
         self.passes_per_epoch, self.epochs = 2 * epoch_items, strategy.epochs(task.increment)
         self.steps, self.rollbacks, self.lr = 0, 0, math.nan
+        self.begun: tuple[float, float] | None = None  # seconds and part done after a first step
         self.batches = 0  # of the epoch under way that were taken
         self.history: list[Epoch] = []
         self.best: list[Tensor] = []  # the weights of the best epoch, where none are averaged
@@ -283,6 +284,8 @@ class Training:
         """Call the callbacks; returns whether one of them wants the run to end."""
         if not self.callbacks:
             return False
+        if self.begun is None:
+            self.begun = self.seconds(), self.task.done
         progress = Progress(
             epoch=len(self.history) + (finished is None),
             epochs=self.epochs,
@@ -294,6 +297,7 @@ class Training:
             finished=finished,
             snapshot=self.snapshot,
             step_loss=loss,
+            begun=self.begun,
         )
         before = time.perf_counter()
         answers = [callback(progress) for callback in self.callbacks]

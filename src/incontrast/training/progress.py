@@ -65,6 +65,7 @@ class Progress:
     finished: Epoch | None  # the epoch that has just ended, if one has
     snapshot: Callable[[], nn.Module]  # the encoder that training would give if it ended here
     step_loss: Tensor  # () on the device
+    begun: tuple[float, float] = (0.0, 0.0)  # seconds and part done after the slow first step
 
     @property
     def loss(self) -> float:
@@ -77,7 +78,10 @@ class Progress:
     @property
     def seconds_left(self) -> float:
         """How long training will still take, at most: patience may end it earlier."""
-        return self.seconds * (1.0 - self.done) / self.done if self.done else math.inf
+        seconds, done = self.seconds - self.begun[0], self.done - self.begun[1]
+        if done <= 0.0:  # there is only the first step to go by
+            seconds, done = self.seconds, self.done
+        return seconds * (1.0 - self.done) / done if done else math.inf
 
 
 ProgressCallback = Callable[[Progress], bool | None]
