@@ -236,6 +236,8 @@ def test_pictures_and_their_report(tmp_path: Path, monkeypatch) -> None:
     run("report", "--version", 2)
     page = (tmp_path / "space" / "reports" / "version-2.html").read_text()
     assert "data:image/png" not in page
+    for turns in (1, 2):
+        Image.fromarray(np.rot90(pixels, turns)).save(tmp_path / "photos 1" / f"{turns}.png")
     assert "memory holds 0" in run("drift", tmp_path / "photos 1", code=Exit.DATA)
 
 

@@ -575,10 +575,21 @@ def test_suggested_commands_name_the_workspace(space: Workspace, monkeypatch) ->
         assert "with incontrast rollback --to N" in shown
 
 
-def test_files_of_what_was_forgotten_bring_it_back(space: Workspace, later: Path) -> None:
-    assert run(space, "update", later, "--force")[0] == 0
-    assert "a folder that still has them brings them back" in run(space, "forget", 60)[1]
-    assert space.update(np.load(later), force=True).items == 1
+def test_files_of_what_was_forgotten_do_not_bring_it_back(
+    space: Workspace, later: Path, tmp_path: Path
+) -> None:
+    """Also where it came with an earlier version than the one that learned from the same data."""
+    both = tmp_path / "both.npy"
+    np.save(both, np.concatenate([np.load(later), np.load(later)[:5] + 1]))
+    for data in (later, both):
+        assert run(space, "update", data, "--force")[0] == 0
+    first = space.versions.record(3)["first"]
+    assert "leave the same content out from now on" in run(space, "forget", first)[1]
+    for command, says in (("update", "Nothing to do"), ("drift", "Nothing new: all 25 items")):
+        shown = run(space, command, both)[1]
+        assert says in shown
+        assert "1 forgotten item was left out" in shown
+    assert space.update(np.load(both)[:1], force=True, again=True).items == 1
 
 
 def test_new_items_that_are_all_the_same_are_pointed_out(space: Workspace, later: Path) -> None:

@@ -230,7 +230,9 @@ def test_the_same_data_twice_are_ingested_once(workspace: Workspace, blobs) -> N
     assert workspace.update(blobs(20, seed=1), again=True).version == 3
 
 
-def test_older_data_are_known_unless_they_were_forgotten(workspace: Workspace, blobs) -> None:
+def test_older_data_are_known_and_what_was_forgotten_is_left_out(
+    workspace: Workspace, blobs
+) -> None:
     rows = blobs(20, seed=1)
     workspace.update(rows)
     workspace.update(blobs(20, seed=2))
@@ -238,8 +240,21 @@ def test_older_data_are_known_unless_they_were_forgotten(workspace: Workspace, b
     assert (again.repeated, again.version) == (True, 2)
     workspace.forget([65])
     assert workspace.learner().memory.seen == 99
-    back = workspace.update(rows)
-    assert (back.repeated, back.items, back.known) == (False, 1, 19)
+    said: list[str] = []
+    assert workspace.update(rows, notify=said.append).repeated
+    assert said == ["1 forgotten item was left out (--again ingests all items)"]
+    step = workspace.update(torch.cat([rows, blobs(5, seed=3)]), notify=said.append)
+    assert (step.items, step.known, "; 1 forgotten item was left out" in said[1]) == (5, 19, True)
+    assert workspace.update(rows[5:6], again=True).items == 1
+    assert workspace.update(torch.cat([rows, blobs(6, seed=4)])).known == 20
+
+
+def test_discarded_items_may_come_again_and_forgotten_ones_may_not(
+    refused: Workspace, blobs
+) -> None:
+    refused.forget([60])
+    refused.discard()
+    assert refused.update(blobs(40, shift=30.0, seed=1), force=True).items == 39
 
 
 def test_what_is_discarded_or_resumed_is_said(refused: Workspace, blobs) -> None:

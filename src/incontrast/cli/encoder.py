@@ -51,7 +51,7 @@ from incontrast.workspace import Workspace
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.errors import Busy
 from incontrast.workspace.files import SETTINGS, locked
-from incontrast.workspace.ingest import KnownHashes, NewData
+from incontrast.workspace.ingest import KnownHashes, NewData, left_out
 from incontrast.workspace.update import Step
 
 
@@ -306,36 +306,40 @@ def drift(
     if source.kind == "images":
         source = read_source(data, strict=strict, **table)  # finds out which can be read
     note_skipped([skip.reason for skip in source.skipped])
-    new, known = _unknown(space, version, source, learner.domain)
+    new, known, forgotten = _unknown(space, version, source, learner.domain)
+    counts = {"known": known, "forgotten": forgotten, "version": version}
+    remarks = [f"{left_out(forgotten)}."] if forgotten else []
     if len(new) == 0:
-        nothing = {"drifted": False, "advice": "nothing to do", "known": known, "version": version}
-        line = f"Nothing new: all {known:,} items have been ingested already. No update is needed."
-        return Answer(nothing, [line])
+        nothing = {"drifted": False, "advice": "nothing to do", **counts}
+        seen = f"all {known + forgotten:,} items have been ingested already"
+        line = f"Nothing new: {seen}. No update is needed."
+        return Answer(nothing, [line, *remarks])
     found = learner.drift(new, significance=significance)
     lines = [str(found)]
     if known:
         lines.append(f"{counted(known)} had been ingested before, and were left out.")
+    lines += remarks
     value = {
         **vars(found),
         "change_ratio": found.change_ratio._asdict(),
         "drifted": found.drifted,
         "advice": found.advice,
-        "version": version,
-        "known": known,
+        **counts,
     }
     return Answer(value, lines, Exit.DRIFT if found.drifted and fail_on_drift else Exit.DONE)
 
 
 def _unknown(
     space: Workspace, version: int, source: Source, domain: Domain
-) -> tuple[Collection, int]:
-    """The items that an update would ingest, and the number of those that it would leave out."""
+) -> tuple[Collection, int, int]:
+    """The items that an update would ingest; how many it would not: known, and forgotten ones."""
     with closing(Store.open(space.store_file, readonly=True)) as store:
-        known = KnownHashes(store, space.extent(version))
-    parts = [known.contains(contents) for contents in NewData(source, domain).packed()]
-    seen = torch.from_numpy(np.concatenate(parts))
+        hashes = KnownHashes(store, space.extent(version))
+    parts = [hashes.contains(contents) for contents in NewData(source, domain).packed()]
+    known, forgotten = map(np.concatenate, zip(*parts, strict=True))
     items = domain.collect(source.items)
-    return items.select((~seen).nonzero()[:, 0]), int(seen.sum())
+    new = torch.from_numpy(~known & ~forgotten).nonzero()[:, 0]
+    return items.select(new), int(known.sum()), int(forgotten.sum())
 
 
 def _opened(folder: Path, trust: bool) -> tuple[Workspace, Engine]:

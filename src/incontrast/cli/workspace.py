@@ -119,7 +119,7 @@ def forget(
     if not count:
         lines[0] += " They were forgotten before, are no longer kept, or never came in."
     else:
-        lines.append("Delete their files, too: a folder that still has them brings them back.")
+        lines.append("Updates leave the same content out from now on: its hash is kept.")
     if files:
         lines.append(f"Embeddings of them may still be in {', '.join(files)}.")
     return Answer({"forgotten": count, "embeddings": files}, lines)

@@ -233,10 +233,13 @@ class Store:
             run.execute("delete from items where id >= ?", (first,))
             run.execute("delete from chunks where first >= ?", (first,))
 
-    def remove(self, ids: Iterable[int], *, forgotten: bool = False) -> int:
+    def remove(
+        self, ids: Iterable[int], *, forgotten: bool = False, discarded: bool = False
+    ) -> int:
         """Delete the contents of these items; returns how many there were.
 
-        Those that are ``forgotten`` no longer count as seen either.
+        Those that are ``forgotten`` or ``discarded`` no longer count as seen either. Of what was
+        forgotten the hash stays, so that files which still have it do not bring it back.
         """
         wanted = np.unique(np.fromiter(ids, np.int64))
         removed = 0
@@ -249,9 +252,10 @@ class Store:
                     "delete from items where id = ?", ((int(i + chunk.first),) for i in present)
                 )
                 removed += len(present)
-                states[inside if forgotten else present] = FORGOTTEN if forgotten else GONE
-                if forgotten:  # a hash tells whether somebody's item was here: it goes, too
-                    hashes[inside] = b""
+                if discarded:  # they may come again, other than what was forgotten before
+                    hashes[inside[states[inside] != FORGOTTEN]] = b""
+                unseen = forgotten or discarded
+                states[inside if unseen else present] = FORGOTTEN if unseen else GONE
                 self._put(chunk._replace(states=states, hashes=hashes))
         return removed
 
@@ -405,7 +409,15 @@ class Store:
         wanted[ids.start : ids.stop] = True
         if extent is not None:
             wanted[: extent.arrivals] |= ~extent.forgotten(every)
-        return every.hashes[wanted]
+        found: NDArray[np.bytes_] = every.hashes[wanted & (every.states != FORGOTTEN)]
+        return found
+
+    def forgotten_hashes(self) -> NDArray[np.bytes_]:
+        """(n,) short hashes of the items that were forgotten, whichever version had seen them."""
+        every = self.columns(self.arrivals())
+        forgotten = (every.states == FORGOTTEN) & (every.hashes != b"")  # discarded: without hash
+        found: NDArray[np.bytes_] = every.hashes[forgotten]
+        return found
 
     def check(self) -> list[str]:
         """Look at every page, row and item; returns what is wrong."""

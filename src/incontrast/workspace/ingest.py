@@ -78,24 +78,31 @@ class NewData:
 
 
 class KnownHashes:
-    """What the memory of a version has seen, and items with further ids, by content hashes."""
+    """What the memory of a version has seen, items with further ids, and what was forgotten."""
 
     def __init__(self, store: Store, extent: Extent | None, ids: range = range(0)) -> None:
-        self._sorted = np.sort(store.hashes(extent, ids))
+        self._known = np.sort(store.hashes(extent, ids))
+        self._forgotten = np.sort(store.forgotten_hashes())
 
-    def contains(self, contents: Sequence[bytes]) -> NDArray[np.bool_]:
-        """(n,) whether each of these packed items is known."""
+    def contains(self, contents: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Two (n,): whether each of these packed items is known; whether it was forgotten."""
         digests = short_hashes(map(content_hash, contents))
-        if not len(self._sorted):
-            return np.zeros(len(digests), bool)
-        places = np.searchsorted(self._sorted, digests).clip(max=len(self._sorted) - 1)
-        known: NDArray[np.bool_] = self._sorted[places] == digests
-        return known
+        known = _among(digests, self._known)
+        return known, _among(digests, self._forgotten) & ~known
 
-    def leave_out(self, contents: Sequence[bytes]) -> list[bytes]:
-        """The packed items that are not known."""
-        known = self.contains(contents)
-        return [content for content, seen in zip(contents, known, strict=True) if not seen]
+
+def _among(digests: NDArray[np.bytes_], ordered: NDArray[np.bytes_]) -> NDArray[np.bool_]:
+    if not len(ordered):
+        return np.zeros(len(digests), bool)
+    places = np.searchsorted(ordered, digests).clip(max=len(ordered) - 1)
+    found: NDArray[np.bool_] = ordered[places] == digests
+    return found
+
+
+def left_out(forgotten: int) -> str:
+    """Forgotten items that the data still have, in words."""
+    were = "was" if forgotten == 1 else "were"
+    return f"{counted(forgotten, 'forgotten item')} {were} left out"
 
 
 def ingest(
@@ -110,9 +117,10 @@ def ingest(
 ) -> bool:
     """Items into the store, where they do not count until the version is promoted.
 
-    Items that the current version has learned from, by the ``extent`` of its memory, are left out,
-    unless asked for again, as are those that were refused and are joined now. ``waiting`` is called
-    every few megabytes, before other processes take this one for lost.
+    Items that the current version has learned from, by the ``extent`` of its memory, and those that
+    were forgotten are left out, unless asked for again, as are those that were refused and are
+    joined now. ``waiting`` is called every few megabytes, before other processes take this one for
+    lost.
 
     Returns whether any item was new.
     """
@@ -122,41 +130,52 @@ def ingest(
     before = machine.state.operation["data"] if machine.state.refused else empty
     arrivals = store.arrivals()  # an id is used once, whichever version is the current one
     first = arrivals - before["items"]
-    known = (
-        KnownHashes(store, None) if again else KnownHashes(store, extent, range(first, arrivals))
-    )
+    hashes = None if again else KnownHashes(store, extent, range(first, arrivals))
     machine.ingesting({**operation, "first": first, "data": before, "incoming": data.name})
     draws = generator(learner.seed, "memory", learner.version + 1)
     memory.draw_keys(torch.arange(first, arrivals), draws)  # of items that have theirs
-    count = found = 0
+    count = found = forgotten = 0
     first_item: bytes | None = None
     alike = True
     try:
         for contents in data.packed():
-            new = known.leave_out(contents)
+            new = contents
+            if hashes is not None:
+                known, deleted = hashes.contains(contents)
+                new = [contents[place] for place in (~known & ~deleted).nonzero()[0]]
+                found += int(known.sum())
+                forgotten += int(deleted.sum())
             first_item = new[0] if first_item is None and new else first_item
             alike = alike and all(content == first_item for content in new)
             ids = torch.arange(arrivals + count, arrivals + count + len(new))
             store.append(arrivals + count, new, memory.draw_keys(ids, draws).numpy())
             count += len(new)
-            found += len(contents) - len(new)
             waiting()
-        if count + found == 0:
+        if count + found + forgotten == 0:
             reason = f"; the first: {data.skipped[0]}" if data.skipped else ""
             raise ValueError(f"nothing in {data.name} can be read{reason}")
     except Exception:
         with suppress(StoreError, OSError):  # on a full disk: the next run does it
             machine.cancel_ingest()
         raise
+    again_takes = f"{left_out(forgotten)} (--again ingests all items)" if forgotten else ""
     if count == 0:
         machine.cancel_ingest()
+        if again_takes:
+            machine.notify(again_takes)
         return False
     store.fold()
     seconds = time.perf_counter() - begin
     incoming = {"name": data.name, "fingerprint": data.fingerprint, "items": count}
-    about = {"known": found, "skipped": data.skipped, "classes": data.classes}
+    about = {
+        "known": found,
+        "forgotten": forgotten,
+        "skipped": data.skipped,
+        "classes": data.classes,
+    }
     machine.ingested({**incoming, **about}, seconds)
     remark = f"; {counted(found)} had been ingested before" if found else ""
+    remark += f"; {again_takes}" if again_takes else ""
     machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
     if alike and count > 1:
         machine.notify(f"all {count:,} new items are the same: is that so?")

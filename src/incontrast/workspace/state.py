@@ -263,7 +263,7 @@ class StateMachine:
         self._remove_candidate(number)
         if operation["base"] is not None:
             # The journal has their ids, which no other items may get from now on.
-            self.store.remove(range(first, first + items), forgotten=True)
+            self.store.remove(range(first, first + items), discarded=True)
         else:
             self.store.drop_from(first)
         event = self.log("discard", trained=last == number, data=operation["data"])

@@ -223,8 +223,8 @@ class Update:
             if _same(data, record):
                 if self.adopted is not None and not self._is_adopted(record):
                     return None
-                first = record["first"]
-                states = machine.store.columns(first + record["data"]["items"]).states[first:]
+                # Of these data, items may have arrived with any version before this one.
+                states = machine.store.columns(record["first"] + record["data"]["items"]).states
                 return None if bool((states == FORGOTTEN).any()) else number
             number = record["parent"]
         return None
