@@ -58,6 +58,8 @@ def test_from_nothing_to_the_third_week(space: Path, rows: list[Path], tmp_path:
         "loss of old items",
         "change ratio",
         "of the 10 nearest neighbours stayed",
+        "Too few items to say how precise search with the map is; recall@10",
+        "(embed --space 1).",
         "Version 2 is the current one.",
         "ingested 30 items",
     ):

@@ -127,8 +127,10 @@ def test_a_file_in_an_old_space_takes_new_items_and_says_so(
     old, new = (read_source(tmp_path / f"{name}.npy") for name in ("old", "new"))
     file = tmp_path / "index.npy"
     embed_source(workspace, old, file, version=1)
-    with pytest.raises(ic.WorkspaceError, match="the two cannot be mixed"):
+    with pytest.raises(ic.WorkspaceError, match="the two cannot be mixed") as refused:
         embed_source(workspace, new, file, append=True)
+    for way in ("--overwrite", "--space 1", "incontrast reembed index.npy"):
+        assert way in str(refused.value)
     done = embed_source(workspace, new, file, append=True, space=1)
     assert (done.version, done.rows, done.added) == (1, 60, 30)
     stamp: dict[str, Any] = json.loads(Path(f"{file}.json").read_text())

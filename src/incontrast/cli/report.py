@@ -174,6 +174,8 @@ def summary(
         )
     if stored := evaluation.get("stored_vectors"):
         advice = index_advice(stored["expected"], stored["items"])
+        if not advice.startswith("Re-embed"):
+            advice = f"{advice[:-1]} (embed --space {stored['space']})."
         lines.append(f"  {'stored vectors':<35}{advice}")
     lines += [f"  failed check: {check}" for check in evaluation.get("failed_checks", [])]
     if not refused:

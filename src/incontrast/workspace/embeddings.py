@@ -237,6 +237,11 @@ def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> No
     for name, what in differences.items():
         if stamp[name] != wanted[name]:
             advice = "overwrite it, or choose another name"
+            if name == "version":
+                advice = (
+                    f"replace it (--overwrite), embed for its space (--space {stamp['version']}), "
+                    f"or bring it along (incontrast reembed {file.name})"
+                )
             raise WorkspaceError(f"{file} holds embeddings of {what}: {advice}")
 
 

@@ -209,6 +209,7 @@ def stored_vectors(
     recall, _ = hits(found, wanted)
     worst = recall.argsort(stable=True)[: EXAMPLES // 2].tolist()
     return {
+        "space": link.old,
         "items": len(ids),
         "pairs": link.pairs,
         "kinds": {"to_old": link.to_old.kind, "to_new": link.to_new.kind},
