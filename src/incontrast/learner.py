@@ -61,14 +61,14 @@ LINKS = 10  # versions back that a learner keeps maps to
 class BudgetTooSmall(ValueError):
     """There would be no time left for training; nothing was changed.
 
-    ``spent`` are the seconds that all but training takes, about.
+    ``spent`` are the seconds that all but training takes, about; ``pending`` is what waits.
     """
 
-    def __init__(self, seconds: float, spent: float) -> None:
+    def __init__(self, seconds: float, spent: float, pending: str = "") -> None:
         self.seconds, self.spent = seconds, spent
         super().__init__(
             f"a budget of {seconds:g} seconds is too small: reading and evaluating alone take "
-            f"about {spent:.1f} s here; give at least {2 * spent:.1f}"
+            f"about {spent:.1f} s here; give at least {2 * spent:.1f}{pending and f'. {pending}'}"
         )
 
 

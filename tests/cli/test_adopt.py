@@ -41,6 +41,8 @@ def test_an_encoder_by_import_path_is_adopted_updated_and_used(files: Path) -> N
     weights = ("--weights", "weights.safetensors", "--seen-count", 600)
     shown = run("adopt", "old.npy", *ENCODER, ARGUMENTS, *weights)
     assert "Version 1: adopted, with 60 items of 600" in shown
+    assert "adopted as version 1" in shown
+    assert "trained version" not in shown
     assert "Version 1 is the current one." in shown
     assert "60 items stored / 600 seen" in run("status")
     assert "Version 2: ICL on 20 new items" in run("update", "new.npy", "--epochs", 1)

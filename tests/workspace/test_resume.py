@@ -108,10 +108,14 @@ def test_a_budget_too_small_keeps_what_was_ingested(tmp_path, blobs) -> None:
     space = workspace(tmp_path / "space")
     space.fit(blobs(80))
     # What was given, not what is left of it for the learner.
-    with pytest.raises(ValueError, match=r"budget of 1e-06 seconds is too small"):
+    pending = "40 items of data in memory ingested, to be trained: incontrast update --seconds N"
+    with pytest.raises(ValueError, match=rf"budget of 1e-06 seconds is too small.*\. {pending}"):
         space.update(blobs(40), budget=ic.Budget(seconds=1e-6))
     assert space.state().resumable
-    step = space.update(force=True, budget=ic.Budget(forward_passes=1_000))
+    said: list[str] = []
+    budget = ic.Budget(forward_passes=1_000)
+    step = space.update(force=True, budget=budget, notify=said.append)
+    assert "data in memory, another budget and otherwise the settings it was begun" in said[0]
     assert step.promoted
     assert step.items == 40
     assert step.outcome["forward_passes"] <= 1_400

@@ -646,9 +646,9 @@ def test_what_cannot_be_done_yet_or_again(workspace: Workspace, tmp_path: Path, 
     with pytest.raises(WorkspaceError, match="is fitted already"):
         workspace.fit(blobs(10))
     other = Workspace.create(tmp_path / "other", learner())
-    with pytest.raises(WorkspaceError, match="has no encoder yet: run fit first"):
+    with pytest.raises(WorkspaceError, match="has no encoder yet: run incontrast fit DATA"):
         other.update(blobs(10))
-    with pytest.raises(WorkspaceError, match="has no encoder yet: run fit first"):
+    with pytest.raises(WorkspaceError, match="has no encoder yet: run incontrast fit DATA"):
         other.learner()
     with pytest.raises(WorkspaceError, match="is a workspace already"):
         Workspace.create(tmp_path / "other", learner())

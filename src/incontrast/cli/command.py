@@ -26,6 +26,7 @@ from incontrast.cli.output import emit, plain, processes, say, speaks
 
 GRACE = 2.0  # seconds
 SERVING = "the current version keeps serving; the same command resumes"
+FIRST = "there is no version yet; the same command resumes"
 UNTOUCHED = "the workspace is as it was"
 NOTHING = "nothing was changed"
 
@@ -116,6 +117,8 @@ def command(
                         say(_addressed("\n".join(answer.lines), options))
             except KeyboardInterrupt:
                 left = SERVING if workspace else NOTHING
+                if check.__name__ in ("fit", "adopt"):  # which are refused once there is a version
+                    left = FIRST
                 _end(f"interrupted: {left}", Exit.INTERRUPTED, as_json)
             except Exception as error:
                 code = exit_code(error)
@@ -164,7 +167,9 @@ def _addressed(text: str, options: dict[str, Any]) -> str:
     folder = str(options.get("workspace", Path()))
     if folder in (".", os.environ.get("INCONTRAST_WORKSPACE")):
         return text
-    found = r"\bincontrast (fit|update|rollback|forget|embed|drift|status|log|report|history)\b"
+    found = (
+        r"\bincontrast (fit|update|rollback|forget|embed|drift|status|log|report|history)\b( DATA)?"
+    )
     return re.sub(found, lambda match: f"{match[0]} -w {shlex.quote(folder)}", text)
 
 

@@ -34,7 +34,7 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
     space = Workspace.open(workspace)
     numbers = space.versions.numbers()
     if not numbers:
-        raise WorkspaceError(f"{space.folder} has no encoder yet: run fit first")
+        raise WorkspaceError(f"{space.folder} has no encoder yet: run incontrast fit DATA")
     number = numbers[-1] if version is None else version
     space.versions.verify(number)
     record, evaluation = space.versions.record(number), space.versions.evaluation(number) or {}

@@ -35,7 +35,7 @@ def serve(
 
     space = Workspace.open(workspace, trust=trust)
     if space.current is None:
-        raise WorkspaceError(f"{space.folder} has no encoder yet: run incontrast fit first")
+        raise WorkspaceError(f"{space.folder} has no encoder yet: run incontrast fit DATA")
     space.versions.verify(space.current)
     if token_file is not None:
         token = token_file.read_text(encoding="utf-8").strip()

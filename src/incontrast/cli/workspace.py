@@ -32,7 +32,7 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
         yield from (f"  damage: {text}" for text in about["damage"])
         return
     if about["current"] is None:
-        yield "  no encoder yet: run incontrast fit"
+        yield "  no encoder yet: run incontrast fit DATA"
     else:
         yield (
             f"  version {about['current']} of {about['domain']}, created {about['created']}; "

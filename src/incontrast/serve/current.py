@@ -151,5 +151,5 @@ class Current:
 def _current(workspace: Workspace) -> int:
     number = workspace.current
     if number is None:
-        raise WorkspaceError(f"{workspace.folder} has no encoder yet: run incontrast fit first")
+        raise WorkspaceError(f"{workspace.folder} has no encoder yet: run incontrast fit DATA")
     return number

@@ -369,7 +369,7 @@ class Layout:
         """The version that was asked for, or the one that serves."""
         number = self.current if version is None else version
         if number is None:
-            raise WorkspaceError(f"{self.folder} has no encoder yet: run fit first")
+            raise WorkspaceError(f"{self.folder} has no encoder yet: run incontrast fit DATA")
         return number
 
     def extent(self, number: int) -> Extent:

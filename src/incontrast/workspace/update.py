@@ -130,8 +130,8 @@ class Update:
                 f"{NAMES[operation['kind']]} with {operation['data']['name']} is unfinished: "
                 f"run incontrast {operation['kind']} to finish it"
             )
-        if self.kind == "update" and current is None:
-            raise WorkspaceError(f"{self.workspace.folder} has no encoder yet: run fit first")
+        if self.kind == "update":
+            self.workspace.serving()  # refused where there is no encoder yet
         learner = self._load(current, machine.store)
         _ = self._given_probe  # refused before anything is done
         data = None if items is None else NewData(items, learner.domain, strict=self.strict)
@@ -186,8 +186,10 @@ class Update:
         if _same(data, operation):
             if machine.state.phase == "ingested" and not machine.state.refused:
                 self._check_settings(operation)
+            other = vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
+            budget = ", another budget and otherwise" if other else " and"
             machine.notify(
-                f"resuming with {name} and the settings it was begun with (--discard drops it)"
+                f"resuming with {name}{budget} the settings it was begun with (--discard drops it)"
             )
             return True
         if not machine.state.refused or self.adopted is not None:
@@ -255,7 +257,9 @@ class Update:
                 "or create another workspace"
             )
         if data is None:
-            raise WorkspaceError(f"there is no unfinished {self.kind}: give some data")
+            raise WorkspaceError(
+                f"there is no unfinished {self.kind}: give some data, incontrast {self.kind} DATA"
+            )
         operation: Operation = {
             "kind": self.kind,
             "base": current,
@@ -290,7 +294,12 @@ class Update:
             outcome = self._train(operation, learner, machine.store, callback_errors)
         except BudgetTooSmall as error:
             given = self._limit(operation).seconds or error.seconds
-            raise BudgetTooSmall(given, given - error.seconds + error.spent) from None
+            data, command = operation["data"], f"incontrast {self.kind}"
+            pending = (
+                f"{counted(data['items'])} of {data['name']} ingested, to be trained: {command} "
+                f"--seconds N goes on with it, {command} --discard drops it"
+            )
+            raise BudgetTooSmall(given, given - error.seconds + error.spent, pending) from None
         except (ValueError, TrainingDiverged) as error:
             ours = error not in callback_errors
             if ours and (isinstance(error, TrainingDiverged) or operation["joined"]["operation"]):
@@ -336,7 +345,8 @@ class Update:
         learner.space = number
         self.versions.write(number, lambda folder: saving.write(learner, folder), record)
         machine.trained()
-        machine.notify(f"trained version {number} in {outcome.seconds:.1f} s")
+        done = f"trained version {number} in {outcome.seconds:.1f} s"
+        machine.notify(done if self.adopted is None else f"adopted as version {number}")
 
     def _step(self, number: int, *, promoted: bool, repeated: bool = False) -> Step:
         record = self.versions.record(number)
