@@ -109,7 +109,10 @@ def test_a_retraining_that_has_not_converged_is_no_yardstick() -> None:
     assert "it is no yardstick" in found.reasons[0]
     assert "0.350 (old 0.300, new 0.400) in 5.0 s, 42% below no update" in found.reasons[1]
     assert "times as fast" not in " ".join(found.reasons)
-    assert recommend(BEFORE, falling, tried[2:]).strategy == "no update"
+    none = recommend(BEFORE, replace(falling, seconds=0.44), tried[2:])
+    assert none.strategy == "no update"
+    assert "when its 0.4 s were over" in none.reasons[0]
+    assert "None of the updates beats leaving the encoder alone (0.600)" in none.reasons[1]
     ahead = attempt("retraining", 0.2, 0.2, 20.0, falling=True)
     assert recommend(BEFORE, ahead, tried).strategy == "retraining"
 
@@ -135,6 +138,23 @@ def test_who_had_less_time_than_retraining_is_named(blobs) -> None:
         late = (replace(result.attempts[0], seconds=seconds),)
         told = replace(result, retraining=full, attempts=late).recommendation.reasons
         assert (f"ICL {seconds:.1f} s, where retraining had 5.0 s" in " ".join(told)) is named
+
+
+def test_a_time_that_is_far_too_short_is_said_first(blobs) -> None:
+    result = compare(
+        Vectors(8, hidden=16, out=8), blobs(60), blobs(30), seconds=1.0, strategies={"ICL": ICL()}
+    )
+    outcome = replace(result.traces["retraining"].outcome, steps=500)
+    traces = {"retraining": replace(result.traces["retraining"], outcome=outcome)}
+    had = replace(result.retraining, seconds=0.25)
+    short = replace(result, retraining=had, seconds=6.0, traces=traces)
+    first = short.recommendation.reasons[0]
+    assert first == (
+        "The time was too short to tell: retraining had 500 steps in 0.2 s. "
+        "Give about 4 minutes (--minutes 4)."
+    )
+    enough = replace(short, retraining=replace(had, seconds=5.0))
+    assert "too short" not in enough.recommendation.reasons[0]
 
 
 def test_retraining_is_the_safe_choice() -> None:

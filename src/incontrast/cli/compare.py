@@ -24,7 +24,7 @@ from incontrast.domains.vectors import Vectors
 from incontrast.parity import EvaluationLoss
 from incontrast.report.chart import Panel, chart
 from incontrast.report.page import Cell, Column, Facts, Figure, Page, Section, Table, Text, save
-from incontrast.text import counted
+from incontrast.text import counted, duration
 from incontrast.training.progress import Progress, ProgressCallback
 
 SMALL = 32  # pixels, up to which images have the small encoder
@@ -132,7 +132,7 @@ def _shown_in(status: Status) -> Show:
     def begin(name: str) -> Iterator[ProgressCallback]:
         def show(step: Progress) -> None:
             if step.finished is not None:
-                status.update(f"{name}: {step.seconds:.0f} s, loss {step.loss:.3f}")
+                status.update(f"{name}: {duration(step.seconds)}, loss {step.loss:.3f}")
 
         status.update(name)
         if not status.console.is_terminal:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from incontrast.parity import TOLERANCE, EvaluationLoss, at_parity, keeps_parity
+from incontrast.text import duration
 
 if TYPE_CHECKING:
     from incontrast.compare.trace import Trace
@@ -88,7 +89,7 @@ def _without_yardstick(
 ) -> Recommendation:
     """What has the lowest loss that keeps old items, where retraining has not converged."""
     reasons = [
-        f"Retraining's loss was still falling when its {ceiling.seconds:.0f} s were over "
+        f"Retraining's loss was still falling when its {duration(ceiling.seconds)} were over "
         f"({ceiling.loss.all:.3f}): it is no yardstick, and nothing is said about parity or "
         "speed-ups. With more minutes there is. What can be said is where each one is after the "
         "same time."
@@ -96,8 +97,8 @@ def _without_yardstick(
     better = _better(before, [*sound, ceiling])
     if not better:
         reasons.append(
-            f"No update is better by more than {TOLERANCE:.0%} than none ({before.all:.3f}) "
-            "without raising the loss of old items."
+            f"None of the updates beats leaving the encoder alone ({before.all:.3f}) by more than "
+            f"{TOLERANCE * 100:.0f} % without raising the loss of old items."
         )
         return Recommendation("no update", (*reasons, *_forgetting(before, [*sound, ceiling])))
     gain = 1.0 - better[0].loss.all / before.all

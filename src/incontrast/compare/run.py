@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,7 @@ from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator
 from incontrast.strategies import ICL, Distill, FineTune, Replay, Retrain, Strategy, WarmStart
 from incontrast.streams import pick
+from incontrast.text import counted, duration
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, ProgressCallback
 
@@ -37,6 +39,7 @@ MEASURING = 0.25  # times the training: what evaluation along the way may take
 LOOKS = 3  # evaluations that a run takes besides: before, after, statistics and the map
 EVALUATING = 0.3  # of the time, which these may take
 SPARE = 0.1  # of the time, for the table, and for what nobody has foreseen
+FEWEST_STEPS, FEWEST_SECONDS = 5, 1.0  # of retraining, below which nothing can be told
 UNEQUAL = 0.8  # of retraining's time: who had less is named
 
 Show = Callable[[str], AbstractContextManager[ProgressCallback]]
@@ -53,6 +56,7 @@ class Comparison:
     attempts: tuple[Attempt, ...]  # of each other strategy
     traces: Mapping[str, Trace]  # the loss along each update, for a picture
     begun_falling: bool = False  # whether the first fit had not converged
+    seconds: float | None = None  # that all of it had, where there was a limit
     evaluated: int = SAMPLE  # old and new items, each, at most that losses are measured on
 
     @property
@@ -64,7 +68,20 @@ class Comparison:
     def recommendation(self) -> Recommendation:
         """What to use, and why."""
         found = recommend(self.before, self.retraining, self.attempts)
-        return replace(found, reasons=(*found.reasons, *self._doubts()))
+        return replace(found, reasons=(*self._too_short(), *found.reasons, *self._doubts()))
+
+    def _too_short(self) -> Iterator[str]:
+        """Where nothing was trained for long enough, that comes before all else."""
+        steps, had = self.traces["retraining"].outcome.steps, self.retraining.seconds
+        if self.seconds is None or (steps >= FEWEST_STEPS and had >= FEWEST_SECONDS):
+            return
+        # Ten times what it takes to be no longer too short, so that a loss can converge.
+        factor = 10 * max(FEWEST_STEPS / max(steps, 1), FEWEST_SECONDS / max(had, 0.01))
+        minutes = max(1, math.ceil(self.seconds * factor / 60))
+        yield (
+            f"The time was too short to tell: retraining had {counted(steps, 'step')} in "
+            f"{duration(had)}. Give about {counted(minutes, 'minute')} (--minutes {minutes})."
+        )
 
     def _doubts(self) -> Iterator[str]:
         if self.begun_falling:
@@ -133,7 +150,8 @@ def compare(
         progress=progress,
     )
     losses = [(epoch.seconds, epoch.loss) for epoch in fitted.history]
-    return replace(result, begun_falling=still_falling(losses), evaluated=sample)
+    falling = still_falling(losses)
+    return replace(result, begun_falling=falling, evaluated=sample, seconds=seconds)
 
 
 def _affordable(
