@@ -228,12 +228,20 @@ def test_arrays_takes_labels_from_a_column(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("1,2\n3,x\n", "must hold numbers only: could not convert string 'x' .*line 2, column 2$"),
-        ("a,b\n1,2\n\n3,x\n", "must hold numbers only: .* 'x' .*line 4, column 'b'$"),
+        (
+            "a,b\n1,2\n\n3,x\n",
+            "must hold numbers only: .* 'x' .*line 4, column 'b'; if it is no fe",
+        ),
+        (
+            "a b,c\nu,2\n",
+            ".*'a b'; if it is no feature, give --id 'a b', --label 'a b', or .*a,b,c$",
+        ),
         ("1,2\n3\n", "must hold numbers only: .*number of columns changed from 2 to 1 in line 2$"),
         ("a,b\n1,2,x\n", "must hold numbers only: .* 'x' .*line 2, column 3$"),
         ("a,b\n1,2\n3,4,5\n", "must hold numbers only: .*from 2 to 3 in line 3$"),
-        (f'a\n1\n"{"x" * 200_000}\n', "must hold numbers only: .* in record 3, column 'a'$"),
-        ("1,2\n3,\n", "must hold numbers only: could not convert string ''"),
+        (f'a\n1\n"{"x" * 200_000}\n', "must hold numbers only: .* in record 3, column 'a'; "),
+        ("1,2\n3,\n", "must hold numbers only: an empty cell in line 2, column 2$"),
+        ("a,b\n1, \n", "must hold numbers only: an empty cell in line 2, column 'b'$"),
         ("1,2\n3,nan\n", "must hold finite numbers, got nan or infinite in line 2:"),
         ("a,b\n1,2\n3,1e60\n", "must hold finite numbers, got nan or infinite in line 3:"),
         ("a,b\n1,2,3\n", "has 2 names of columns but 3 columns of numbers"),

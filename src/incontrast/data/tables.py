@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import re
+import shlex
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -188,6 +189,13 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
             if found[3] is not None:
                 called = [repr(name) for name in names][int(found[3]) - 1 : int(found[3])]
                 reason += f", column {called[0] if called else found[3]}"
+                reason = re.sub(r"^could not convert string '\s*' to \w+", "an empty cell", reason)
+                if called and reason.startswith("could not convert"):
+                    name = shlex.quote(names[int(found[3]) - 1])
+                    reason += (
+                        f"; if it is no feature, give --id {name}, --label {name}, or the features "
+                        "by --columns a,b,c"
+                    )
         raise ValueError(f"{path} must hold numbers only: {reason}") from error
     if len(table) == 0:
         raise ValueError(f"{path} has names of columns but no rows")
