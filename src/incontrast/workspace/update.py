@@ -297,7 +297,7 @@ class Update:
             data, command = operation["data"], f"incontrast {self.kind}"
             pending = (
                 f"{counted(data['items'])} of {data['name']} ingested, to be trained: {command} "
-                f"--seconds N goes on with it, {command} --discard drops it"
+                f"--seconds N resumes it, {command} --discard drops it"
             )
             raise BudgetTooSmall(given, given - error.seconds + error.spent, pending) from None
         except (ValueError, TrainingDiverged) as error:
