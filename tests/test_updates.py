@@ -203,3 +203,17 @@ def test_a_start_that_wrecks_the_encoder_is_rolled_back(learner, digits) -> None
     _, outcome = updated(learner, digits[1], ICL(lr=Learned(start=10.0)))
     assert outcome.rollbacks >= 1
     assert outcome.loss.after.all < outcome.loss.before.all
+
+
+def test_interpolation_keeps_a_part_of_an_updates_change(blobs) -> None:
+    learner = Learner(Vectors(8, hidden=16, out=8), fit_strategy=Retrain(max_epochs=2))
+    learner.fit(blobs(60))
+    ends = []
+    for part in (1.0, 0.25):
+        twin = copy.deepcopy(learner)
+        twin.update(blobs(20, shift=1.0), strategy=ICL(max_epochs=2, interpolation=part))
+        ends.append(dict(twin.encoder.named_parameters()))
+    whole, quarter = ends
+    for name, start in learner.encoder.named_parameters():
+        assert not torch.equal(whole[name], start)
+        torch.testing.assert_close(quarter[name], torch.lerp(start, whole[name], 0.25))
