@@ -297,7 +297,7 @@ class Learner:
         domain, increment = self._first(seen)
         encoder = self._made_elsewhere(domain, weights)
         encoder = self._with_head(encoder, domain, increment.new, 1).eval()
-        check_views(domain, increment.new, encoder, place=self.engine.place)
+        check_views(domain, increment.new, encoder)
         memory = self.memory
         if seen_count is not None:
             memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
@@ -306,7 +306,7 @@ class Learner:
 
     def _made_elsewhere(self, domain: Domain, weights: Weights | None) -> nn.Module:
         with seeded(self.seed, "weights", 1):
-            encoder: nn.Module = self.engine.place(domain.encoder())
+            encoder = domain.encoder().to(self.engine.device)
         return (encoder if weights is None else load_weights(encoder, weights)).eval()
 
     def _first(self, items: Any) -> tuple[Domain, Increment]:
@@ -407,7 +407,7 @@ class Learner:
             raise
         except Exception:
             # If a domain or an encoder of the user's own is to blame, this says what is wrong.
-            check_views(domain, increment.new, encoder, place=self.engine.place)
+            check_views(domain, increment.new, encoder)
             raise
         pairs = self._pairs(budget, seconds_before, increment)
         file = None
@@ -583,15 +583,15 @@ class Learner:
         self, encoder: nn.Module, domain: Domain, items: Collection, version: int
     ) -> nn.Module:
         """On the device, with a new head if the learner has one."""
-        encoder = self.engine.place(encoder)
+        encoder = encoder.to(self.engine.device)
         if self.head is None:
             return encoder
-        width = width_of(encoder, domain, items, self.engine.place)
+        width = width_of(encoder, domain, items)
         with seeded(self.seed, "head", version):
             head = make_head(self.head, width)
-        encoder = EncoderWithHead(encoder, self.engine.place(head), width)
+        encoder = EncoderWithHead(encoder, head.to(self.engine.device), width)
         name = f"the head, on embeddings of {width} dimensions,"
-        width_of(encoder, domain, items, self.engine.place, name=name)
+        width_of(encoder, domain, items, name)
         return encoder
 
     def embed(

@@ -149,7 +149,7 @@ def _fill(
                 + "; ".join(problems)
             )
         encoder.load_state_dict(contents["encoder"], strict=False)
-        learner._encoder = learner.engine.place(encoder).eval()
+        learner._encoder = encoder.to(learner.engine.device).eval()
         learner.version, learner.space = settings["version"], settings["space"]
         learner.links = unpack(contents["links"], settings["links"])
         learner.schedule_state = contents["schedule"]

@@ -142,7 +142,7 @@ def test_views_of_ones_own_are_the_same_on_many_processes(
     whole = own.views(collection.take(everything), Generator().manual_seed(0))
     for share in (range(5), range(5, 12)):
         batch = collection.take(everything[share.start : share.stop])
-        part = Part(batch, share.start, [(collection, everything)], lambda batch: batch)
+        part = Part(batch, share.start, [(collection, everything)], torch.device("cpu"))
         pair = own.views_of_part(part, Generator().manual_seed(0))
         for expected, found in zip(whole, pair, strict=True):
             expected = expected[share.start : share.stop]
@@ -205,5 +205,5 @@ def test_a_subclass_may_override_both_methods() -> None:
     assert torch.equal(first, usual)
     assert not second.any()
     assert isinstance(domain.encoder()[1], nn.Identity)
-    part = Part(ROWS[:5], 0, [(ic.TensorCollection(ROWS), torch.arange(12))], lambda batch: batch)
+    part = Part(ROWS[:5], 0, [(ic.TensorCollection(ROWS), torch.arange(12))], torch.device("cpu"))
     assert not domain.views_of_part(part, Generator())[1].any()

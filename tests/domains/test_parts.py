@@ -109,7 +109,7 @@ def test_views_of_parts_are_views_of_the_whole(
                 for before, (items, indices) in zip((0, 5), sources, strict=True)
             ]
             generator = Generator().manual_seed(seed)
-            part = Part(domain.join(mine), share.start, sources, lambda batch: batch)
+            part = Part(domain.join(mine), share.start, sources, torch.device("cpu"))
             parts.append(domain.views_of_part(part, generator))
             # Whoever draws next continues where one process would.
             after.add(int(torch.randint(2**62, (), generator=generator)))
@@ -133,6 +133,6 @@ def test_a_batch_that_cannot_be_sliced_is_refused() -> None:
             return Sealed(), Sealed()
 
     _, old, _ = vectors()
-    part = Part(old.take(torch.tensor([0])), 0, [(old, torch.tensor([0, 1]))], lambda batch: batch)
+    part = Part(old.take(torch.tensor([0])), 0, [(old, torch.tensor([0, 1]))], torch.device("cpu"))
     with pytest.raises(TypeError, match="a Sealed cannot be sliced, which training on several"):
         Odd().views_of_part(part, Generator())

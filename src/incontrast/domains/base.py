@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, Self
@@ -109,10 +109,10 @@ def dataset_items(dataset: Dataset[Any]) -> Iterator[Any]:
 class Part:
     """A range of a batch whose other items are with other processes."""
 
-    batch: Any  # the items of this part, on the encoder's device
+    batch: Any  # the items of this part
     start: int  # where they begin in the whole batch
     sources: Sequence[tuple[Collection, Tensor]]  # of the whole batch, and the places it takes
-    place: Callable[[Any], Any]  # puts a batch on the encoder's device
+    device: torch.device  # of the batch
 
     @property
     def range(self) -> slice:
@@ -125,13 +125,9 @@ class Part:
         return sum(len(indices) for _, indices in self.sources)
 
 
-def constant(numbers: Any, like: Tensor) -> Tensor:
-    """A tuple of numbers (or of tuples) with the type and device of a tensor, moved there once."""
-    return _constant(numbers, like.dtype, like.device)
-
-
 @lru_cache(maxsize=64)
-def _constant(numbers: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+def constant(numbers: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tuple of numbers (or of tuples) as a tensor, moved to its device once."""
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
@@ -197,7 +193,7 @@ class Domain(ABC):
         all items and change only its own is faster with a method of its own.
         """
         taken = [collection.take(indices) for collection, indices in part.sources]
-        whole = part.place(taken[0] if len(taken) == 1 else self.join(taken))
+        whole = (taken[0] if len(taken) == 1 else self.join(taken)).to(part.device)
         views = self.views(whole, generator)
         try:
             first, second = (view[part.range] for view in views)

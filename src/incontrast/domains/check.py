@@ -1,6 +1,6 @@
 """Contract checks for people who bring their own kind of data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -39,15 +39,8 @@ def check_domain(domain: Domain, items: Any) -> None:
     _check_bytes(domain, collection, encoder)
 
 
-def check_views(
-    domain: Domain,
-    collection: Collection,
-    encoder: nn.Module,
-    place: Callable[[Any], Any] = lambda batch: batch,
-) -> None:
+def check_views(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
     """Make views of a few items and embed them: what training does at every step.
-
-    ``place`` puts a batch on the encoder's device.
 
     Raises:
         DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings.
@@ -55,7 +48,7 @@ def check_views(
     count = min(len(collection), 4)
     taken = collection.take(torch.arange(count))
     _check_batch(taken, "what take() gives")
-    batch = taken if domain.views_on_cpu else place(taken)
+    batch = taken if domain.views_on_cpu else taken.to(_device(encoder))
     draws = Generator(getattr(batch, "device", "cpu"))
     views = domain.views(batch, draws.manual_seed(0))
     if not isinstance(views, tuple) or len(views) != 2:
@@ -77,19 +70,11 @@ def check_views(
 
 
 def width_of(
-    encoder: nn.Module,
-    domain: Domain,
-    collection: Collection,
-    place: Callable[[Any], Any] = lambda batch: batch,
-    *,
-    name: str = "the encoder",
+    encoder: nn.Module, domain: Domain, collection: Collection, name: str = "the encoder"
 ) -> int:
-    """d: dimensions of the embeddings that an encoder gives; arguments as in ``check_views``.
-
-    ``name`` is what messages call it.
-    """
+    """d: dimensions of the embeddings of an encoder, which messages call by its name."""
     batch = collection.take(torch.arange(min(len(collection), 2)))
-    return _embeddings_of_items(encoder, domain, place(batch), name).shape[1]
+    return _embeddings_of_items(encoder, domain, batch.to(_device(encoder)), name).shape[1]
 
 
 def _check_batch(batch: Any, name: str) -> None:
@@ -208,11 +193,10 @@ def _embeddings_of_items(
 def _embeddings(
     encoder: nn.Module, batch: Any, count: int, what: str, name: str = "the encoder"
 ) -> Tensor:
-    device = next((p.device for p in encoder.parameters()), torch.device("cpu"))
     training = encoder.training
     encoder.eval()
     try:
-        result: Any = encoder(batch.to(device))
+        result: Any = encoder(batch.to(_device(encoder)))
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         raise DomainError(f"{name} cannot take a batch {what}: {error}") from error
     finally:
@@ -229,6 +213,10 @@ def _embeddings(
     if not torch.isfinite(result).all():
         raise DomainError(f"{name} gave NaN or infinite embeddings {what}")
     return result
+
+
+def _device(encoder: nn.Module) -> torch.device:
+    return next((p.device for p in encoder.parameters()), torch.device("cpu"))
 
 
 def _remedy(value: Any) -> str:

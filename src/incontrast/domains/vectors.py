@@ -118,8 +118,8 @@ class Vectors(ArgumentDomain):
             raise RuntimeError(
                 "mean and std are not known yet: fit_statistics() the domain to data first"
             )
-        mean, std = constant(self.mean, batch), constant(self.std, batch)
-        scaled = (batch - mean).div_(std)
+        mean, std = constant((self.mean, self.std), batch.dtype, batch.device)
+        scaled: Tensor = (batch - mean).div_(std)
         if self.limit is None:
             return scaled
         inside = scaled.clamp(-self.limit, self.limit)

@@ -58,7 +58,7 @@ class Version:
         """(n, d) embeddings of the items of all batches, in one forward pass, on the CPU."""
         engine = self.learner.engine
         batch = batches[0] if len(batches) == 1 else self.domain.join(batches)
-        prepared = self.domain.prepare(engine.place(batch))
+        prepared = self.domain.prepare(batch.to(engine.device))
         return engine.forward(self.learner.backbone, prepared).float().cpu()
 
 

@@ -49,19 +49,16 @@ class Engine:
             raise ValueError(
                 f"device {str(device)!r} cannot be used here ({error}): try device='cpu'"
             ) from error
+        try:
+            self.drawing = Generator(self.device).device  # where random numbers are drawn
+        except RuntimeError:  # the device has no generator
+            self.drawing = torch.device("cpu")
 
     @classmethod
     def of(cls, encoder: nn.Module) -> Engine:
         """One process, on the device where an encoder is."""
         tensor = next((t for t in (*encoder.parameters(), *encoder.buffers())), None)
         return Engine("cpu" if tensor is None else tensor.device)
-
-    def generator(self, seed: int) -> Generator:
-        """A generator that draws on the device; on the CPU, where the device has none."""
-        try:
-            return Generator(self.device).manual_seed(seed)
-        except RuntimeError:
-            return Generator().manual_seed(seed)
 
     def place(self, value: Any) -> Any:
         """Put a batch or a module on the device."""

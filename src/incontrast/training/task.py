@@ -291,9 +291,10 @@ def two_views(
     them that it takes. Processes take ranges of that row, so that what they gather in order is the
     row again. The result is one batch on the device: all first views, then all second views.
     """
-    on_cpu = domain.views_on_cpu
-    draws = Generator().manual_seed(seed) if on_cpu else engine.generator(seed)
-    place: Callable[[Any], Any] = (lambda batch: batch) if on_cpu else engine.place
+    device, drawing = engine.device, engine.drawing
+    if domain.views_on_cpu:
+        device = drawing = torch.device("cpu")
+    draws = Generator(drawing).manual_seed(seed)
     sources = [(collection, indices) for collection, indices in sources if len(indices)]
     share = range(sum(len(indices) for _, indices in sources))
     if engine.processes > 1:
@@ -307,18 +308,18 @@ def two_views(
     if not parts:  # more processes than items
         collection, indices = sources[0]
         parts.append(collection.take(indices[:0]))
-    batch = place(parts[0] if len(parts) == 1 else domain.join(parts))
+    batch = (parts[0] if len(parts) == 1 else domain.join(parts)).to(device)
     if engine.processes == 1:
         joined = domain.joined_views(batch, draws)
     else:
-        part = Part(batch, share.start, sources, place)
+        part = Part(batch, share.start, sources, device)
         joined = domain.join(domain.views_of_part(part, draws))
     if len(joined) != 2 * len(batch):
         raise ValueError(
             f"views() must keep the number of items: {len(batch)} went in, {len(joined)} came out "
             "of both views together"
         )
-    return engine.place(joined) if on_cpu else joined
+    return joined.to(engine.device)
 
 
 def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:

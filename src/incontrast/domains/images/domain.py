@@ -188,7 +188,7 @@ class Images(ArgumentDomain):
         )
 
     def _normalised(self, pixels: Tensor) -> Tensor:
-        mean, std = constant(self._statistics(), pixels)
+        mean, std = constant(self._statistics(), pixels.dtype, pixels.device)
         return pixels.sub_(mean[:, None, None]).div_(std[:, None, None])
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

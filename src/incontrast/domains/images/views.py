@@ -60,8 +60,8 @@ class ImageViews:
         _check_range("scale", self.scale, highest=1.0)
         _check_range("ratio", self.ratio)
         _check_range("blur_sigma", self.blur_sigma)
-        for name in ("flip", "jitter_probability", "grayscale", "blur"):
-            check_number("[0, 1]", "it is a probability", **{name: getattr(self, name)})
+        names = ("flip", "jitter_probability", "grayscale", "blur")
+        check_number("[0, 1]", "it is a probability", **{n: getattr(self, n) for n in names})
         *factors, hue = self.jitter
         if not (all(0 <= factor <= 1 for factor in factors) and 0 <= hue <= 0.5):
             raise ValueError(
@@ -105,7 +105,8 @@ class ImageViews:
             *((-change, change) for change in self.jitter),
             *((0.0, 1.0), (0.0, 1.0), self.blur_sigma),
         )
-        low, span = constant(tuple(zip(*((a, b - a) for a, b in ends), strict=True)), draws)
+        numbers = tuple(zip(*((low, high - low) for low, high in ends), strict=True))
+        low, span = constant(numbers, draws.dtype, draws.device)
         draws = (draws * span[:, None]).add_(low[:, None])
         area, ratio, _, _, flip, jitter, *_, gray, blurred, sigma = draws.unbind()
         ratio = ratio.exp()
@@ -169,14 +170,15 @@ def recolour(
         offset = offset[:, None] * pixels.mean((2, 3))
         changed = (pixels * gain[:, None, None, None]).add_(offset[:, :, None, None])
         return changed.clamp_(0, 1)
-    luma = constant(_LUMA, pixels)
-    to_gray = constant((_LUMA,) * 3, pixels)  # L
-    chroma = constant(((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)), pixels) - to_gray
+    like = (pixels.dtype, pixels.device)
+    luma = constant(_LUMA, *like)
+    to_gray = constant((_LUMA,) * 3, *like)  # L
+    chroma = constant(((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)), *like) - to_gray
     angle = 2 * math.pi * hue
     matrix = (
         to_gray
         + (saturation * angle.cos())[:, None, None] * chroma
-        + (saturation * angle.sin())[:, None, None] * constant(_quarter_turn(), pixels)
+        + (saturation * angle.sin())[:, None, None] * constant(_quarter_turn(), *like)
     ) * gain[:, None, None]
     offset = (offset * (pixels.mean((2, 3)) @ luma))[:, None, None]
     changed = torch.baddbmm(offset, matrix, pixels.flatten(2))
