@@ -272,12 +272,8 @@ def _made_once(
         table = torch.empty(n, n, dtype=dtype, device=device)
         for rows, own in zip(torch.split(table, list(counts)), weights, strict=True):
             for block, weight in zip(torch.split(rows, list(counts), dim=1), own, strict=True):
-                block.fill_(_log(weight))
+                block.fill_(math.log(weight) if weight > 0.0 else -math.inf)
         return table.fill_diagonal_(0.0)  # the positive pair counts as it is
-
-
-def _log(weight: float) -> float:
-    return math.log(weight) if weight > 0.0 else -math.inf
 
 
 def check_growth_ratio(growth_ratio: float) -> None:

@@ -39,10 +39,10 @@ def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M
         )
     found: dict[str, Any] = dict(weights) if isinstance(weights, Mapping) else _read(Path(weights))
     if parts := [name for name, part in found.items() if isinstance(part, Mapping)]:
-        states = [name for name in parts if _is_state_dict(found[name])] or parts
+        tensors = [n for n in parts if all(isinstance(v, Tensor) for v in found[n].values())]
         raise ValueError(
             f"the weights are a checkpoint with {', '.join(map(repr, found))}: give the state dict "
-            f"in it, [{states[0]!r}]"
+            f"in it, [{(tensors or parts)[0]!r}]"
         )
     own = module.state_dict()
     choices = _renamed(found, own, prefix)
@@ -62,10 +62,6 @@ def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M
             )
     module.load_state_dict(fitting, strict=False)
     return module
-
-
-def _is_state_dict(part: Any) -> bool:
-    return all(isinstance(value, Tensor) for value in part.values())
 
 
 def _read(file: Path) -> dict[str, Tensor]:

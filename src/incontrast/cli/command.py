@@ -130,7 +130,9 @@ def command(
                     left = UNTOUCHED if workspace else NOTHING
                     message = f"{error.strerror or error}{place}: {left}; run it again"
                 message = _addressed(message, options)
-                _end(message, code, as_json, silent=_said_by_another(error))
+                # What every process has met, the first one says.
+                shared = type(error).__name__ in ("TrainingDiverged", "ProcessFailed")
+                _end(message, code, as_json, silent=shared and not speaks())
             if answer is not None and answer.exit:
                 raise typer.Exit(answer.exit)
 
@@ -171,11 +173,6 @@ def _addressed(text: str, options: dict[str, Any]) -> str:
         r"\bincontrast (fit|update|rollback|forget|embed|drift|status|log|report|history)\b( DATA)?"
     )
     return re.sub(found, lambda match: f"{match[0]} -w {shlex.quote(folder)}", text)
-
-
-def _said_by_another(error: Exception) -> bool:
-    """Whether every process has met this error, and the first one says so."""
-    return not speaks() and type(error).__name__ in ("TrainingDiverged", "ProcessFailed")
 
 
 def _end(message: str, code: Exit, as_json: bool, *, silent: bool = False) -> NoReturn:

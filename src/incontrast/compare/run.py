@@ -129,7 +129,8 @@ def compare(
     begin = time.perf_counter()
     end = begin + seconds * (1 - SPARE)
     # Once, so that no strategy waits for files.
-    old, new = (_in_memory(domain, items) for items in (old, new))
+    parts = (domain.collect(items) for items in (old, new))
+    old, new = (domain.materialise(part, torch.arange(len(part))) for part in parts)
     learner = Learner(domain, fit_strategy=Retrain(max_epochs=MANY, patience=None), seed=seed)
     learner.evaluation_sample = 32  # what counts is measured here
     learner.seconds_for_training = True  # the clock of this comparison allows for the rest
@@ -165,11 +166,6 @@ def _affordable(
     allowed = EVALUATING * max(end - now, 0.0) / (runs * LOOKS * seconds)
     sample = int(min(max(allowed / 2, FEWEST), SAMPLE))
     return sample, seconds * sum(min(len(part), sample) for part in (old, new))
-
-
-def _in_memory(domain: Domain, items: Any) -> Collection:
-    collection = domain.collect(items)
-    return domain.materialise(collection, torch.arange(len(collection)))
 
 
 def side_by_side(

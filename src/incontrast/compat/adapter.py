@@ -165,7 +165,10 @@ class Pairs:
         square, cross = centred.T @ centred, centred.T @ (self.target - offset).double()
         if prior is not None:
             cross, offset = cross - square @ prior.double(), offset - centre @ prior
-        for weight in _solved(square, cross, penalties):
+        for penalty in penalties:
+            floor = penalty * square.diagonal().mean() + 1e-9
+            lower = torch.linalg.cholesky(square + floor * torch.eye(len(square)).double())
+            weight = torch.cholesky_solve(cross, lower).float()
             yield weight, offset - centre @ weight
 
 
@@ -234,10 +237,3 @@ def ridge(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(f, e) weights and (e,) offsets of ridge regression, for each penalty."""
     return Pairs(features, target).corrections(None, penalties)
-
-
-def _solved(square: Tensor, cross: Tensor, penalties: tuple[float, ...]) -> Iterator[Tensor]:
-    for penalty in penalties:
-        floor = penalty * square.diagonal().mean() + 1e-9
-        lower = torch.linalg.cholesky(square + floor * torch.eye(len(square), dtype=square.dtype))
-        yield torch.cholesky_solve(cross, lower).float()

@@ -100,17 +100,17 @@ def measure(
     """
     engine, objective = engine or Engine.of(encoder), objective or Objective()
 
-    def part(items: Collection | None, name: str) -> tuple[Tensor, Tensor] | None:
+    def part(items: Collection | None, count: int, name: str) -> tuple[Tensor, Tensor] | None:
         if items is None:
             return None
-        order = torch.arange(len(items))
-        if sample is not None and len(order) > sample:
-            draws = generator(seed, "population", name)
-            order = torch.randperm(len(order), generator=draws)[:sample]
+        order = torch.arange(count)
+        if sample is not None and count > sample:
+            order = torch.randperm(count, generator=generator(seed, "population", name))[:sample]
         views = generator(seed, "views", name)
         return embed_views(encoder, domain, items, order, views, engine=engine)
 
-    old, new = part(increment.old, "old"), part(increment.new, "new")
+    old = part(increment.old, increment.stored, "old")
+    new = part(increment.new, increment.new_count, "new")
     return population(old, new, growth_ratio=increment.growth_ratio, objective=objective)
 
 

@@ -51,6 +51,11 @@ class Increment:
         return len(self.new)
 
     @cached_property
+    def item_bytes(self) -> float:
+        """Of a new item in memory, on average."""
+        return self.new.nbytes / self.new_count
+
+    @cached_property
     def growth_ratio(self) -> float:
         """α = ΔN / (N + ΔN), from items *seen*."""
         return self.new_count / (self.seen + self.new_count)
@@ -245,12 +250,12 @@ class Task:
         if slow:
             yield from read_ahead(fetch, orders, background=True)
             return
-        item_bytes = new_items.nbytes / self.increment.new_count
         burst: list[ViewBatch] = []
         for order in orders:
             burst.append(fetch(order))
             # Small batches come in bursts: views of many in a row are made from warm caches.
-            if len(burst) * len(burst[-1].views) * item_bytes > BURST_BYTES or len(burst) == BURST:
+            size = len(burst) * len(burst[-1].views) * self.increment.item_bytes
+            if size > BURST_BYTES or len(burst) == BURST:
                 yield from burst
                 burst = []
         yield from burst

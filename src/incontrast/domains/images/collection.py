@@ -179,7 +179,11 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
             continue
         if isinstance(image, Image.Image):
             convert_waiting()
-            pixels.append(_fit_picture(image, size, channels, number))
+            try:
+                upright = ImageOps.exif_transpose(image)
+                pixels.append(torch.tensor(fit(upright, size, channels))[None])
+            except (OSError, ValueError) as error:
+                raise ValueError(f"item {number} cannot be used as an image: {error}") from error
         elif isinstance(image, np.ndarray | Tensor):
             array = _as_tensor(image)
             first = array if first is None else first
@@ -212,13 +216,6 @@ def _check_array(array: Tensor, first: Tensor, number: int) -> None:
             f"array has {tuple(first.shape)} and {first.dtype}: arrays must share one size, number "
             "of channels and type; resize them, or pass PIL images or files, which may differ"
         )
-
-
-def _fit_picture(image: Image.Image, size: int, channels: int, number: int) -> Tensor:
-    try:
-        return torch.tensor(fit(ImageOps.exif_transpose(image), size, channels))[None]
-    except (OSError, ValueError) as error:
-        raise ValueError(f"item {number} cannot be used as an image: {error}") from error
 
 
 def _as_tensor(array: np.ndarray[Any, Any] | Tensor) -> Tensor:
