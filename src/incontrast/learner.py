@@ -294,15 +294,20 @@ class Learner:
         start = time.perf_counter()
         if self.fitted:
             raise RuntimeError(f"there is an encoder already, version {self.version}: update() it")
-        domain, increment = self._first(seen)
-        encoder = self._made_elsewhere(domain, weights)
-        encoder = self._with_head(encoder, domain, increment.new, 1).eval()
-        check_views(domain, increment.new, encoder)
+        domain, increment, encoder = self.adoptable(seen, weights)
         memory = self.memory
         if seen_count is not None:
             memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
         begin = _Start(encoder, domain, increment, memory, {}, 1)
         return self._train(begin, NoUpdate(), check_budget(None), start, (), None, probe)
+
+    def adoptable(self, seen: Any, weights: Weights | None) -> tuple[Domain, Increment, nn.Module]:
+        """What ``adopt`` begins with; refuses an encoder that cannot be made, or used for these."""
+        domain, increment = self._first(seen)
+        encoder = self._made_elsewhere(domain, weights)
+        encoder = self._with_head(encoder, domain, increment.new, 1).eval()
+        check_views(domain, increment.new, encoder)
+        return domain, increment, encoder
 
     def _made_elsewhere(self, domain: Domain, weights: Weights | None) -> nn.Module:
         with seeded(self.seed, "weights", 1):

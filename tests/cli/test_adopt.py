@@ -161,6 +161,26 @@ def test_encoders_that_cannot_be_used_leave_no_workspace(files, options, message
     assert not (files / "space").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--encoder", "nothing_here:network"), "cannot be imported"),
+        ((*ENCODER, '{"in_features": 9, "out_features": 5}'), "cannot take a batch"),
+        ((*ENCODER, ARGUMENTS, "--weights", "other.safetensors"), "of another shape"),
+    ],
+)
+def test_an_encoder_is_tried_before_anything_is_ingested(files, options, message) -> None:
+    save_file(nn.Linear(8, 5).state_dict(), "other.safetensors")
+    shown = run("adopt", "old.npy", *options, code=Exit.DATA)
+    assert message in shown
+    assert "ingested" not in shown
+
+
+def test_an_encoder_is_imported_before_data_are_read(files: Path) -> None:
+    shown = run("adopt", "nothing.npy", "--encoder", "nothing_here:network", code=Exit.DATA)
+    assert "cannot be imported" in shown
+
+
 def test_a_workspace_of_ones_own_encoder_keeps_its_command_line(files: Path) -> None:
     run("init", "space", "--like", "old.npy", *ENCODER, ARGUMENTS, "--fit-epochs", 2)
     run("fit", "old.npy")

@@ -304,9 +304,9 @@ def test_columns_of_a_table(tmp_path: Path) -> None:
         "update", later, "-w", space, "--columns", "c", code=Exit.DATA
     )
     wider = tmp_path / "wider.csv"
-    wider.write_text("a,b,label\n" + "1,2,3\n" * 5)
+    wider.write_text("name,a,b,label\n" + "x,1,2,3\n" * 5)
     assert "has 3 columns of numbers, but 2 are expected" in run(
-        "update", wider, "-w", space, code=Exit.DATA
+        "update", wider, "-w", space, "--columns", "a,b,label", code=Exit.DATA
     )
 
 

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 import incontrast as ic
 from incontrast.cli.app import app
-from incontrast.compat import NoAdapter
 from incontrast.compat.plan import make_plan
 from incontrast.compat.quality import hits
 from incontrast.data import read_source
@@ -251,17 +250,33 @@ def test_what_cannot_be_mapped_is_refused(
     other.fit(blobs(90))
     with pytest.raises(ic.WorkspaceError, match="of another workspace: there are maps between"):
         reembed(other, file)
-    few = tmp_path / "few.npy"
-    np.save(tmp_path / "rows.npy", blobs(50).numpy())
-    embed_source(workspace, read_source(tmp_path / "rows.npy"), few, version=1)
-    with pytest.raises(NoAdapter, match="at least 120 vectors, got 50"):
-        reembed(workspace, few)
     record = workspace.versions.folder(1) / "version.json"
     text = record.read_text()
     np.save(tmp_path / "a.npy", blobs(500, seed=5).numpy())
     with pytest.raises(ic.WorkspaceError, match="has changed since"):
         reembed(workspace, file)
     assert record.read_text() == text
+
+
+@pytest.mark.parametrize(("rows", "sample"), [(1, 1), (50, 50), (200, 200), (201, 200), (300, 200)])
+def test_of_few_vectors_enough_are_sampled_to_tell(
+    workspace: ic.Workspace, file: Path, tmp_path: Path, blobs, rows: int, sample: int
+) -> None:
+    few = tmp_path / "few.npy"
+    np.save(tmp_path / "rows.npy", blobs(rows).numpy())
+    embed_source(workspace, read_source(tmp_path / "rows.npy"), few, version=1)
+    before = np.load(few)
+    shown = CliRunner().invoke(app, ["reembed", str(few), "--plan", "-w", str(workspace.folder)])
+    assert shown.exit_code == 0, shown.output
+    assert np.array_equal(np.load(few), before)
+    said = f"{rows} rows are few" if rows == sample else "your index: with the map"
+    assert said in shown.output
+    assert "Too few" not in shown.output
+    done = reembed(workspace, few, share=0.1)
+    assert (done.exact, done.sample) == (sample, sample)
+    wanted = normalize(workspace.embed(tmp_path / "rows.npy")).numpy()
+    assert matches(few, wanted).sum() >= sample
+    assert workspace.check() == []
 
 
 def test_the_command_line_plans_and_does_it(workspace: ic.Workspace, file: Path) -> None:

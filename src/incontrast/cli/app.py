@@ -385,6 +385,10 @@ def compare(
     items: Annotated[int, Option(min=8, help="Items at most, old and new together.")] = 2000,
     seed: Annotated[int, Option(min=0, help="The same seed draws the same items.")] = 0,
     out: Annotated[Path | None, Option(help="An HTML file to write as well.")] = None,
+    workspace: Annotated[
+        Path | None,
+        Option("--workspace", "-w", help="Read tables as this one does.", show_default=False),
+    ] = None,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one.
 

@@ -166,7 +166,7 @@ def exit_code(error: Exception) -> Exit | None:
 
 def _addressed(text: str, options: dict[str, Any]) -> str:
     """Text whose commands name the workspace, where this one had to."""
-    folder = str(options.get("workspace", Path()))
+    folder = str(options.get("workspace") or Path())
     if folder in (".", os.environ.get("INCONTRAST_WORKSPACE")):
         return text
     found = (

@@ -26,6 +26,7 @@ from incontrast.report.chart import Panel, chart
 from incontrast.report.page import Cell, Column, Facts, Figure, Page, Section, Table, Text, save
 from incontrast.text import counted, duration
 from incontrast.training.progress import Progress, ProgressCallback
+from incontrast.workspace import Workspace
 
 SMALL = 32  # pixels, up to which images have the small encoder
 CAPTION = (
@@ -48,12 +49,14 @@ def compare(
     items: int,
     seed: int,
     out: Path | None,
+    workspace: Path | None,
     network: dict[str, Any],
     table: dict[str, Any],
     begun: float,
 ) -> None:
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
-    first, later = (read_source(data, **table) for data in (old, new))
+    read = read_source if workspace is None else Workspace.open(workspace).read
+    first, later = (read(data, check=True, **table) for data in (old, new))
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
     if first.kind != "images" and (network["size"] or network["channels"]):
         raise ValueError(f"{first.path} holds {first.kind}: size and channels are for images")

@@ -12,6 +12,7 @@ import signal
 import socket
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -33,11 +34,10 @@ from incontrast.cli.output import (
 )
 from incontrast.cli.report import summary, write_report
 from incontrast.data import ProbeSet, Source, read_source
-from incontrast.data.sources import collect
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.images import Images
 from incontrast.exporting import export as write_encoder
-from incontrast.import_path import OURS, ImportPath
+from incontrast.import_path import OURS, ImportPath, as_import_path
 from incontrast.learner import Learner
 from incontrast.loggers import logger_named
 from incontrast.memory.memory import KeepAll, Reservoir
@@ -46,7 +46,6 @@ from incontrast.text import counted, index_advice
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import Engine, choose_engine
 from incontrast.training.progress import Budget
-from incontrast.weights import load_weights
 from incontrast.workspace import Workspace
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.errors import Busy
@@ -94,7 +93,7 @@ def _train(
         source: Source | Path | None = None
         if data is not None and first:
             shard = data.suffix == ".tar"
-            source = data if shard else read_source(data, check=False, **table)
+            source = data if shard else space.read(data, **table)
     with training_bar(stderr(), kind, lines=True) as progress:
         step: Step = getattr(space, kind)(
             source,
@@ -127,19 +126,21 @@ def adopt(
     **options: Any,
 ) -> Answer:
     """Take an encoder as version 1."""
-    source = read_source(data, check=False, **table)
+    if isinstance(named := as_import_path(network["encoder"]), ImportPath):
+        named.resolve()  # or data would be read for nothing
+    created, existed = not (workspace / SETTINGS).is_file(), workspace.exists()
+    space = None if created else _opened(workspace, trust)[0]
+    read = partial(read_source, check=False) if space is None else space.read
+    source = read(data, **table)
     domain = domain_of(source, **network)
     if isinstance(domain, Images):
         domain = replace(domain, mean=mean, std=std)
     elif mean or std:
         raise ValueError(f"--mean and --std are for images, and {data} has {source.kind}")
-    created, existed = not (workspace / SETTINGS).is_file(), workspace.exists()
-    if created:
-        if weights is not None:  # refused before there is a workspace
-            load_weights(domain.fit_statistics(collect(source, domain)).encoder(), weights)
-        policy = KeepAll() if seen_count is None else Reservoir()
-        Workspace.create(workspace, Learner(domain, memory=policy), threads=usual_threads(domain))
-    space, _ = _opened(workspace, trust)
+    if space is None:
+        learner = Learner(domain, memory=KeepAll() if seen_count is None else Reservoir())
+        Workspace.create(workspace, learner, threads=usual_threads(domain), table=table)
+        space, _ = _opened(workspace, trust)
     theirs = space.template().initial_domain
     if any((*network.values(), mean, std)) and domain != theirs:
         raise ValueError(
@@ -220,7 +221,7 @@ def embed(
     """Write the embeddings of data to a file."""
     space, engine = _opened(workspace, trust)
     with engine.error_barrier("read the data"):
-        source = read_source(data, check=False, **table)
+        source = space.read(data, **table)
     with counting_bar(stderr(), "embed") as progress:
         done = embed_source(space, source, to, progress=progress, **options)
     if not speaks():
@@ -271,11 +272,14 @@ def reembed(
         f"{each.precision:.3f}, {max(each.share * done.rows, done.sample) * done.seconds:.0f} s"
         for each in done.expected
     ]
-    if done.sample and (plan or done.exact == done.sample):
+    few = done.sample == done.rows
+    if not few and done.sample and (plan or done.exact == done.sample):
         rows = f"{done.sample:,} rows ({done.sample / done.rows:.1%})"
         lines.append(f"{rows} are re-embedded in any case: the map is fitted on them.")
     if plan and done.expected:
         lines.append(index_advice([each._asdict() for each in done.expected], done.sample))
+    elif plan and few:
+        lines.append(f"{done.rows:,} rows are few: `incontrast reembed` embeds all, and maps none.")
     elif plan or done.exact == done.rows:
         lines.append(f"{done.file}: {done.exact:,} of {done.rows:,} embedded by {done.version}")
     else:
@@ -301,10 +305,10 @@ def drift(
     space, _ = _opened(workspace, trust)
     version = space.serving()  # another may be promoted meanwhile
     learner = space.learner(version)
-    source = read_source(data, check=False, strict=strict, **table)
+    source = space.read(data, strict=strict, **table)
     source.check(learner.domain)
     if source.kind == "images":
-        source = read_source(data, strict=strict, **table)  # finds out which can be read
+        source = space.read(data, check=True, strict=strict, **table)  # finds out which can be read
     note_skipped([skip.reason for skip in source.skipped])
     new, known, forgotten = _unknown(space, version, source, learner.domain)
     counts = {"known": known, "forgotten": forgotten, "version": version}

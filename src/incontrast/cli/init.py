@@ -76,9 +76,9 @@ def init(
         memory=POLICIES[memory](items=memory_items, bytes=memory_bytes),
         seed=seed,
     )
-    settings = initial_settings(
-        learner, tolerance=tolerance, keep=keep, threads=threads or usual_threads(domain)
-    )
+    threads = threads or usual_threads(domain)
+    limits: dict[str, Any] = {"tolerance": tolerance, "keep": keep, "threads": threads}
+    settings = initial_settings(learner, table=table, **limits)
     config = config_of(settings)
     if changes:
         config = changed(config, parse_changes(changes, config))
@@ -95,7 +95,7 @@ def init(
         )
     elif isinstance(domain, Text):
         about = f"encoder {domain.encoder.given}, embeddings of {domain.width} numbers"
-    names = ("tolerance", "keep", "threads", "device")
+    names = ("tolerance", "keep", "threads", "device", "table")
     workspace = Workspace.create(
         folder,
         learner,

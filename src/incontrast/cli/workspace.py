@@ -107,10 +107,9 @@ def forget(
     wanted = [bytes.fromhex(digest) for digest in hashes or []]
     if like is not None:
         # Reading data, unlike naming items, needs the domain and so torch.
-        from incontrast.data import read_source
         from incontrast.workspace.ingest import NewData
 
-        same = NewData(read_source(like, check=False, **table), space.learner(memory=False).domain)
+        same = NewData(space.read(like, **table), space.learner(memory=False).domain)
         wanted += [digest for digests in same.hashes() for digest in digests]
         note_skipped(same.skipped)
     count = space.forget(ids or [], hashes=wanted)

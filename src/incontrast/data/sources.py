@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,14 @@ from incontrast.data.graphs import json_graphs, tu
 from incontrast.data.inputs import Column, Kind, TarImages, loaded
 from incontrast.data.labelled import Labelled
 from incontrast.data.tables import TABLES, read_table
-from incontrast.data.texts import collected, holds_texts, text_folder, text_lines, text_records
+from incontrast.data.texts import (
+    collected,
+    field_names,
+    holds_texts,
+    text_folder,
+    text_lines,
+    text_records,
+)
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.graphs.domain import Graphs
 from incontrast.domains.images.collection import ImageCollection
@@ -257,6 +264,27 @@ def read_source(
     )
 
 
+def with_columns(path: Path, usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of the table at a path: those that are given, else the usual ones.
+
+    A file without named columns has none of the usual ones. A label that it has not is nothing to
+    leave out; any other column is missed.
+    """
+    names = field_names(path)
+    found = {} if names is None else {k: v for k, v in usual.items() if v is not None}
+    given = {name: given[name] for name in ("columns", "id", "label") if given.get(name)}
+    for option in found.keys() - given.keys():
+        missing = {*(found[option] if option == "columns" else [found[option]])} - {*(names or ())}
+        if missing and option == "label":
+            del found[option]
+        elif missing:
+            raise ValueError(
+                f"{path} has no column {min(missing)!r}, which this workspace has as --{option}: "
+                f"it has {names}; give --{option}, or incontrast config --set table.{option}=none"
+            )
+    return {**found, **given}
+
+
 def _folder(path: Path, check: bool, strict: bool) -> Source:
     # A TU data set may also lie in ``raw``, or in a folder of its name, below.
     for place in (path, path / "raw", path / path.name, path / path.name / "raw"):
@@ -309,11 +337,11 @@ def rows_at_once(domain: Domain) -> int:
     return CHUNK
 
 
-def resolve(items: Any, domain: Domain) -> Any:
+def resolve(items: Any, domain: Domain, read: Callable[[Path], Source] | None = None) -> Any:
     """A path as a ``Source`` that the domain takes, labelled items without their labels, what other
     libraries have as items.
 
-    A domain of a user's own gets paths as they are.
+    A domain of a user's own gets paths as they are. ``read`` is another way to read a path.
     """
     kind = _kind_of(domain)
     paths = items if isinstance(items, list | tuple) else [items]
@@ -321,7 +349,7 @@ def resolve(items: Any, domain: Domain) -> Any:
     if kind == "images" and shards and all(shards):
         items = TarImages(*paths)
     elif isinstance(items, str | Path) and kind is not None:
-        items = read_source(items, check=False)
+        items = read_source(items, check=False) if read is None else read(Path(items))
     elif isinstance(items, DataLoader):
         items = loaded(items)
     elif type(items).__module__.partition(".")[0] == "datasets" and hasattr(items, "column_names"):

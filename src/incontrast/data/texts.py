@@ -8,7 +8,9 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,8 +83,7 @@ def holds_texts(
 ) -> bool:
     """Whether a table or a .jsonl file is about texts: by its first row, in the fields chosen."""
     if path.suffix.lower() == ".jsonl":
-        with path.open(encoding="utf-8", errors="replace") as file:
-            line = next((line for line in iter(lambda: file.readline(LOOKED_AT), "") if line), "")
+        line = _first_line(path)
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):  # what is cut off here may be a long text
@@ -105,6 +106,31 @@ def holds_texts(
     others = [name for name in names if name and name not in (id, label)]
     chosen = columns or ([USUAL] if USUAL in names else others)
     return len(chosen) <= (2 if columns else 1) and bool(chosen) and set(chosen) <= texts
+
+
+def field_names(path: Path) -> list[str] | None:
+    """Of a table or of the first record of a ``.jsonl`` file; None where there are no names."""
+    kind = path.suffix.lower()
+    if not path.is_file():
+        return None
+    if kind == ".parquet":
+        with open_parquet(path) as file:
+            return list(file.schema_arrow.names)
+    if kind == ".npz":
+        with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    if kind in (".csv", ".tsv"):
+        return first_line(path)[0]
+    if kind == ".jsonl":
+        with suppress(ValueError, RecursionError):  # which is said by who reads it
+            row = json.loads(_first_line(path))
+            return list(row) if isinstance(row, dict) and "edges" not in row else None
+    return None
+
+
+def _first_line(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return next((line for line in iter(lambda: file.readline(LOOKED_AT), "") if line), "")
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:

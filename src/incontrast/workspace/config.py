@@ -25,7 +25,8 @@ OF_LEARNER = {  # names here, and in what a learner is described by
     "precision": "precision",
     "micro_batch_size": "micro_batch_size",
 }
-OF_WORKSPACE = ("device", "threads", "tolerance", "keep", "budget")
+OF_WORKSPACE = ("device", "threads", "tolerance", "keep", "budget", "table")
+NO_TABLE = {"columns": None, "id": None, "label": None}
 VIEWS = ("views", "drop", "noise", "mask", "walkers", "steps", "per")  # of domains
 CHANGEABLE = (
     *("strategy", "fit_strategy", "objective", "precision", "micro_batch_size"),
@@ -110,8 +111,9 @@ def read_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         WorkspaceError: The file cannot be read, or names what there is not or cannot be changed.
     """
     file = folder / CONFIG
+    settings = {"table": NO_TABLE, **settings}  # which workspaces of before have not
     if not file.exists():
-        return dict(settings)
+        return settings
     try:
         found = _plain(tomllib.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

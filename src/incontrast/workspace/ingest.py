@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,30 @@ from incontrast.workspace.errors import WorkspaceError
 from incontrast.workspace.state import StateMachine
 
 ROWS = 1024  # items of a collection that are packed together
+LOOKED_AT = 8  # images that an encoder is tried on
 
 
 class NewData:
     """What was handed to ``fit`` or ``update``: a ``Source``, or whatever the domain collects.
 
-    ``strict`` refuses files that cannot be read instead of leaving them out.
+    ``strict`` refuses files that cannot be read instead of leaving them out; ``read`` makes a
+    ``Source`` of a path.
     """
 
-    def __init__(self, items: Any, domain: Domain, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        items: Any,
+        domain: Domain,
+        *,
+        strict: bool = False,
+        read: Callable[[Path], Source] | None = None,
+    ) -> None:
         self.domain = domain
         self.strict = strict
         self.skipped: list[str] = []
         self.name = "data in memory"
         self.classes: tuple[str, ...] = ()
-        items = resolve(items, domain)
+        items = resolve(items, domain, read)
         if isinstance(items, Source):
             self.name, self.classes = items.title, items.classes
             self.fingerprint = items.fingerprint()
@@ -52,6 +62,16 @@ class NewData:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def telling(self) -> Any:
+        """Of a path, the items that tell what encoder they need: a few images, all of others."""
+        items = self._items
+        if not isinstance(items, Source):
+            return None
+        if items.kind != "images":
+            return items.items
+        places = torch.linspace(0, len(items) - 1, min(len(items), LOOKED_AT)).long()
+        return items.take(self.domain, places, strict=False).items
 
     def packed(self) -> Iterator[list[bytes]]:
         """The items as bytes, some at a time."""

@@ -27,12 +27,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from incontrast.compat import Adapter, NoAdapter
-from incontrast.compat.plan import FEWEST, QUERIES, Expected, Plan, make_plan
-from incontrast.data.sources import Source, read_source
+from incontrast.compat.plan import QUERIES, Expected, Plan, make_plan
+from incontrast.data.sources import Source
 from incontrast.embedding import BATCH_SIZE, embed
 from incontrast.files import write_bytes
 from incontrast.learner import Learner
 from incontrast.randomness import generator
+from incontrast.text import FEWEST_SEARCHED
 from incontrast.workspace.errors import Damaged, WorkspaceError
 from incontrast.workspace.files import guarded, read_json, write_json
 from incontrast.workspace.shards import Shard, export, finish_exports, workplace
@@ -40,7 +41,7 @@ from incontrast.workspace.stamps import MANIFEST, ids_file, problems, register, 
 from incontrast.workspace.workspace import Workspace
 
 SAMPLE = 1000  # rows at most on which the map and the plan are fitted, and
-SAMPLED = 0.05  # this share of all at most, if that is enough for a plan
+SAMPLED = 0.05  # this share of all at most, if that is enough to tell how precise search is
 CHUNK = 2**13  # rows that are mapped at a time
 
 
@@ -56,7 +57,7 @@ class Reembedded:
         sample: Of them, those on which the map was fitted: they are re-embedded whatever the share.
         kind: The map of the others; None where there was nothing to map.
         expected: Recall and precision after shares of the rows, on the sample; none if it was
-            planned before.
+            planned before, or if the sample is all rows, of which none has to be mapped.
         seconds: Of re-embedding one row.
     """
 
@@ -97,7 +98,6 @@ def reembed(
     Raises:
         WorkspaceError: The file is of another workspace or an unknown encoder, or its data have
             changed.
-        NoAdapter: It has too few rows for a map.
     """
     file, start = file.absolute(), time.perf_counter()
     if share is not None and not 0.0 <= share <= 1.0:
@@ -170,11 +170,13 @@ class _Work:
         self.workspace, self.file, self.folder, self.stamp = workspace, file, folder, stamp
         self.version, self.queries, self.table = version, queries, table
         self.rows: int = stamp["rows"]
+        self.sampled = min(SAMPLE, max(FEWEST_SEARCHED, round(SAMPLED * self.rows)), self.rows)
         self.about = {
             "workspace": workspace.id,
             "file": {name: stamp[name] for name in ("version", "encoder", "files")},
             "version": version,
             "encoder": workspace.encoder_hash(version),
+            "sample": self.sampled,
         }
         self.order: NDArray[np.int64] = np.empty(0, np.int64)  # rows to re-embed, the first first
         self.begun = 0  # rows that were re-embedded by earlier calls, and are in the file
@@ -204,7 +206,7 @@ class _Work:
     def sources(self) -> list[Source]:
         found = []
         for part in self.stamp["sources"]:
-            source = read_source(part["path"], check=False, **self.table)
+            source = self.workspace.read(part["path"], **self.table)
             if source.fingerprint() != part["fingerprint"]:
                 raise WorkspaceError(
                     f"{part['path']} has changed since {self.file} was written, so nobody knows "
@@ -261,7 +263,10 @@ class _Work:
         return found
 
     def fit(self) -> Plan | None:
-        """Find out in which order, and how the rest is mapped; None if that is known already."""
+        """Find out in which order, and how the rest is mapped.
+
+        None if that is known already, or if there are so few rows that all of them are embedded.
+        """
         if self.stamp["version"] == self.version:
             if "mapped" in self.stamp:  # an earlier call has planned and mapped
                 self.order = np.load(_order_file(self.file))
@@ -272,12 +277,14 @@ class _Work:
             self.begun = self.rows - len(self.order)
             return None
         draws = generator(self.learner.seed, "re-embed", self.version)
-        self.sample = min(SAMPLE, max(FEWEST, round(SAMPLED * self.rows)), self.rows)
+        self.sample = self.sampled
         drawn = torch.randperm(self.rows, generator=draws)[: self.sample].sort().values.numpy()
         self.order = drawn
         start = time.perf_counter()
         self.embed(self.sample, None, None)
         self.pace = (time.perf_counter() - start) / self.sample
+        if self.sample == self.rows:
+            return None
         with suppress(NoAdapter):  # then the sample alone has to do
             self.steps = self.workspace.adapter(self.stamp["version"], self.version).steps
         before = self._mapped(np.array(self.vectors[drawn]))
@@ -307,7 +314,7 @@ class _Work:
         learner, memory = self.learner, self.learner.memory
         draws = generator(learner.seed, "queries", self.version)
         if self.queries is not None:
-            source = read_source(self.queries, check=False, **self.table)
+            source = self.workspace.read(self.queries, **self.table)
             chosen = torch.randperm(len(source.items), generator=draws)[:QUERIES].sort().values
             return learner.embed(source.take(learner.domain, chosen).items)
         if memory.items is None or not self.workspace.versions.exists(self.stamp["version"]):
@@ -427,8 +434,12 @@ class _Work:
         place[self.order[: self.done]] = np.arange(self.done)
         for number, rows in enumerate(self._chunks()):
             part = slice(number * CHUNK, number * CHUNK + len(rows))
-            chunk, where = normalize(self._mapped(rows)).numpy(), place[part]
-            chunk[where >= 0] = exact[where[where >= 0]]
+            where = place[part]
+            if (where >= 0).all():
+                chunk = exact[where]
+            else:
+                chunk = normalize(self._mapped(rows)).numpy()
+                chunk[where >= 0] = exact[where[where >= 0]]
             yield Shard(chunk.astype(self.stamp["dtype"]), self.names[part], [])
 
 

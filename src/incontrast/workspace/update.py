@@ -134,7 +134,8 @@ class Update:
             self.workspace.serving()  # refused where there is no encoder yet
         learner = self._load(current, machine.store)
         _ = self._given_probe  # refused before anything is done
-        data = None if items is None else NewData(items, learner.domain, strict=self.strict)
+        how: dict[str, Any] = {"strict": self.strict, "read": self.workspace.read}
+        data = None if items is None else NewData(items, learner.domain, **how)
         sample = operation.get("sample") if resumable and not self.discard else None
         if self.adopted is not None and data is not None and sample is None:
             sample = [len(data), self.adopted[1] or len(data)]
@@ -260,6 +261,10 @@ class Update:
             raise WorkspaceError(
                 f"there is no unfinished {self.kind}: give some data, incontrast {self.kind} DATA"
             )
+        if self.adopted is not None and self.engine.processes == 1:
+            items = data.telling()
+            if items is not None:  # which would be ingested for nothing otherwise
+                learner.adoptable(items, self.adopted[0])
         operation: Operation = {
             "kind": self.kind,
             "base": current,

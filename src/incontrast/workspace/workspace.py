@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from incontrast.import_path import Trust, named_code, permit, permitted
 from incontrast.memory.store import PRESENT, Store
 from incontrast.workspace.config import (
     CONFIG,
+    NO_TABLE,
     OF_WORKSPACE,
     changeable,
     config_of,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the r
     from torch import Tensor
 
     from incontrast.compat import Chain, Link, Stamp
-    from incontrast.data import ProbeSet
+    from incontrast.data import ProbeSet, Source
     from incontrast.domains.base import Domain
     from incontrast.evaluate.probes import Probe
     from incontrast.learner import Learner, Own
@@ -109,6 +110,7 @@ class Workspace(Layout):
         threads: int | None = None,
         budget: Budget | None = None,
         device: str | None = None,
+        table: Mapping[str, Any] | None = None,
     ) -> Workspace:
         """A new workspace in a new or empty folder.
 
@@ -122,6 +124,8 @@ class Workspace(Layout):
                 torch's choice if None.
             budget: What an update may cost that is given none.
             device: Where later commands compute; None takes a CUDA device if there is one.
+            table: ``columns``, ``id`` and ``label`` of tables, as in ``read_source``, for data that
+                come with no other.
         """
         from incontrast.training.fabric import FabricEngine
 
@@ -129,9 +133,8 @@ class Workspace(Layout):
         if learner.fitted:
             raise ValueError("a workspace begins with a learner that is not fitted: make a new one")
         engine = learner.engine
-        settings = initial_settings(
-            learner, tolerance=tolerance, keep=keep, threads=threads, budget=budget, device=device
-        )
+        limits = {"tolerance": tolerance, "keep": keep, "threads": threads}
+        settings = initial_settings(learner, budget=budget, device=device, table=table, **limits)
         with engine.error_barrier("create the workspace"):
             if engine.rank == 0:
                 _create(folder, settings)
@@ -199,6 +202,18 @@ class Workspace(Layout):
     def domain(self) -> Domain:
         """The kind of data."""
         return self.template().domain if self._domain is None else self._domain
+
+    def read(self, path: str | Path, **how: Any) -> Source:
+        """Items from a path; of a table, the workspace's columns where no others are given.
+
+        Args:
+            path: Where they are.
+            how: As in ``read_source``; images are not checked by default.
+        """
+        from incontrast.data.sources import read_source, with_columns
+
+        table = with_columns(Path(path), self.settings["table"], how)
+        return read_source(path, **{"check": False, **how, **table})
 
     def learner(self, version: int | None = None, *, memory: bool = True) -> Learner:
         """A version as a learner; what is done with it changes nothing in the workspace.
@@ -289,7 +304,10 @@ class Workspace(Layout):
                 they are mapped into its space, and are unit vectors then.
             version: The one that embeds; the current one by default.
         """
+        from incontrast.data.sources import resolve
+
         learner = self.learner(version, memory=False)
+        items = resolve(items, learner.domain, self.read)
         mapped = self.adapter(learner.space, learner.space if space is None else space)
         return mapped(learner.embed(items))
 
@@ -490,7 +508,12 @@ class Workspace(Layout):
 
 
 def initial_settings(
-    learner: Learner, *, budget: Budget | None = None, device: str | None = None, **limits: Any
+    learner: Learner,
+    *,
+    budget: Budget | None = None,
+    device: str | None = None,
+    table: Mapping[str, Any] | None = None,
+    **limits: Any,
 ) -> dict[str, Any]:
     """The settings of a new workspace, as JSON; arguments as in ``Workspace.create``."""
     from incontrast import saving
@@ -503,6 +526,7 @@ def initial_settings(
         **limits,
         "budget": dict(vars(budget or Budget())),
         "device": device,
+        "table": {**NO_TABLE, **(table or {})},
         "learner": saving.describe(learner),
     }
     _check_limits(settings)
@@ -529,6 +553,12 @@ def _check_limits(settings: dict[str, Any]) -> None:
     check_whole(2, "an update needs a way back", keep=settings["keep"])
     if settings["threads"] is not None:
         check_whole(1, threads=settings["threads"])
+    table = settings["table"]
+    kinds = {"columns": list | tuple | None, "id": str | None, "label": str | None}
+    if not all(isinstance(name, kinds.get(role, ())) for role, name in table.items()):
+        raise ValueError(
+            f"table has columns, a list of names, and id and label, a name each, got {dict(table)}"
+        )
 
 
 def _create(folder: Path, settings: dict[str, Any]) -> None:

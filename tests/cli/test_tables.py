@@ -1,0 +1,128 @@
+"""Columns of tables that a workspace remembers: names, labels and features."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from incontrast import Learner, Vectors, Workspace
+from incontrast.cli.app import app
+from incontrast.cli.command import Exit
+from incontrast.workspace.files import SETTINGS, read_json, write_json
+
+HEADER = "user,kind,a,b,c,d,e,f,g,h"
+TABLE = ("--id", "user", "--label", "kind")
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def write(name: str, rows, *, header: str = HEADER, start: int = 0) -> None:
+    names = header.split(",")
+    lines = []
+    for number, row in enumerate(rows.tolist(), start=start):
+        values = {"user": f"u{number}", "customer": f"c{number}", "kind": "x"}
+        values |= dict(zip("abcdefgh", map(str, row), strict=True))
+        lines.append(",".join(values[name] for name in names))
+    Path(name).write_text("\n".join([header, *lines]))
+
+
+@pytest.fixture
+def weeks(tmp_path: Path, blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INCONTRAST_WORKSPACE", str(tmp_path / "space"))
+    write("old.csv", blobs(60))
+    write("new.csv", blobs(20, seed=1, shift=1.0), start=60)
+
+
+def names(file: str) -> list[str]:
+    return [json.loads(line) for line in Path(file).read_text().splitlines()]
+
+
+def test_columns_of_init_hold_for_every_later_command(weeks, blobs) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1, "--epochs", 1)
+    assert tomllib.loads(run("config"))["table"] == {
+        "columns": "none",
+        "id": "user",
+        "label": "kind",
+    }
+    run("fit", "old.csv")
+    run("drift", "new.csv")
+    run("update", "new.csv")
+    run("embed", "new.csv", "new.npy")
+    assert names("new.ids.jsonl")[:2] == ["u60", "u61"]
+    write("late.csv", blobs(20, seed=2, shift=2.0))
+    run("update", "late.csv")
+    run("reembed", "new.npy")
+    assert "20 items forgotten" in run("forget", "--like", "new.csv")
+    assert Workspace.open("space").embed("new.csv").shape[0] == 20  # so has Python
+
+
+def test_columns_that_are_given_come_before_those_of_the_workspace(weeks, blobs) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1)
+    run("fit", "old.csv")
+    write("other.csv", blobs(20), header=HEADER.replace("user", "customer"))
+    shown = run("embed", "other.csv", "other.npy", code=Exit.DATA)
+    assert "has no column 'user', which this workspace has as --id: it has ['customer'" in shown
+    assert "give --id, or incontrast config --set table.id=none" in shown
+    run("embed", "other.csv", "other.npy", "--id", "customer")
+    assert names("other.ids.jsonl")[0] == "c0"
+    run("config", "--set", "table.id=customer")
+    run("embed", "other.csv", "again.npy")
+    assert names("again.ids.jsonl")[0] == "c0"
+
+
+def test_a_label_that_new_data_have_not_is_not_missed(weeks, blobs) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1)
+    run("fit", "old.csv")
+    write("unlabelled.csv", blobs(20), header=HEADER.replace("kind,", ""))
+    run("embed", "unlabelled.csv", "unlabelled.npy")
+
+
+def test_features_are_remembered_and_missed(weeks, blobs) -> None:
+    some = ("--columns", "a,b,c", "--id", "user")
+    run("init", "space", "--like", "old.csv", *some, "--fit-epochs", 1, "--epochs", 1)
+    run("fit", "old.csv")
+    run("update", "new.csv")
+    write("narrow.csv", blobs(20), header="user,a,b,d")
+    shown = run("drift", "narrow.csv", code=Exit.DATA)
+    assert "has no column 'c', which this workspace has as --columns" in shown
+
+
+def test_files_without_names_of_columns_are_read_as_they_are(weeks, blobs) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1, "--epochs", 1)
+    run("fit", "old.csv")
+    np.save("rows.npy", blobs(20, seed=3).numpy())
+    run("update", "rows.npy")
+
+
+def test_columns_of_adopt_and_of_a_comparison(weeks) -> None:
+    encoder = ("--encoder", "torch.nn:Linear", "--encoder-args")
+    run("adopt", "old.csv", *TABLE, *encoder, '{"in_features": 8, "out_features": 4}')
+    run("update", "new.csv", "--epochs", 1)
+    shown = run("compare", "old.csv", "new.csv", "-w", "space", "--minutes", 0.02)
+    assert "vectors of 8 numbers" in shown
+
+
+def test_a_table_of_settings_is_checked(weeks, blobs) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE)
+    shown = run("config", "--set", "table.columns=a,b", code=Exit.DATA)
+    assert "columns, a list of names" in shown
+    run("config", "--set", 'table.columns=["a", "b"]')
+
+
+def test_workspaces_of_before_remember_nothing(tmp_path: Path) -> None:
+    space = Workspace.create(tmp_path / "space", Learner(Vectors(3)))
+    created = read_json(space.folder / SETTINGS)
+    write_json(space.folder / SETTINGS, {k: v for k, v in created.items() if k != "table"})
+    settings = space.folder / "settings.toml"
+    settings.write_text(settings.read_text().partition("[table]")[0])
+    assert Workspace.open(space.folder).settings["table"]["id"] is None
