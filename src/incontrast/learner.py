@@ -39,6 +39,7 @@ from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator, seeded
 from incontrast.schedules import ScheduleState, as_schedule
 from incontrast.strategies import ICL, Distill, NoUpdate, Retrain, Strategy
+from incontrast.text import fallen_scores
 from incontrast.training.calibration import CALIBRATED, calibrate
 from incontrast.training.engine import Precision, choose_engine
 from incontrast.training.loop import HoursAhead, check_budget, train
@@ -56,6 +57,7 @@ EVALUATED = 512
 COMPARED = 16  # old and new items, each, that processes compare before they work together
 PAIRS = 1000  # items at most, old and new, on which a map between two versions is fitted
 LINKS = 10  # versions back that a learner keeps maps to
+RISE = 0.01  # of the loss of new items, as a share: less is not worth a word
 
 
 class BudgetTooSmall(ValueError):
@@ -751,6 +753,17 @@ def _outcome(
     kept: float,
 ) -> Outcome:
     first, last = before.population, after.population
+    probe = Change(before.probe, after.probe) if before.probe and after.probe else None
+    worse: list[str] = []
+    if increment.stored and first.new is not None and last.new is not None:
+        # The same views of the same items: what chance does shows in how their changes differ.
+        changes = last.losses(last.new) - first.losses(first.new)
+        error = changes.std().item() / len(changes) ** 0.5
+        if changes.mean().item() > max(2.0 * error, RISE * abs(before.loss.new)):
+            worse.append(
+                f"the loss of new items rose from {before.loss.new:.3f} to {after.loss.new:.3f}"
+            )
+        worse += fallen_scores(probe)
     return Outcome(
         strategy=strategy,
         growth_ratio=increment.growth_ratio,
@@ -758,7 +771,7 @@ def _outcome(
         change_ratio=(
             Change(first.change_ratio(), last.change_ratio()) if increment.stored > 1 else None
         ),
-        probe=Change(before.probe, after.probe) if before.probe and after.probe else None,
+        probe=probe,
         seconds=run.seconds,
         evaluation_seconds=evaluation_seconds,
         epochs=len(run.history),
@@ -768,4 +781,5 @@ def _outcome(
         rollbacks=run.rollbacks,
         kept=kept,
         history=run.history,
+        worse=tuple(worse),
     )

@@ -32,13 +32,14 @@ from torch.autograd import Function
 from torch.nn.functional import normalize
 
 from incontrast.bounds import check_number, check_whole
+from incontrast.names import NamedArguments
 
 EPS = 1e-12  # the least norm that is divided by, as in normalize()
 REMEMBERED = 1024  # items of a batch up to which its weights are kept for the next one
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class Objective(NamedArguments):
     """The numbers that define the contrastive loss.
 
     Args:

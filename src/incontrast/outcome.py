@@ -43,6 +43,8 @@ class Outcome:
             ended above the loss it began with.
         history: One line per epoch.
         probe: The scores of a probe, before and after; None without one.
+        worse: What an update made worse that no check is about, in words: new items beyond what
+            chance does, a probe's scores.
     """
 
     strategy: Strategy
@@ -59,6 +61,7 @@ class Outcome:
     kept: float
     history: tuple[Epoch, ...]
     probe: Change[ProbeScores] | None = None
+    worse: tuple[str, ...] = ()
 
     @property
     def reverted(self) -> bool:
@@ -84,7 +87,7 @@ class Outcome:
             if isinstance(value, dict):
                 return {name: plain(entry) for name, entry in value.items()}
             if isinstance(value, tuple):
-                return [plain(vars(entry)) for entry in value]
+                return [plain(vars(part)) if isinstance(part, Epoch) else part for part in value]
             return None if isinstance(value, float) and not math.isfinite(value) else value
 
         figures: dict[str, Any] = plain({**vars(self), "strategy": type(self.strategy).__name__})
@@ -100,6 +103,9 @@ class Outcome:
             lines.append("  reverted: the loss had not fallen, the encoder is the one of before")
         elif self.kept < 1.0:
             lines.append(f"  {part_of_the_way(self.kept)}")
+        if self.worse:
+            lines.append(f"  worse: {'; '.join(self.worse)}. Keep the encoder of before, or try")
+            lines.append("  another strategy, a lower learning rate, or more of such items")
         if self.change_ratio is not None:
             lines.append(f"  loss of old items  {_arrow(*self.loss_old)}")
             lines.append(f"  loss of new items  {_arrow(*self.loss_new)}")

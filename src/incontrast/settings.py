@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from incontrast.domains.vectors import Vectors
 from incontrast.import_path import ImportPath
 from incontrast.loss import Objective
 from incontrast.memory.memory import KeepAll, Queue, Reservoir
+from incontrast.names import nearest
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
 from incontrast.training.optimizers import Adam, Muon, Optimizer, Prodigy
 from incontrast.training.protection import Protection
@@ -100,8 +100,8 @@ def decode(value: Any, file: Path, role: str = "") -> Any:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f": the nearest is {near[0]}" if near else ""
+    near = nearest(name, known)
+    return f": the nearest is {near}" if near else ""
 
 
 def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -78,6 +78,14 @@ def probe_changes(probe: Any) -> Iterator[tuple[str, float, float]]:
                 yield f"{name} of {part} classes", first[figure], last[figure]
 
 
+def fallen_scores(probe: Any) -> Iterator[str]:
+    """Those of a probe that fell by more than a little, in words; arguments as above."""
+    for name, before, after in probe_changes(probe):
+        if after < before - NOTICEABLE:
+            yield f"{name} fell from {before:.3f} to {after:.3f}"
+
+
+NOTICEABLE = 0.02  # of a probe's figures: less is what chance does on a few hundred items
 PROBE_FIGURES = {"knn_accuracy": "kNN accuracy", "precision": "retrieval precision"}
 
 
@@ -109,6 +117,7 @@ def sentence(event: Mapping[str, Any]) -> str:
             text += f"stopped by {event['stopped']}"
         case "evaluate":
             found = [*(event["failed_checks"] or ["all checks passed"])]
+            found += [f"but {change}" for change in event.get("worse", ())]
             for name, before, after in probe_changes(event["probe"]):
                 found.append(f"{name} {before:.3f} → {after:.3f}")
             text = f"version {version} evaluated: {'; '.join(found)}"

@@ -52,7 +52,7 @@ def test_settings_are_shown_before_and_after_init_and_changed_both_times(init) -
 
 def test_names_that_are_not_there_get_the_nearest(init) -> None:
     shown = run(*init, "--set", "strategy.learning_rate=1", code=Exit.DATA)
-    assert "there is no setting 'strategy.learning_rate'" in shown
+    assert "there is no setting 'strategy.learning_rate': the nearest is strategy.lr" in shown
     assert not Path("space").exists()
     run(*init)
     assert "nearest is objective.temperature" in run(

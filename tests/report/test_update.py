@@ -107,11 +107,12 @@ def test_the_page_of_a_fit() -> None:
     }
     evaluation = {"tolerance": 0.05, "sample": 1, "failed_checks": []}
     html = page(
-        record={**RECORD, "outcome": outcome, "from_scratch": None},
+        record={**RECORD, "kind": "fit", "outcome": outcome, "from_scratch": None},
         evaluation=evaluation,
         pictures={},
     )
     assert "loss of old items" not in html
+    assert "new item" not in html.lower()
     assert "There were too few items to look at." in html
     assert "Nearest neighbours" not in html
 
@@ -126,9 +127,13 @@ def test_a_refused_and_a_forced_version() -> None:
 
 
 def test_a_probe_says_what_changed_and_what_to_do() -> None:
-    html = page(record={**RECORD, "outcome": {**RECORD["outcome"], "probe": PROBE}})
+    worse = ["kNN accuracy of old classes fell from 0.900 to 0.800"]
+    outcome = {**RECORD["outcome"], "probe": PROBE, "worse": worse}
+    html = page(record={**RECORD, "outcome": outcome})
     assert "kNN accuracy of all classes 0.800 → 0.900 (+10.0 points)" in html
-    assert "the probe got worse: kNN accuracy of old classes (0.900 → 0.800)" in html
+    assert f"Promoted: all checks passed, but {worse[0]}." in html
+    assert f"it got worse: {worse[0]}. " in html
+    assert "<code>incontrast rollback</code> returns to the version before" in html
     assert "of new classes" not in html
     assert html.index("Verdict</h2>") < html.index("What changed</h2>") < html.index("<image")
     assert "--probe FOLDER" in page()

@@ -106,6 +106,10 @@ def test_the_budget_of_the_workspace_is_that_of_updates_without_one(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("strategy.learning_rate=3", "the nearest is strategy.lr"),
+        ("fit_strategy.epochs=3", "the nearest is fit_strategy.max_epochs"),
+        ("epochs=3", "the nearest is strategy.max_epochs"),
+        ("tau=3", "the nearest is objective.temperature"),
         ("strategy.batchsize=3", "'strategy.batchsize': the nearest is strategy.batch_size"),
         ("temprature=1", "'temprature': the nearest is objective.temperature"),
         ("lr=1", r"'lr' is in several places: strategy\.lr\.lr or fit_strategy\.lr"),

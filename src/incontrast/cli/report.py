@@ -55,7 +55,7 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
         save(history_page(lines, str(space.folder), left_out(events, lines)), place)
     told = [
         f"version {line.version}, {line.standing}: {line.strategy} on "
-        f"{counted(line.items, 'new item')} in {duration(line.seconds)}"
+        f"{counted(line.items)} in {duration(line.seconds)}"
         for line in lines
     ]
     value = {"versions": [line.as_json() for line in lines], "report": place}
@@ -178,6 +178,12 @@ def summary(
             advice = f"{advice[:-1]} (embed --space {stored['space']})."
         lines.append(f"  {'stored vectors':<35}{advice}")
     lines += [f"  failed check: {check}" for check in evaluation.get("failed_checks", [])]
+    lines += [f"  worse: {change}" for change in outcome.get("worse", ())]
+    if not refused and outcome.get("worse"):
+        lines.append(
+            "All checks passed, but it got worse: `incontrast rollback` returns to the version "
+            "before, `incontrast compare OLD NEW` says which strategy learns new items better."
+        )
     if not refused:
         return [*lines, f"Version {current} is the current one."]
     keeps = "there is no other" if current is None else f"version {current} keeps serving"

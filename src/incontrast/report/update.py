@@ -12,7 +12,7 @@ from incontrast.report.page import Cell, columns, figure_cell
 from incontrast.report.stored_vectors import stored_vectors
 from incontrast.text import counted, duration, index_advice, part_of_the_way, probe_changes
 
-NOTICEABLE = 0.02  # of a probe's figures: less is what chance does on a few hundred items
+RATIO = " A change ratio of 1 means that new items are negatives like the old ones."
 
 
 def update_page(
@@ -57,7 +57,7 @@ def update_page(
         page.Section("Journal", (_journal(journal),)),
     ]
     standing = " It is the current one." if current else ""
-    items = counted(record["data"]["items"], "item" if kind == "adopt" else "new item")
+    items = counted(record["data"]["items"], "new item" if kind == "update" else "item")
     done = "Adopted as it was, with" if kind == "adopt" else f"{outcome['strategy']} on"
     changes = "; ".join(_changes_in_words(outcome)) or "nothing to compare"
     return page.Page(
@@ -76,7 +76,7 @@ def update_page(
 
 def _verdict(outcome: Mapping[str, Any], failed: Sequence[str], promoted: bool) -> str:
     """Whether a version was promoted, and why."""
-    reason = "Promoted: all checks passed"
+    reason = "Promoted: " + ", but ".join(["all checks passed", *outcome.get("worse", ())])
     if failed or not promoted:
         how = "Promoted by force, despite: " if promoted else "Not promoted: "
         reason = how + "; ".join(failed)
@@ -104,11 +104,6 @@ def _next_steps(
     stored: Mapping[str, Any] | None,
 ) -> Iterator[str]:
     command = f"incontrast {record['kind']}"
-    worse = [
-        f"{name} ({before:.3f} → {after:.3f})"
-        for name, before, after in probe_changes(record["outcome"]["probe"])
-        if record["kind"] == "update" and name.startswith("kNN") and after < before - NOTICEABLE
-    ]
     if not promoted:
         yield (
             f"look at the table below. `{command} --force` promotes it all the same, "
@@ -117,10 +112,10 @@ def _next_steps(
         )
         if any("rose" in check for check in failed):
             yield "`incontrast compare OLD NEW` says which strategy keeps old items better."
-    elif worse:
+    elif worse := record["outcome"].get("worse"):
         yield (
-            f"the probe got worse: {', '.join(worse)}. `incontrast rollback` returns to the "
-            "version before."
+            f"it got worse: {'; '.join(worse)}. `incontrast rollback` returns to the version "
+            "before; `incontrast compare OLD NEW` says which strategy learns new items better."
         )
     if promoted and stored is not None:
         advice = index_advice(stored["expected"], stored["items"])
@@ -148,11 +143,13 @@ def _facts(record: Mapping[str, Any]) -> page.Facts:
     if share is not None:
         remark = f"about {share:.1%} of a retraining"
     skipped = len(record["data"]["skipped"])
-    part = f"{outcome['growth_ratio']:.1%} of all" + (f", {skipped} skipped" if skipped else "")
+    new = record["kind"] == "update"
+    about = [f"{outcome['growth_ratio']:.1%} of all"] if new else []
+    about += [f"{skipped} skipped"] if skipped else []
     return page.Facts(
         (
             ("Training", duration(outcome["seconds"]), remark),
-            ("New items", f"{record['data']['items']:,}", part),
+            ("New items" if new else "Items", f"{record['data']['items']:,}", ", ".join(about)),
             ("Memory", f"{memory['kept']:,}", f"items stored / {memory['seen']:,} seen"),
         )
     )
@@ -187,7 +184,7 @@ def _health(evaluation: Mapping[str, Any]) -> str:
 def _changes(outcome: Mapping[str, Any]) -> page.Table:
     before, after = outcome["loss"]["before"], outcome["loss"]["after"]
     first_fit = outcome["change_ratio"] is None  # without old items
-    parts = ("new", "all") if first_fit else ("old", "new", "all")
+    parts = ("all",) if first_fit else ("old", "new", "all")
     rows = [_change(*change, lower=False) for change in probe_changes(outcome["probe"])]
     rows += [_change(f"loss of {part} items", before[part], after[part]) for part in parts]
     if outcome["change_ratio"] is not None:
@@ -203,8 +200,7 @@ def _changes(outcome: Mapping[str, Any]) -> page.Table:
         rows=tuple(rows),
         caption="kNN accuracy and retrieval precision are those of the probe set, by the 10 "
         "nearest neighbours; higher is better. Losses are evaluation losses: fixed views, all "
-        "items as negatives; lower is better. A change ratio of 1 means that new items are "
-        "negatives like the old ones.",
+        "items as negatives; lower is better." + (RATIO if not first_fit else ""),
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Generator, Tensor
 
+from incontrast.names import NamedArguments
+
 ScheduleState = dict[str, Tensor]
 """What a schedule has learned, for a later run to resume from."""
 
@@ -46,7 +48,7 @@ class LearningRate(ABC):
         return {}
 
 
-class Schedule(ABC):
+class Schedule(NamedArguments, ABC):
     """How learning rates are chosen. One of your own is a frozen dataclass with ``begin``."""
 
     @property

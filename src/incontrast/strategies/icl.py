@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.loss import increment_losses
+from incontrast.names import NamedArguments
 from incontrast.schedules import DDPG, Fixed, Schedule
 from incontrast.strategies.anchor import anchor_loss
 from incontrast.strategies.meta import Meta, support_steps
@@ -23,7 +24,7 @@ PASSES = range(4, 20)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Emphasis:
+class Emphasis(NamedArguments):
     """The weight of new items in a step's loss; old ones have the rest.
 
     Old items begin at their optimum, new ones do not. With weight α the gradient of a few new

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from incontrast.bounds import check_whole
 from incontrast.loss import increment_losses
+from incontrast.names import NamedArguments
 from incontrast.schedules import Schedule, as_schedule
 from incontrast.training.engine import Engine
 from incontrast.training.task import Task, ViewBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meta:
+class Meta(NamedArguments):
     """Meta-optimisation (Eq. 11–12).
 
     Args:

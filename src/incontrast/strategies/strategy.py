@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.loss import batch_losses
+from incontrast.names import NamedArguments
 from incontrast.schedules import Schedule, as_schedule
 from incontrast.training.optimizers import Adam, OptimizerFactory
 from incontrast.training.task import (
@@ -26,7 +27,7 @@ from incontrast.training.task import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strategy(ABC):
+class Strategy(NamedArguments, ABC):
     """How to train on an increment.
 
     A strategy of your own is a frozen dataclass with ``sample`` and, unless it is NCE-I within

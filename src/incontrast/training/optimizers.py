@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from incontrast.bounds import check_number
 from incontrast.heads import named_parameters
 from incontrast.import_path import as_import_path
+from incontrast.names import NamedArguments
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes the optimiser of a run, whose learning rate is set before every step.
@@ -24,7 +25,7 @@ LEAST = 1 / 32  # of a learning rate: a layer that begins next to nothing must b
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Steps:
+class _Steps(NamedArguments):
     """How far the steps of an optimiser go.
 
     Args:
@@ -122,7 +123,7 @@ class _FusedAdam(torch.optim.AdamW):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Muon:
+class Muon(NamedArguments):
     """Steps that go equally far along all directions of a layer (Jordan et al. 2024).
 
     Adam's steps follow the few directions that most gradients share. Here the momentum of a layer
@@ -240,7 +241,7 @@ class Optimizer(_Steps):
 
 
 @dataclass(frozen=True)
-class Prodigy:
+class Prodigy(NamedArguments):
     """Mishchenko & Defazio 2024: Adam that estimates its own step size (extra ``prodigy``).
 
     Use it with ``lr=1.0``: the learning rate then only scales the estimate.

@@ -13,6 +13,7 @@ from torch.nn.functional import linear, unfold
 from torch.overrides import TorchFunctionMode
 
 from incontrast.bounds import check_number, check_whole
+from incontrast.names import NamedArguments
 from incontrast.training.engine import Engine
 from incontrast.training.task import NONE, BatchIndices, Task
 
@@ -23,7 +24,7 @@ CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protection:
+class Protection(NamedArguments):
     """How far steps go along the directions that old items use.
 
     A layer's weights meet its inputs a in W·a. Where old items have no inputs, W can change and

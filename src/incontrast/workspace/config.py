@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from incontrast.names import nearest
 from incontrast.workspace.errors import WorkspaceError
 
 CONFIG = "settings.toml"
@@ -178,6 +178,13 @@ def parse_changes(changes: Iterable[str], config: Mapping[str, Any]) -> dict[str
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """What to say about a name that there is not."""
-    full = {each.split(".")[-1]: each for each in known} | {each: each for each in known}
-    near = get_close_matches(name, full, n=1, cutoff=0.4)
-    return f"there is no setting {name!r}" + (f": the nearest is {full[near[0]]}" if near else "")
+    table, _, last = name.rpartition(".")
+    parts = [full.split(".") for full in known]
+    every = {".".join(part[: end + 1]) for part in parts for end in range(len(part))}  # tables too
+    for place in dict.fromkeys((table, "")):  # what is in the same table is meant rather
+        inside = [full for full in every if full.startswith(f"{place}." if place else "")]
+        short = {full.rpartition(".")[2]: full for full in sorted(inside, key=len, reverse=True)}
+        near = nearest(last, short, cutoff=0.4 if place == table else 0.6)
+        if near is not None:
+            return f"there is no setting {name!r}: the nearest is {short[near]}"
+    return f"there is no setting {name!r}"

@@ -240,6 +240,7 @@ class StateMachine:
         self.versions.set_evaluation(operation["number"], evaluation)
         outcome = self.versions.record(operation["number"])["outcome"]
         figures = {name: outcome[name] for name in ("loss", "change_ratio", "probe")}
+        figures["worse"] = outcome.get("worse", [])
         figures["overlap"] = evaluation.get("movement", {}).get("overlap")
         event = self.log("evaluate", failed_checks=failed, **figures, seconds=seconds)
         self.move("evaluated", event, operation={**operation, "failed_checks": failed})
