@@ -57,14 +57,14 @@ def blocks(page: str, language: str) -> list[Block]:
 def shape(output: str) -> list[str]:
     """The words of an output, line by line; its figures depend on the machine.
 
-    So does what follows from them: the advice on stored vectors, and whether all of a change is
-    kept.
+    So does what follows from them: the advice on stored vectors, whether all of a change is kept,
+    and whether something got worse.
     """
     lines = [" ".join(NUMBER.sub("#", line).split()) for line in output.strip().splitlines()]
     return [
         re.sub("^stored vectors .*", "stored vectors", line).replace("# epoch,", "# epochs,")
         for line in lines
-        if "of the change is kept" not in line
+        if "of the change is kept" not in line and "worse:" not in line
     ]
 
 

@@ -519,3 +519,16 @@ def test_measuring_follows_the_encoder_to_its_device(blobs) -> None:
     increment = Increment(None, TensorCollection(blobs(16)), 0)
     with patch("torch.cuda.is_available", return_value=True):
         assert evaluate.measure(learner.encoder, learner.domain, increment).new is not None
+
+
+def test_a_learner_is_shown_in_a_line(blobs) -> None:
+    learner = Learner(Vectors(8, hidden=16), fit_strategy=Retrain(max_epochs=1), head="linear")
+    assert repr(learner) == "Learner(Vectors(dim=8, hidden=16), not fitted)"
+    learner.fit(blobs(40))
+    parameters = sum(parameter.numel() for parameter in learner.encoder.parameters())
+    assert repr(learner) == (
+        "Learner(Vectors(dim=8, hidden=16), version 1, 40 items stored / 40 seen, "
+        f"{type(learner.backbone).__name__} with a head of {parameters:,} parameters)"
+    )
+    own = Learner(Vectors(8, encoder=torch.nn.Linear(8, 3)))
+    assert str(own) == "Learner(Vectors(dim=8, encoder=Linear), not fitted)"

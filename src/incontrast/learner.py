@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
 
@@ -229,6 +229,18 @@ class Learner:
             learner.adopt(seen, seen_count=seen_count, weights=weights)
         return learner
 
+    def __repr__(self) -> str:
+        domain = _in_short(self.initial_domain)
+        if not self.fitted:
+            return f"Learner({domain}, not fitted)"
+        parameters = sum(parameter.numel() for parameter in self.encoder.parameters())
+        head = " with a head" if self.encoder is not self.backbone else ""
+        return (
+            f"Learner({domain}, version {self.version}, {len(self.memory):,} items stored / "
+            f"{self.memory.seen:,} seen, {type(self.backbone).__name__}{head} of {parameters:,} "
+            "parameters)"
+        )
+
     @property
     def encoder(self) -> nn.Module:
         """The encoder with its head, if it has one, in evaluation mode: what losses see."""
@@ -302,6 +314,17 @@ class Learner:
             memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
         begin = _Start(encoder, domain, increment, memory, {}, 1)
         return self._train(begin, NoUpdate(), check_budget(None), start, (), None, probe)
+
+    def forecast(self, items: Any) -> float | None:
+        """Seconds that ``fit`` on these items takes here, at most; None if that cannot be told.
+
+        A few steps are tried. Patience may end training earlier.
+        """
+        domain, increment = self._first(items)
+        with seeded(self.seed, "weights", 1):
+            encoder = self._with_head(domain.encoder(), domain, increment.new, 1)
+        task = Task(encoder, domain, increment, **self._settings())
+        return expected_seconds(task, self.fit_strategy)
 
     def adoptable(self, seen: Any, weights: Weights | None) -> tuple[Domain, Increment, nn.Module]:
         """What ``adopt`` begins with; refuses an encoder that cannot be made, or used for these."""
@@ -724,6 +747,25 @@ def _with_encoder(domain: Domain, encoder: Any) -> Domain:
         )
     adopting: Domain = replace(cast(Any, domain), encoder=encoder)
     return adopting
+
+
+def _in_short(domain: Domain) -> str:
+    """A domain with what differs from its defaults."""
+    name = type(domain).__name__
+    if not is_dataclass(domain):
+        return name
+    given = []
+    for argument in fields(domain):
+        value = domain.arguments().get(argument.name)
+        usual = argument.default
+        if argument.default_factory is not MISSING:
+            usual = argument.default_factory()
+        if isinstance(value, nn.Module):
+            value = type(value)
+        if value != usual:
+            shown = value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
+            given.append(f"{argument.name}={shown}")
+    return f"{name}({', '.join(given)})"
 
 
 def _checked(strategy: Any) -> Strategy:

@@ -331,3 +331,23 @@ def test_an_interrupt_while_the_program_starts(monkeypatch, capsys) -> None:
         signal.signal(signal.SIGINT, before)
     assert ended.value.code == Exit.INTERRUPTED
     assert capsys.readouterr().err == "incontrast: interrupted\n"
+
+
+def test_init_says_how_long_a_fit_takes(rows: list[Path], tmp_path: Path) -> None:
+    shown = run("init", tmp_path / "a", "--like", rows[0])
+    assert re.search(r"A fit on 80 items takes at most [\d.]+ (s|min) on this machine\.$", shown)
+    made = run_json("init", tmp_path / "b", "--like", rows[0], "--fit-epochs", 10**9)
+    assert made["fit_seconds"] > 3600
+    shown = run("init", tmp_path / "c", "--like", rows[0], "--fit-epochs", 10**9)
+    assert re.search(r"Minutes instead: --fit-epochs \d+, fit --seconds 600\.", shown)
+    np.save(tmp_path / "same.npy", np.ones((20, 3)))
+    assert "takes" not in run("init", tmp_path / "d", "--like", tmp_path / "same.npy")
+
+
+def test_an_interrupted_init_leaves_no_version_to_serve(rows, tmp_path, monkeypatch) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("incontrast.cli.init.read_source", interrupt)
+    shown = run("init", tmp_path / "space", "--like", rows[0], code=Exit.INTERRUPTED)
+    assert shown == "incontrast: interrupted: there is no workspace yet; run it again\n"

@@ -376,8 +376,9 @@ def test_the_time_left_is_told_and_hours_are_warned_of(caplog) -> None:
     assert replace(progress, done=0.0).seconds_left == math.inf
     warm = replace(progress, seconds=110.0, done=0.5, begun=(100.0, 0.4))  # after a slow first step
     assert warm.seconds_left == pytest.approx(50.0)
-    first = replace(progress, steps=1, seconds=100.0, done=0.0)  # slow, as first steps are
-    later = replace(progress, steps=4, seconds=110.0)
+    begun = (100.0, 0.0)  # slow, as first steps are
+    first = replace(progress, steps=1, seconds=100.0, done=0.0, begun=begun)
+    later = replace(progress, steps=4, seconds=110.0, begun=begun)
     warn = HoursAhead()
     with caplog.at_level(logging.WARNING):
         warn(first)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from incontrast import strategies
 from incontrast.cli.command import Answer
 from incontrast.cli.options import PolicyName, StrategyName
@@ -20,11 +22,13 @@ from incontrast.learner import Learner
 from incontrast.memory.memory import KeepAll, Policy, Queue, Reservoir
 from incontrast.settings import changed
 from incontrast.strategies import Retrain, Strategy
-from incontrast.text import counted
+from incontrast.text import counted, duration
 from incontrast.training.progress import Budget
 from incontrast.workspace import Workspace
 from incontrast.workspace.config import config_of, parse_changes, to_toml, with_config
 from incontrast.workspace.workspace import check_settings, initial_settings
+
+TRIED = 128  # items on which the time of a fit is estimated
 
 STRATEGIES: dict[StrategyName, Strategy] = {
     "icl": strategies.ICL(),
@@ -102,15 +106,43 @@ def init(
         budget=Budget(**settings["budget"]),
         **{name: settings[name] for name in names},
     )
+    lines = [f"{workspace.folder} is a workspace for {source.kind}: {about}"]
+    if settings["threads"] is not None:
+        torch.set_num_threads(settings["threads"])
+    seconds = _fit_seconds(source, learner)
+    if seconds is not None:
+        lines.append(
+            f"A fit on {counted(len(source))} takes at most {duration(seconds)} on this machine."
+        )
+    if seconds is not None and seconds > 3600.0:
+        epochs = max(1, int(learner.fit_strategy.max_epochs or 200) * 600 // int(seconds))
+        lines.append(
+            f"Minutes instead: --fit-epochs {epochs}, fit --seconds 600"
+            + (", or smaller images, --size 32." if isinstance(domain, Images) else ".")
+        )
     return Answer(
         {
             "folder": str(workspace.folder),
             "id": workspace.id,
             "kind": source.kind,
             "domain": repr(domain),
+            "fit_seconds": seconds,
         },
-        [f"{workspace.folder} is a workspace for {source.kind}: {about}"],
+        lines,
     )
+
+
+def _fit_seconds(source: Source, learner: Learner) -> float | None:
+    """That a fit on these data takes here, at most, by a few steps on some of them."""
+    if isinstance(learner.domain.arguments()["encoder"], ImportPath):
+        return None  # fit imports it, and says what is wrong with it
+    places = torch.linspace(0, len(source) - 1, min(len(source), TRIED)).long()
+    items = source.take(learner.domain, places, strict=False).items
+    try:
+        seconds = learner.forecast(items) if len(items) > 1 else None
+    except ValueError:  # fit says what is wrong with them
+        return None
+    return None if seconds is None else seconds * len(source) / len(items)
 
 
 def domain_of(

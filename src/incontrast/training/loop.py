@@ -393,22 +393,15 @@ class _Losses:
 class HoursAhead:
     """Warns once, a few seconds into a run that will take hours, and names what takes minutes."""
 
-    def __init__(self) -> None:
-        self.looked = False
-        self.first: tuple[float, float] | None = None  # seconds, part done: a first step is slow
+    looked = False
 
     def __call__(self, progress: Progress) -> None:
-        if self.first is None:
-            self.first = progress.seconds, progress.done
-        seconds = progress.seconds - self.first[0]
-        if self.looked or progress.steps < 4 or seconds < 5.0:
+        if self.looked or progress.steps < 4 or progress.seconds - progress.begun[0] < 5.0:
             return
         self.looked = True
-        done = progress.done - self.first[1]
-        total = seconds / done if done else math.inf
-        left = total * (1.0 - progress.done)
+        left = progress.seconds_left
         if left > 3600.0:
-            epochs = max(1, int(progress.epochs * 600.0 / total))
+            epochs = max(1, int(progress.epochs * 600.0 * (1.0 - progress.done) / left))
             log.warning(
                 "training will take about %s on this machine. Minutes instead: a budget "
                 "(Budget(seconds=600), --seconds 600), %s (max_epochs=%d), or a smaller encoder "
