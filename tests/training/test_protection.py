@@ -70,6 +70,69 @@ def test_a_wide_convolution_and_those_of_other_dimensions_have_one_over_channels
     assert watched(nn.Conv2d(4, 4, 3, groups=2), normal(2, 4, 5, 5)) == []
 
 
+def test_the_covariances_of_attention_are_those_of_its_two_projections() -> None:
+    layer, rows = nn.MultiheadAttention(6, 2, batch_first=True), normal(5, 4, 6)
+    with torch.no_grad():
+        layer.in_proj_bias.copy_(normal(18))
+        layer.out_proj.bias.copy_(normal(6))
+        # A loop over heads, up to the second projection.
+        q, k, v = linear(rows, layer.in_proj_weight, layer.in_proj_bias).chunk(3, dim=-1)
+        heads = []
+        for part in (slice(0, 3), slice(3, 6)):
+            scores = q[..., part] @ k[..., part].mT / 3**0.5
+            heads.append(scores.softmax(dim=-1) @ v[..., part])
+        inner = torch.cat(heads, dim=-1)
+    found = _InputCovariances(list(layer.parameters()))
+    with found, torch.no_grad():
+        output, _ = layer(rows, rows, rows)
+    torch.testing.assert_close(output, linear(inner, layer.out_proj.weight, layer.out_proj.bias))
+    for weight, inputs in ((layer.in_proj_weight, rows), (layer.out_proj.weight, inner)):
+        flat = inputs.reshape(-1, 6)
+        torch.testing.assert_close(found.sums[weight], flat.T @ flat)
+        assert found.rows[weight] == 20
+    other = _InputCovariances(list(layer.parameters()))
+    with other, torch.no_grad():
+        layer(rows, rows + 1.0, rows + 1.0)  # of which the first projection has no one input
+    assert set(other.sums) == {layer.out_proj.weight}
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_every_matrix_of_a_transformer_is_protected(norm_first: bool) -> None:
+    """Also in evaluation mode, in which torch has a faster way past its layers' functions."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first)
+    matrices = [weight for weight in encoder.parameters() if weight.ndim > 1]
+    for mode in (True, False):
+        watch = _InputCovariances(matrices)
+        with watch, torch.no_grad():
+            encoder.train(mode)(normal(3, 5, 8))
+        assert set(watch.sums) == set(matrices)
+        assert all(len(watch.sums[weight]) == weight.shape[1] for weight in matrices)
+
+
+def test_a_transformer_of_ones_own_is_updated_with_protected_attention(blobs) -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0)
+            self.body = nn.TransformerEncoder(layer, 1)
+
+        def forward(self, batch: Tensor) -> Tensor:
+            return self.body(batch.view(len(batch), 2, 4)).mean(dim=1)
+
+    learner = Learner(Vectors(8, encoder=Tokens()), fit_strategy=Retrain(max_epochs=2))
+    learner.fit(blobs(60))
+    increment = Increment(learner.memory.items, learner.domain.collect(blobs(20)), 60)
+    twin, how = copy.deepcopy(learner.encoder), {"engine": Engine.of(learner.encoder), "seed": 0}
+    task = Task(
+        twin, learner.domain, increment, objective=Objective(), before=learner.encoder, **how
+    )
+    attention = task.encoder.body.layers[0].self_attn
+    factors = Protection().factors(task)
+    assert {attention.in_proj_weight, attention.out_proj.weight} <= set(factors)
+    learner.update(blobs(20, seed=1), strategy=ICL(max_epochs=1))
+
+
 def test_inputs_may_be_none_or_have_no_batch() -> None:
     rows = normal(6, 3)
     expected = [rows.T @ rows / 6]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, unfold
+from torch.nn.functional import linear, multi_head_attention_forward, unfold
 from torch.overrides import TorchFunctionMode
 
 from incontrast.bounds import check_number, check_whole
@@ -34,9 +34,9 @@ class Protection(NamedArguments):
     half of K-FAC (Martens & Grosse 2015) with old items' statistics, and a soft form of Adam-NSCL
     (Wang et al. 2021), which steps in the null space of A alone.
 
-    The encoder of before tells A, from views of some old items. Weights of linear layers and of
-    convolutions without groups are protected; all others step as they would, such as those inside
-    ``nn.MultiheadAttention``, which calls no layer of its own.
+    The encoder of before tells A, from views of some old items. Weights of linear layers, of
+    convolutions without groups and of ``nn.MultiheadAttention`` (of self-attention) are protected;
+    all others step as they would.
 
     Args:
         damping: What counts as used: 0.1 protects more directions, 1 fewer.
@@ -122,6 +122,8 @@ class _InputCovariances(TorchFunctionMode):
                 inputs = _patches(function, *args, **kwargs)
                 if inputs is not None:
                     self._add(args[1], inputs)
+        if function is multi_head_attention_forward:
+            self._add_attention(*args, **kwargs)
         return function(*args, **kwargs)
 
     def mean(self, weight: Tensor, size: int, engine: Engine) -> Tensor:
@@ -129,6 +131,18 @@ class _InputCovariances(TorchFunctionMode):
         sums = self.sums.get(weight, weight.new_zeros(size, size, dtype=torch.float32))
         rows = self.rows.get(weight, weight.new_zeros((), dtype=torch.float32))
         return engine.all_reduce(sums) / engine.all_reduce(rows).clamp_min(1.0)
+
+    def _add_attention(
+        self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **how: Any
+    ) -> None:
+        """The inputs of both projections; that of the second is the result with no projection."""
+        packed, out = rest[2], rest[8]
+        if query is key and key is value and packed in self._weights:
+            self._add(packed, query.reshape(-1, query.shape[-1]))
+        if out in self._weights:
+            plain = [*rest[:8], torch.eye(len(out)).to(out), None, *rest[10:]]
+            inner, _ = multi_head_attention_forward(query, key, value, *plain, **how)
+            self._add(out, inner.reshape(-1, inner.shape[-1]))
 
     def _add(self, weight: Tensor, inputs: Tensor) -> None:
         inputs = inputs[:: max(-(-len(inputs) // ROWS), 1)].float()
