@@ -532,3 +532,51 @@ def test_a_learner_is_shown_in_a_line(blobs) -> None:
     )
     own = Learner(Vectors(8, encoder=torch.nn.Linear(8, 3)))
     assert str(own) == "Learner(Vectors(dim=8, encoder=Linear), not fitted)"
+
+
+class Shaped(nn.Module):
+    """A layer whose output another function makes of it and of whether it is trained."""
+
+    def __init__(self, shape, width: int = 8) -> None:
+        super().__init__()
+        self.layer, self.shape = nn.Linear(width, 6), shape
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return self.shape(self.layer(batch), self.training)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (lambda y, _: y.long(), r"floating-point.*torch.int64: give its output as .float\(\)"),
+        (lambda y, _: y[:, None].repeat(1, 3, 1), r"shape \(8, 3, 6\): .*Pooled\(encoder, pooling"),
+        (lambda y, _: y * float("nan"), r"gave NaN or infinite embeddings of views: look for"),
+        (lambda y, trained: y / (not trained), r"NaN or infinite .* of views in training mode"),
+        (
+            lambda y, _: y[:, : len(y)],
+            r"got 6 numbers for 8 views and 4 for a batch, \(4, 4\): pool",
+        ),
+        (
+            lambda y, _: y.repeat(1, 1 + (len(y) == 1)),
+            r"6 numbers .* and 12 for one item, \(1, 12\)",
+        ),
+    ],
+)
+def test_an_encoder_that_cannot_be_trained_is_refused_before_training(
+    shape, message, blobs
+) -> None:
+    learner = Learner(Vectors(8, encoder=Shaped(shape)))
+    with patch("incontrast.learner.train") as training, pytest.raises(ValueError, match=message):
+        learner.fit(blobs(40))
+    assert not training.called
+    assert not learner.fitted
+
+
+def test_a_head_gives_the_same_shape_in_training(blobs) -> None:
+    head = Shaped(lambda y, trained: y[:, :2] if trained else y, 64)
+    learner = Learner(Vectors(8), head=head)
+    message = (
+        r"with its head must give vectors of one width, got 6 .* 2 for training mode, \(8, 2\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        learner.fit(blobs(40))

@@ -405,6 +405,8 @@ class Learner:
                 with seeded(self.seed, "weights", version):
                     encoder = domain.encoder()
                 encoder = self._with_head(encoder, domain, increment.new, version)
+                with seeded(self.seed, "check", device=self.engine.device):
+                    check_views(domain, increment.new, encoder)
             else:
                 encoder = copy.deepcopy(current)
             remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
@@ -752,19 +754,15 @@ def _with_encoder(domain: Domain, encoder: Any) -> Domain:
 def _in_short(domain: Domain) -> str:
     """A domain with what differs from its defaults."""
     name = type(domain).__name__
-    if not is_dataclass(domain):
+    if not is_dataclass(type(domain)):
         return name
     given = []
-    for argument in fields(domain):
-        value = domain.arguments().get(argument.name)
-        usual = argument.default
-        if argument.default_factory is not MISSING:
-            usual = argument.default_factory()
-        if isinstance(value, nn.Module):
-            value = type(value)
-        if value != usual:
-            shown = value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
-            given.append(f"{argument.name}={shown}")
+    for argument in fields(cast(Any, domain)):
+        value, factory = domain.arguments().get(argument.name), argument.default_factory
+        usual = argument.default if factory is MISSING else factory()
+        value = type(value) if isinstance(value, nn.Module) else value
+        if repr(value) != repr(usual):
+            given.append(f"{argument.name}={getattr(value, '__name__', repr(value))}")
     return f"{name}({', '.join(given)})"
 
 
@@ -796,16 +794,14 @@ def _outcome(
 ) -> Outcome:
     first, last = before.population, after.population
     probe = Change(before.probe, after.probe) if before.probe and after.probe else None
-    worse: list[str] = []
-    if increment.stored and first.new is not None and last.new is not None:
+    worse = list(fallen_scores(probe)) if increment.stored else []
+    if increment.stored and increment.new_count > 1 and first.new and last.new:
         # The same views of the same items: what chance does shows in how their changes differ.
         changes = last.losses(last.new) - first.losses(first.new)
         error = changes.std().item() / len(changes) ** 0.5
         if changes.mean().item() > max(2.0 * error, RISE * abs(before.loss.new)):
-            worse.append(
-                f"the loss of new items rose from {before.loss.new:.3f} to {after.loss.new:.3f}"
-            )
-        worse += fallen_scores(probe)
+            rose = f"from {before.loss.new:.3f} to {after.loss.new:.3f}"
+            worse.insert(0, f"the loss of new items rose {rose}")
     return Outcome(
         strategy=strategy,
         growth_ratio=increment.growth_ratio,

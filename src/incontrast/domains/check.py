@@ -1,5 +1,6 @@
 """Contract checks for people who bring their own kind of data."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from incontrast.domains.base import Collection, Domain
+from incontrast.heads import EncoderWithHead
 from incontrast.randomness import seeded
 
 
@@ -43,7 +45,8 @@ def check_views(domain: Domain, collection: Collection, encoder: nn.Module) -> N
     """Make views of a few items and embed them: what training does at every step.
 
     Raises:
-        DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings.
+        DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings, d
+            being the same for every batch and in training mode.
     """
     count = min(len(collection), 4)
     taken = collection.take(torch.arange(count))
@@ -65,8 +68,21 @@ def check_views(domain: Domain, collection: Collection, encoder: nn.Module) -> N
         raise DomainError(
             f"join() must hold the items of all batches: 2·{count} went in, {len(joined)} came out"
         )
-    _embeddings(encoder, joined, 2 * count, "of views")
-    _embeddings_of_items(encoder, domain, batch)
+    name = "the encoder with its head" if isinstance(encoder, EncoderWithHead) else "the encoder"
+    width = _embeddings(encoder, joined, 2 * count, "of views", name).shape[1]
+    items = _embeddings_of_items(encoder, domain, batch, name)
+    first = collection.take(torch.arange(1)).to(_device(encoder))
+    one = _embeddings_of_items(encoder, domain, first, name)
+    twin = copy.deepcopy(encoder)  # whose BatchNorm may learn from it
+    what = "of views in training mode"
+    trained = _embeddings(twin, joined, 2 * count, what, name, training=True)
+    for what, found in (("a batch", items), ("one item", one), ("training mode", trained)):
+        if found.shape[1] != width:
+            raise DomainError(
+                f"{name} must give vectors of one width, got {width} numbers for {2 * count} views "
+                f"and {found.shape[1]} for {what}, {tuple(found.shape)}: pool over what varies, "
+                "and give the same in training and in evaluation mode"
+            )
 
 
 def width_of(
@@ -191,16 +207,22 @@ def _embeddings_of_items(
 
 @torch.no_grad()
 def _embeddings(
-    encoder: nn.Module, batch: Any, count: int, what: str, name: str = "the encoder"
+    encoder: nn.Module,
+    batch: Any,
+    count: int,
+    what: str,
+    name: str = "the encoder",
+    *,
+    training: bool = False,
 ) -> Tensor:
-    training = encoder.training
-    encoder.eval()
+    before = encoder.training
+    encoder.train(training)
     try:
         result: Any = encoder(batch.to(_device(encoder)))
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         raise DomainError(f"{name} cannot take a batch {what}: {error}") from error
     finally:
-        encoder.train(training)
+        encoder.train(before)
     if not isinstance(result, Tensor) or result.dim() != 2 or result.shape[0] != count:
         raise DomainError(
             f"{name} must give ({count}, d) embeddings {what}, got {_kind(result)}{_remedy(result)}"
@@ -208,10 +230,13 @@ def _embeddings(
     if not result.is_floating_point() or not result.shape[1]:
         raise DomainError(
             f"{name} must give embeddings of floating-point numbers {what}, got "
-            f"{_kind(result)} of {result.dtype}"
+            f"{_kind(result)} of {result.dtype}: give its output as .float()"
         )
     if not torch.isfinite(result).all():
-        raise DomainError(f"{name} gave NaN or infinite embeddings {what}")
+        raise DomainError(
+            f"{name} gave NaN or infinite embeddings {what}: look for extreme values in the data, "
+            "for NaN in its weights, or for a division by zero"
+        )
     return result
 
 
