@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable
@@ -28,6 +29,13 @@ settings.load_profile("incontrast")
 def no_permissions(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What tests permit is not remembered for whoever runs them."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def frozen() -> None:
+    """What is imported by now is never garbage: it is not searched again at every collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -94,8 +94,8 @@ def test_the_paper_s_setting_for_images(pictures: Path) -> None:
     was (mean 1.05, standard deviation 0.18), and 0.78 to 1.37 (0.97, 0.17) with the same views in
     another order of draws.
     """
-    files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 8)
-    learner = Learner(Images(224), fit_strategy=Retrain(max_epochs=2, batch_size=4))
+    files = of_both_classes(image_folder(pictures / "ImageNet-2" / "train").items, 4)
+    learner = Learner(Images(224), fit_strategy=Retrain(max_epochs=2, batch_size=2))
     outcome = learner.fit(files)
     assert outcome.steps == 4
     assert np.isfinite(outcome.loss_new.after)

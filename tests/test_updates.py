@@ -101,15 +101,13 @@ def test_twenty_updates_in_a_row_with_a_small_memory(digits) -> None:
         Vectors(64), fit_strategy=Retrain(max_epochs=20), memory=Reservoir(items=180), seed=0
     )
     learner.fit(parts[0])
+    start = learner.evaluation_loss(torch.cat(parts)).all
     for part in parts[1:]:
         outcome = learner.update(part, strategy=ICL(max_epochs=10))
     assert outcome.growth_ratio == pytest.approx(len(parts[-1]) / 1797)
     assert learner.version == 20
     assert learner.memory.seen == 1797
     assert len(learner.memory) == 180
-    before_stream = Learner(Vectors(64), fit_strategy=Retrain(max_epochs=20), seed=0)
-    before_stream.fit(parts[0])
-    start = before_stream.evaluation_loss(torch.cat(parts)).all
     loss = learner.evaluation_loss(torch.cat(parts[:-1]), parts[-1])
     assert loss.all < 0.7 * start
     assert loss.old < 1.6 * loss.new
@@ -192,11 +190,17 @@ def test_a_guarded_update_keeps_to_a_tolerance_too(learner, digits) -> None:
     assert 0.0 < part.kept < 1.0
 
 
+@pytest.fixture(scope="module")
+def at_a_fixed_rate(learner, digits) -> Outcome:
+    return updated(learner, digits[1], ICL(lr=3e-3))[1]
+
+
 @pytest.mark.parametrize("start", [1e-2, 1e-5])
-def test_a_learned_learning_rate_does_not_need_a_good_start(learner, digits, start) -> None:
+def test_a_learned_learning_rate_does_not_need_a_good_start(
+    learner, digits, at_a_fixed_rate, start
+) -> None:
     _, outcome = updated(learner, digits[1], ICL(lr=Learned(start=start)))
-    _, fixed = updated(learner, digits[1], ICL(lr=3e-3))
-    assert outcome.loss.after.all <= 1.15 * fixed.loss.after.all
+    assert outcome.loss.after.all <= 1.15 * at_a_fixed_rate.loss.after.all
 
 
 def test_a_start_that_wrecks_the_encoder_is_rolled_back(learner, digits) -> None:

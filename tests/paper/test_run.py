@@ -168,7 +168,7 @@ def _lives(group: int) -> bool:
 
 
 def test_an_error_of_a_worker_is_raised(tmp_path: Path) -> None:
-    grid = Grid.of(sets=["proteins"], strategies=["no-update"])
+    grid = Grid.of(sets=["proteins"], strategies=["no-update"], ratios=[0.3])
     with pytest.raises(FileNotFoundError, match="PROTEINS needs a folder of data sets"):
         run(grid, tmp_path / "rows.jsonl", work=tmp_path, jobs=2)
 
