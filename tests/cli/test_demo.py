@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -11,12 +12,14 @@ from typer.testing import CliRunner
 from incontrast import ICL, NoUpdate, Retrain
 from incontrast.cli import demo
 from incontrast.cli.app import app
+from incontrast.data import digits
 
 
 def test_the_demonstration_prints_a_table_and_draws_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "EPOCHS", 1)
+    monkeypatch.setattr(demo, "digits", lambda: digits().select(np.arange(300)))
     quick = {"no update": NoUpdate(), "ICL": ICL(max_epochs=1), "retraining": Retrain(max_epochs=1)}
     monkeypatch.setattr(demo, "STRATEGIES", quick)
     picture = tmp_path / "picture.svg"
@@ -25,7 +28,7 @@ def test_the_demonstration_prints_a_table_and_draws_a_picture(
     torch.set_num_threads(threads)
     assert result.exit_code == 0, result.output
     for word in (
-        "1,797 handwritten digits",
+        "300 handwritten digits",
         "parity after",
         "kNN new",
         "no update",
