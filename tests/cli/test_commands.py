@@ -350,4 +350,4 @@ def test_an_interrupted_init_leaves_no_version_to_serve(rows, tmp_path, monkeypa
 
     monkeypatch.setattr("incontrast.cli.init.read_source", interrupt)
     shown = run("init", tmp_path / "space", "--like", rows[0], code=Exit.INTERRUPTED)
-    assert shown == "incontrast: interrupted: there is no workspace yet; run it again\n"
+    assert shown == "incontrast: interrupted: the workspace is not created yet; run it again\n"

@@ -112,6 +112,19 @@ def test_columns_of_adopt_and_of_a_comparison(weeks) -> None:
     assert "vectors of 8 numbers" in shown
 
 
+def test_a_probe_set_is_read_by_the_same_columns(weeks, blobs) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1, "--epochs", 1)
+    write("probe.csv", blobs(40))
+    text = Path("probe.csv").read_text()
+    Path("probe.csv").write_text(text.replace(",x,", ",y,", 20))
+    shown = run("fit", "old.csv", "--probe", "probe.csv", "--probe-label", "kind")
+    assert "kNN accuracy of all classes" in shown
+    write("nameless.csv", blobs(40), header=HEADER.replace("user,", ""))
+    Path("nameless.csv").write_text(Path("nameless.csv").read_text().replace("x,", "y,", 20))
+    probe = ("--probe", "nameless.csv", "--probe-label", "kind")
+    assert "kNN accuracy" in run("update", "new.csv", *probe)
+
+
 def test_a_table_of_settings_is_checked(weeks, blobs) -> None:
     run("init", "space", "--like", "old.csv", *TABLE)
     shown = run("config", "--set", "table.columns=a,b", code=Exit.DATA)

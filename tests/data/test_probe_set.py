@@ -47,3 +47,14 @@ def test_a_table_of_vectors_with_labels(tmp_path: Path) -> None:
     assert read_source(table, label="label").classes == ("a", "b")
     with pytest.raises(ValueError, match="is no probe set: give a folder"):
         ProbeSet(tmp_path / "probe.pkl").read()
+
+
+def test_texts_with_labels(tmp_path: Path) -> None:
+    table = tmp_path / "probe.csv"
+    table.write_text("name,text,label\n1,a cat,a\n2,a dog,b\n")
+    found = ProbeSet(table).read({"columns": None, "id": "name", "label": "other"})
+    assert (len(found), found.classes) == (2, ("a", "b"))
+    lines = tmp_path / "probe.jsonl"
+    lines.write_text('{"text": "a cat", "kind": "a"}\n{"text": "a dog", "kind": "b"}\n')
+    found = ProbeSet(lines, label="kind").read({"columns": ["text"], "id": "name"})
+    assert (len(found), found.classes) == (2, ("a", "b"))

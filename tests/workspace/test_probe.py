@@ -52,7 +52,7 @@ def test_a_probe_set_is_remembered_and_told(tmp_path: Path, caplog) -> None:
 def test_a_probe_that_cannot_be_read_is_refused_before_anything_is_done(tmp_path: Path) -> None:
     space = ic.Workspace.create(tmp_path / "space", ic.Learner(ic.Vectors(3)))
     old = read(table(tmp_path / "old.csv", "ab", 5, seed=0))
-    with pytest.raises(ValueError, match="there is no file"):
+    with pytest.raises(ValueError, match="does not exist"):
         space.fit(old, probe=tmp_path / "nothing.csv")
     assert [event["step"] for event in space.journal.events()] == ["init"]
 

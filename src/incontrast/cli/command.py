@@ -29,7 +29,7 @@ SERVING = "the current version keeps serving; the same command resumes"
 FIRST = "there is no version yet; the same command resumes"
 UNTOUCHED = "the workspace is as it was"
 NOTHING = "nothing was changed"
-NO_WORKSPACE = "there is no workspace yet; run it again"
+UNCREATED = "the workspace is not created yet; run it again"
 
 
 class Exit(IntEnum):
@@ -121,7 +121,7 @@ def command(
                 if check.__name__ in ("fit", "adopt"):  # which are refused once there is a version
                     left = FIRST
                 if check.__name__ == "init":
-                    left = NO_WORKSPACE
+                    left = UNCREATED
                 _end(f"interrupted: {left}", Exit.INTERRUPTED, as_json)
             except Exception as error:
                 code = exit_code(error)

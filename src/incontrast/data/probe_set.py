@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from incontrast.data.labelled import Labelled, image_folder
 from incontrast.data.sources import read_source
-from incontrast.data.tables import TABLES, arrays
+from incontrast.data.tables import TABLES
+from incontrast.data.texts import field_names
 from incontrast.domains.images.files import is_image
 
 
@@ -18,16 +21,19 @@ class ProbeSet:
 
     Args:
         path: A folder of images with a subfolder for each class, a folder of TU graphs, a table of
-            vectors with a column of labels, or a ``.csv`` of image files and their labels, the
-            files as they are named from the folder of the ``.csv``.
+            vectors or texts with a column of labels, or a ``.csv`` of image files and their labels,
+            the files as they are named from the folder of the ``.csv``.
         label: The column of labels.
     """
 
     path: str | Path
     label: str = "label"
 
-    def read(self) -> Labelled:
+    def read(self, usual: Mapping[str, Any] | None = None) -> Labelled:
         """The items and their labels.
+
+        Args:
+            usual: ``columns`` and ``id`` of tables; an id that it has not is not missed.
 
         Raises:
             ValueError: There is nothing at the path, or it has no labels.
@@ -41,12 +47,19 @@ class ProbeSet:
             if found.labels is None:
                 raise ValueError(f"{path} has no subfolders: a probe set has one for each class")
             return found
-        if path.suffix.lower() not in TABLES:
+        if path.suffix.lower() not in (*TABLES, ".jsonl"):
             raise ValueError(
                 f"{path} is no probe set: give a folder with a subfolder for each class, or a "
-                f"table ({', '.join(TABLES)}) with a column of labels"
+                f"table ({', '.join(TABLES)}, .jsonl) with a column of labels"
             )
-        return self._listed(path) or arrays(path, label=self.label)
+        if listed := self._listed(path):
+            return listed
+        table = {name: value for name, value in (usual or {}).items() if name != "label"}
+        if table.get("id") not in (field_names(path) or ()):
+            table["id"] = None
+        source = read_source(path, check=False, label=self.label, **table)
+        assert source.labels is not None
+        return Labelled.by_name(source.items, source.labels)
 
     def _listed(self, path: Path) -> Labelled | None:
         """Image files and labels out of a table of both; None for a table of numbers."""

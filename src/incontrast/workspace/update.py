@@ -465,14 +465,17 @@ class Update:
     @cached_property
     def _given_probe(self) -> Probe | None:
         probe = self.probe
-        return Probe(probe.read()) if isinstance(probe, ProbeSet) else cast(Probe | None, probe)
+        return self._read(probe) if isinstance(probe, ProbeSet) else cast(Probe | None, probe)
+
+    def _read(self, probe: ProbeSet) -> Probe:
+        return Probe(probe.read(self.workspace.settings["table"]))
 
     def _probe(self, operation: Operation) -> Probe | None:
         """The probe of this run, or that of the version before, with the classes that are new."""
         probe, base = self._given_probe, operation["base"]
         if probe is None and operation["probe"] is not None:
             try:
-                probe = Probe(ProbeSet(**operation["probe"]).read())
+                probe = self._read(ProbeSet(**operation["probe"]))
             except ValueError as error:  # moved since: no reason to refuse new data
                 log.warning("the probe set of the version before is left out: %s", error)
         old = set(self._parent(base).get("classes", ()))
