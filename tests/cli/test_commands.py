@@ -340,6 +340,12 @@ def test_init_says_how_long_a_fit_takes(rows: list[Path], tmp_path: Path) -> Non
     assert made["fit_seconds"] > 3600
     shown = run("init", tmp_path / "c", "--like", rows[0], "--fit-epochs", 10**9)
     assert re.search(r"Minutes instead: --fit-epochs \d+, fit --seconds 600\.", shown)
+    (tmp_path / "photos").mkdir()
+    for number in range(9):
+        pixels = np.random.default_rng(number).integers(0, 256, (80, 80, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
+    photos = ("--like", tmp_path / "photos", "--encoder", "small")
+    assert "A fit on 9 items takes at most" in run("init", tmp_path / "e", *photos)
     np.save(tmp_path / "same.npy", np.ones((20, 3)))
     assert "takes" not in run("init", tmp_path / "d", "--like", tmp_path / "same.npy")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from incontrast.workspace.config import config_of, parse_changes, to_toml, with_
 from incontrast.workspace.workspace import check_settings, initial_settings
 
 TRIED = 128  # items on which the time of a fit is estimated
+LARGE = 64  # pixels
 
 STRATEGIES: dict[StrategyName, Strategy] = {
     "icl": strategies.ICL(),
@@ -136,10 +138,14 @@ def _fit_seconds(source: Source, learner: Learner) -> float | None:
     """That a fit on these data takes here, at most, by a few steps on some of them."""
     if isinstance(learner.domain.arguments()["encoder"], ImportPath):
         return None  # fit imports it, and says what is wrong with it
-    places = torch.linspace(0, len(source) - 1, min(len(source), TRIED)).long()
+    count, trial = TRIED, copy.copy(learner)
+    if isinstance(learner.domain, Images) and learner.domain.size > LARGE:
+        # A step would take many seconds; few of them tell as much.
+        count, trial.fit_strategy = 8, replace(learner.fit_strategy, batch_size=4)
+    places = torch.linspace(0, len(source) - 1, min(len(source), count)).long()
     items = source.take(learner.domain, places, strict=False).items
     try:
-        seconds = learner.forecast(items) if len(items) > 1 else None
+        seconds = trial.forecast(items) if len(items) > 1 else None
     except ValueError:  # fit says what is wrong with them
         return None
     return None if seconds is None else seconds * len(source) / len(items)
