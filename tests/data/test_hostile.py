@@ -110,25 +110,25 @@ def test_a_small_archive_of_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     refused(tmp_path / "a.npz", r"a\.npz.* holds 0\.0 GiB, more than the .* read into memory")
 
 
-@pytest.mark.parametrize("values", ["[1.0, 2.0]", "[[1.0], [2.0]]"], ids=["numbers", "lists"])
-def test_no_damaged_parquet_ends_the_process(tmp_path: Path, values: str) -> None:
+def test_no_damaged_parquet_ends_the_process(tmp_path: Path) -> None:
     """pyarrow does, where it is asked about columns whose description is damaged."""
     pytest.importorskip("pyarrow")
-    program = f"""
+    program = """
 import sys, pyarrow
 from pathlib import Path
 from pyarrow.parquet import write_table
 from incontrast.data.tables import read_table
 path = Path(sys.argv[1])
-write_table(pyarrow.table({{"a": {values}}}), path, store_schema=False)
-whole = path.read_bytes()
-for place in range(len(whole)):
-    for bit in (32, 64):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
-        try:
-            read_table(path)
-        except ValueError:
-            pass
+for values in ([1.0, 2.0], [[1.0], [2.0]]):
+    write_table(pyarrow.table({"a": values}), path, store_schema=False)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for bit in (32, 64):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+            try:
+                read_table(path)
+            except ValueError:
+                pass
 """
     command = [sys.executable, "-c", program, str(tmp_path / "a.parquet")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
