@@ -73,6 +73,10 @@ def test_half_is_kept_where_it_is_better_on_old_and_new_items() -> None:
     assert part_kept(lambda part: 1.0 + part, lambda part: abs(part - 0.4), 10.0) == (0.5, 1)
 
 
+def test_less_than_half_is_kept_where_half_is_better_and_still_too_much() -> None:
+    assert part_kept(lambda part: 1.0 + part, lambda part: abs(part - 0.4), 0.3) == (0.25, 3)
+
+
 def test_all_is_kept_where_no_part_will_do() -> None:
     assert part_kept(lambda part: 1.0 if part == 0.0 else 3.0 + part, falls, 0.1)[0] == 1.0
     # Within the tolerance, but new items lose: the whole is refused with its own figures.

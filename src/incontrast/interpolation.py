@@ -63,15 +63,17 @@ def keep_part(
         with seeded(task.seed, "calibration", device=task.engine.device):
             calibrate(task, encoder)
         found = measure(encoder)
+        tolerated = not less(bound, found.loss.old)
         if number == 0:
-            if less(found.loss.old, after.loss.old) and less(found.loss.new, after.loss.new):
+            better = less(found.loss.old, after.loss.old) and less(found.loss.new, after.loss.new)
+            if better and tolerated:
                 return encoder, found, part
-            if not less(bound, after.loss.old):
+            if not better and not less(bound, after.loss.old):
                 return whole
-        if less(bound, found.loss.old):
-            high = part
-        else:
+        if tolerated:
             low, kept = part, (encoder, found, part)
+        else:
+            high = part
     return kept if less(kept[1].loss.new, new) else whole
 
 
