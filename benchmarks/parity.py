@@ -65,6 +65,8 @@ LONG: dict[str, Any] = {"max_epochs": 1_000_000, "patience": None}  # the budget
 # The rest of the default before steps spared what old items use.
 FREE: dict[str, Any] = {
     "lr": 2e-3,
+    "emphasis": ic.Emphasis(start=0.5),
+    "hard_negatives": None,
     "protection": None,
     "optimizer": ic.Adam(max_relative_update=1 / 8),
     "interpolation": 1.0,
@@ -80,16 +82,14 @@ BEFORE: dict[str, Any] = {
 STRATEGIES: dict[str, ic.Strategy] = {
     "ICL": ic.ICL(**LONG),
     "ICL, free": ic.ICL(**FREE),  # the default until there was protection
-    "ICL before": ic.ICL(emphasis=None, **BEFORE, **FREE),  # until there was emphasis
+    "ICL before": ic.ICL(**{**BEFORE, **FREE, "emphasis": None}),  # until there was emphasis
     "warm start": ic.WarmStart(lr=2e-3, batch_size=96, **LONG),
     "retraining with emphasis": EmphasisedRetrain(**LONG),
     # One part of the default at a time.
     "ICL, Adam at 4e-3": ic.ICL(
-        lr=ic.Fixed(4e-3, warmup=0.1),
-        optimizer=ic.Adam(max_relative_update=1 / 2),
-        interpolation=1.0,
-        **LONG,
+        lr=ic.Fixed(4e-3, warmup=0.1), optimizer=ic.Adam(max_relative_update=1 / 2), **LONG
     ),
+    "ICL, no hard negatives": ic.ICL(hard_negatives=None, **LONG),
     "ICL, all of the change": ic.ICL(interpolation=1.0, **LONG),
     "ICL, no protection": ic.ICL(protection=None, **LONG),
     "ICL, no emphasis": ic.ICL(emphasis=None, **LONG),

@@ -34,7 +34,7 @@ KNOWN: dict[str, type[Any]] = {
         *(Adam, Muon, Optimizer, Prodigy),
         *(strategies.NoUpdate, strategies.FineTune, strategies.Retrain, strategies.WarmStart),
         *(strategies.Replay, strategies.Distill, strategies.ICL, strategies.Meta),
-        *(strategies.Emphasis, Protection),
+        *(strategies.Emphasis, strategies.HardNegatives, Protection),
         *(Objective, ImportPath),
     )
 }

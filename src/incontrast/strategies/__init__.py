@@ -1,6 +1,7 @@
 """How an update is done: ICL and its rivals, as frozen configurations."""
 
 from incontrast.strategies.distill import Distill
+from incontrast.strategies.hard_negatives import HardNegatives
 from incontrast.strategies.icl import ICL, Emphasis
 from incontrast.strategies.meta import Meta
 from incontrast.strategies.strategy import FineTune, NoUpdate, Replay, Retrain, Strategy, WarmStart
@@ -10,6 +11,7 @@ __all__ = [
     "Distill",
     "Emphasis",
     "FineTune",
+    "HardNegatives",
     "Meta",
     "NoUpdate",
     "Replay",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
@@ -13,6 +15,7 @@ from incontrast.loss import increment_losses
 from incontrast.names import NamedArguments
 from incontrast.schedules import DDPG, Fixed, Schedule
 from incontrast.strategies.anchor import anchor_loss
+from incontrast.strategies.hard_negatives import HardNegatives, HardSampler
 from incontrast.strategies.meta import Meta, support_steps
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.optimizers import Adam, Muon, OptimizerFactory
@@ -43,7 +46,7 @@ class Emphasis(NamedArguments):
     0.7
     """
 
-    start: float = 0.5
+    start: float = 0.7
     until: float = 0.9
 
     def __post_init__(self) -> None:
@@ -79,6 +82,8 @@ class ICL(Strategy):
             0 the paper's objective (Eq. 9), which collapses old data when the negatives change.
         meta: Meta-optimisation (Eq. 11–12) instead of the joint step.
         emphasis: How much more than α new items weigh at first; None is α all along.
+        hard_negatives: Old items that new ones are easily mistaken for, drawn more often at first;
+            None draws all alike.
         protection: What keeps steps away from what old items use; None lets them go anywhere.
         epoch_steps: Steps of an epoch at least. A small increment is passed over several times:
             20 new items need as many steps as 160.
@@ -86,17 +91,18 @@ class ICL(Strategy):
             keeps stored vectors more usable without a map, and holds new items back.
     """
 
-    lr: Schedule | float = Fixed(5e-3, warmup=0.1)
+    lr: Schedule | float = Fixed(1.2e-2, warmup=0.1)
     batch_size: int = 16
     max_epochs: int | None = None
     patience: int | None = None
     ema_leaning: float = 4.0
-    interpolation: float = 0.7
+    interpolation: float = 0.8
     optimizer: OptimizerFactory = Muon()
     old_batch_size: int = 48
     retention: float = 1.0
     meta: Meta | None = None
     emphasis: Emphasis | None = Emphasis()
+    hard_negatives: HardNegatives | None = HardNegatives()
     protection: Protection | None = Protection()
     epoch_steps: int = 10
     compatible: float = 0.0
@@ -144,6 +150,7 @@ class ICL(Strategy):
             old_batch_size=32,
             epoch_steps=1,
             emphasis=None,
+            hard_negatives=None,
             protection=None,
             max_epochs=max_epochs,
             patience=patience,
@@ -162,6 +169,11 @@ class ICL(Strategy):
         new = min(max(self.batch_size, round(growth_ratio * items)), most)
         return new, items - new
 
+    def steps(self, increment: Increment) -> int:
+        """Of an epoch."""
+        new, _ = self.per_step(increment.growth_ratio)
+        return -(-increment.new_count // new) * self.rounds(increment)
+
     def rounds(self, increment: Increment) -> int:
         """Passes over the new items that an epoch makes: one, or as many as its steps need."""
         new, _ = self.per_step(increment.growth_ratio)
@@ -176,16 +188,23 @@ class ICL(Strategy):
         """
         if self.max_epochs is not None:
             return self.max_epochs
-        new, _ = self.per_step(increment.growth_ratio)
-        steps = -(-increment.new_count // new) * self.rounds(increment)
-        return min(max(round(ENOUGH / steps), PASSES.start), PASSES.stop)
+        return min(max(round(ENOUGH / self.steps(increment)), PASSES.start), PASSES.stop)
 
     def epoch_items(self, increment: Increment) -> int:
-        new, old = self.per_step(increment.growth_ratio)
-        steps = -(-increment.new_count // new)
-        items = increment.new_count + steps * min(old, increment.stored)
+        _, old = self.per_step(increment.growth_ratio)
+        items = increment.new_count * self.rounds(increment)
+        items += self.steps(increment) * min(old, increment.stored)
         supports = 0 if self.meta is None else self.meta.support_steps(increment.growth_ratio)
-        return items * self.rounds(increment) * (1 + supports)
+        return items * (1 + supports)
+
+    def _hard(self, task: Task) -> HardSampler | None:
+        """None where steps draw all old items alike, or have all of them anyway."""
+        _, old = self.per_step(task.growth_ratio)
+        if self.hard_negatives is None or self.from_scratch or task.before is None:
+            return None
+        if task.increment.stored <= old:
+            return None
+        return task.once("hard negatives", partial(self.hard_negatives.sampler, task))
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
         """Every new item, each batch with old ones; with ``meta``, a query, then supports."""
@@ -199,13 +218,30 @@ class ICL(Strategy):
             )
         new, old = self.per_step(task.growth_ratio)
         supports = 0 if self.meta is None else self.meta.support_steps(task.growth_ratio)
+        hard, done = self._hard(task), task.begun
+        step = 1.0 / (self.steps(task.increment) * self.epochs(task.increment))
         for _ in range(self.rounds(task.increment)):
             for batch in new_epoch(task.increment, new, task.draws):
                 # Every support step has old items of its own; the new ones serve all steps.
                 for _ in range(1 + supports):
-                    yield BatchIndices(task.old_items.draw(old), batch.new)
+                    drawn = task.old_items.draw(old)
+                    if hard is not None:
+                        drawn = self._with_hard(drawn, hard.draw(old, batch.new), done)
+                    yield BatchIndices(drawn, batch.new)
+                done += step
 
-    def protected(self, task: Task) -> dict[nn.Parameter, Tensor]:
+    def _with_hard(self, drawn: Tensor, near: Tensor, done: float) -> Tensor:
+        """As many old items as are drawn, some of them near the new ones.
+
+        What is drawn depends on no clock: a run that resumes draws it again.
+        """
+        assert self.hard_negatives is not None
+        near = near[: round(self.hard_negatives.left(done) * len(drawn))]
+        others = drawn[~torch.isin(drawn, near)]
+        return torch.cat([near, others[: len(drawn) - len(near)]])
+
+    def prepare(self, task: Task) -> dict[nn.Parameter, Tensor]:
+        self._hard(task)
         if self.protection is None or self.from_scratch:
             return {}
         return self.protection.factors(task)

@@ -101,8 +101,11 @@ class Strategy(NamedArguments, ABC):
         """
         return batch_losses(first, second, task.objective).mean()
 
-    def protected(self, task: Task) -> dict[nn.Parameter, Tensor]:
-        """What to multiply the steps of weights by, as ``Protection.factors`` gives it: nothing."""
+    def prepare(self, task: Task) -> dict[nn.Parameter, Tensor]:
+        """Find out before the first step what the run needs to know of its data.
+
+        Returns what to multiply the steps of weights by, as ``Protection.factors`` gives it.
+        """
         return {}
 
     def adapt(self, task: Task, batches: Iterator[ViewBatch]) -> dict[str, Tensor] | None:

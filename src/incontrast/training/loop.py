@@ -121,7 +121,7 @@ class Training:
             self.optimizer,
             getattr(strategy.optimizer, "max_relative_update", None),
             lr_factors_of(strategy.optimizer, task.encoder),
-            strategy.protected(task),
+            strategy.prepare(task),
             task.engine.broadcast,
         )
         self.ema = ExponentialMovingAverage(
@@ -180,6 +180,8 @@ class Training:
     def epoch(self, resumed: Iterator[ViewBatch] | None = None) -> Stop | None:
         """One epoch, step by step; returns why training ends in the middle of it, if it does."""
         task, strategy, engine = self.task, self.strategy, self.task.engine
+        if resumed is None:
+            task.begun = task.done
         # Sample; two views of every item.
         batches = self.counted(resumed or task.view_batches(strategy.sample(task)))
         for batch in batches:

@@ -286,6 +286,7 @@ def training_state(training: Training) -> dict[str, Any]:
         "lr": training.lr,
         "forward_passes": task.forward_passes,
         "done": task.done,
+        "begun": task.begun,
         "seconds": training.seconds(),
         "once": {name: _plain(value) for name, value in task.made_once.items()},
         "schedules": {purpose: lr.calls for purpose, lr in task.recorded.items()},
@@ -304,6 +305,7 @@ def restore(training: Training, state: dict[str, Any]) -> None:
     for name in ("batches", "steps", "rollbacks", "lr"):
         setattr(training, name, state[name])
     task.forward_passes, task.done = state["forward_passes"], state["done"]
+    task.begun = state.get("begun", task.done)  # which 0.1 did not write
     training.start -= state["seconds"]
     if len(state["generators"]) != task.engine.processes:
         log.warning(

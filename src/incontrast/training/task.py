@@ -173,6 +173,7 @@ class Task:
         self.growth_ratio = increment.growth_ratio  # α
         self.forward_passes = 0  # views that went through an encoder so far
         self.done = 0.0  # the part of the run that is done, by its epochs or its budget
+        self.begun = 0.0  # the part that was done when the epoch under way began
         self.draws = self.generator("draws")  # the items of batches
         self.made_once: dict[str, Any] = {}
         self._saved_once: dict[str, Any] = {}
