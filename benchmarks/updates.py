@@ -42,6 +42,7 @@ PLAIN = ic.ICL(
     batch_size=32,
     old_batch_size=64,
     emphasis=None,
+    hard_negatives=None,
     protection=None,
     optimizer=ic.Adam(max_relative_update=1 / 8),
     epoch_steps=1,

@@ -53,6 +53,7 @@ JOINT = ICL(
     max_epochs=EPOCHS,
     optimizer=Adam(),
     emphasis=None,
+    hard_negatives=None,
     epoch_steps=1,
     ema_leaning=1.0,
     **SMALL,
