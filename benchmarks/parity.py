@@ -13,8 +13,8 @@ prints the share of the gap between no update and retraining that is closed.
 
 Forward passes do not depend on what else the machine does, so runs may share it. A rerun skips rows
 that are there. The first fits are kept in ``--cache``, outside the repository. ``show --rows``
-prints other files of results: parity_tuning.jsonl and parity_tuning_steps.jsonl have what was tried
-on tuning sets, parity_before.jsonl the rules until there were ``Muon`` and ``Protection``.
+prints other files of results: parity_tuning*.jsonl have what was tried on tuning sets,
+parity_before.jsonl the rules until there were hard negatives, and before there was ``Muon``.
 """
 
 from __future__ import annotations

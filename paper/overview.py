@@ -1,4 +1,4 @@
-"""The README's table: what a reader wants to know first."""
+"""What a reader wants to know first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the tables of README.md, docs/results.md and docs/results-tables.md from paper/rows.
+"""Write the tables of docs/results.md and docs/results-tables.md from paper/rows.
 
 python -m paper.write_pages           # writes them
 python -m paper.write_pages --check   # fails if they no longer fit the rows
@@ -26,7 +26,7 @@ from paper.summary import Summary, published
 
 HERE = Path(__file__).resolve().parent
 ROWS, LONGER = HERE / "rows" / "paper.jsonl", HERE / "rows" / "longer.jsonl"
-README, DOCS = HERE.parent / "README.md", HERE.parent / "docs"
+DOCS = HERE.parent / "docs"
 TABLE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->.*?<!-- end of table -->", re.DOTALL)
 
 
@@ -72,10 +72,10 @@ def pages() -> dict[Path, str]:
     """What the pages should say."""
     summary, longer = Summary(read_rows(ROWS)), Summary(read_rows(LONGER))
     tables = {"overview": overview_table(summary), "standings": standings_table(summary)}
-    by_hand = (README, DOCS / "results.md")
+    by_hand = DOCS / "results.md"
     return {
         DOCS / "results-tables.md": tables_page(summary, longer),
-        **{page: with_tables(page.read_text(encoding="utf-8"), tables) for page in by_hand},
+        by_hand: with_tables(by_hand.read_text(encoding="utf-8"), tables),
     }
 
 
