@@ -1,4 +1,4 @@
-"""Draws result.svg, the picture of the README: loss of old and new items against time.
+"""Draws result.svg, the picture of docs/results.md: loss of old and new items against time.
 
     python docs/figures/result.py
 
