@@ -105,9 +105,10 @@ def test_an_update_tells_what_it_did(blobs) -> None:
     assert outcome.growth_ratio == 0.25
     assert outcome.strategy == ICL(max_epochs=2)
     assert (outcome.epochs, outcome.steps, outcome.stopped) == (2, 20, "epochs")
-    assert outcome.forward_passes == 2 * 60 + 2 * 2 * 5 * (20 + 2 * 48)  # 5 rounds of 2 steps
+    # Protection, hard negatives, and 2 epochs of 5 rounds of 2 steps.
+    assert outcome.forward_passes == 2 * 60 + (60 + 20) + 2 * 2 * 5 * (20 + 2 * 48)
     assert len(outcome.history) == 2
-    assert outcome.history[-1].lr == 5e-3
+    assert outcome.history[-1].lr == 1.2e-2
     assert outcome.change_ratio is not None
     lower, median, upper = outcome.change_ratio.after
     assert 0 < lower <= median <= upper
@@ -363,9 +364,9 @@ def test_forgotten_items_are_gone(blobs) -> None:
 
 
 def test_a_budget_caps_an_update(blobs) -> None:
-    outcome = make(blobs).update(blobs(200, seed=1), budget=Budget(forward_passes=300))
+    outcome = make(blobs).update(blobs(200, seed=1), budget=Budget(forward_passes=600))
     assert outcome.stopped == "budget"
-    assert 300 <= outcome.forward_passes < 450
+    assert 600 <= outcome.forward_passes < 750
 
 
 # Saving ------------------------------------------------------------------------------------------

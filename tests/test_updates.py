@@ -14,6 +14,7 @@ import torch
 
 from incontrast import (
     ICL,
+    Adam,
     Budget,
     FineTune,
     Fixed,
@@ -190,21 +191,26 @@ def test_a_guarded_update_keeps_to_a_tolerance_too(learner, digits) -> None:
     assert 0.0 < part.kept < 1.0
 
 
+def steady(lr: Schedule | float) -> ICL:
+    """An objective that stays the same all along, which learned learning rates are made for."""
+    return ICL(lr=lr, optimizer=Adam(), emphasis=None, hard_negatives=None)
+
+
 @pytest.fixture(scope="module")
 def at_a_fixed_rate(learner, digits) -> Outcome:
-    return updated(learner, digits[1], ICL(lr=3e-3))[1]
+    return updated(learner, digits[1], steady(3e-3))[1]
 
 
 @pytest.mark.parametrize("start", [1e-2, 1e-5])
 def test_a_learned_learning_rate_does_not_need_a_good_start(
     learner, digits, at_a_fixed_rate, start
 ) -> None:
-    _, outcome = updated(learner, digits[1], ICL(lr=Learned(start=start)))
+    _, outcome = updated(learner, digits[1], steady(Learned(start=start)))
     assert outcome.loss.after.all <= 1.15 * at_a_fixed_rate.loss.after.all
 
 
 def test_a_start_that_wrecks_the_encoder_is_rolled_back(learner, digits) -> None:
-    _, outcome = updated(learner, digits[1], ICL(lr=Learned(start=10.0)))
+    _, outcome = updated(learner, digits[1], steady(Learned(start=10.0)))
     assert outcome.rollbacks >= 1
     assert outcome.loss.after.all < outcome.loss.before.all
 
