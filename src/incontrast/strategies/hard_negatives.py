@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.domains.base import Collection
+from incontrast.names import NamedArguments
 from incontrast.training.task import Task
 
 BATCH = 64  # items that are embedded at a time
@@ -17,7 +18,7 @@ LEAST = 1e-9  # chance of an item: there must be enough of them to draw
 
 
 @dataclass(frozen=True, kw_only=True)
-class HardNegatives:
+class HardNegatives(NamedArguments):
     """How many of a step's old items are drawn for being near its new ones.
 
     Most old items are far from any new one and tell it nothing. Those that are near tell it where
