@@ -77,6 +77,15 @@ def test_less_than_half_is_kept_where_half_is_better_and_still_too_much() -> Non
     assert part_kept(lambda part: 1.0 + part, lambda part: abs(part - 0.4), 0.3) == (0.25, 3)
 
 
+def test_half_is_kept_where_it_is_better_and_no_part_will_do() -> None:
+    losses = {0.0: (1.0, 3.0), 1.0: (5.0, 6.0)}
+
+    def at_part(number: int) -> Callable[[float], float]:
+        return lambda part: losses.get(part, (2.0, 2.0))[number]
+
+    assert part_kept(at_part(0), at_part(1), 0.1)[0] == 0.5
+
+
 def test_all_is_kept_where_no_part_will_do() -> None:
     assert part_kept(lambda part: 1.0 if part == 0.0 else 3.0 + part, falls, 0.1)[0] == 1.0
     # Within the tolerance, but new items lose: the whole is refused with its own figures.

@@ -5,7 +5,7 @@
 >>> outcome = learner.fit(torch.randn(100, 8))
 >>> outcome = learner.update(torch.randn(20, 8) + 1.0)
 >>> outcome.forward_passes
-23400
+23520
 
 Names are listed in ``__init__.pyi`` and imported when they are first used, so that
 ``incontrast --help`` need not wait for torch.

@@ -36,8 +36,8 @@ def keep_part(
 
     An encoder and the one it was trained from are joined by a line of weights that work, once
     BatchNorm's statistics fit them. Half of the change is kept where it is better than the whole
-    on old and on new items, as it often is where they are alike. Otherwise it is as much as costs
-    old items no more than tolerated; all of it, if no part will do or new items gain by none.
+    on old and on new items, as it often is where they are alike. Less is kept where this costs old
+    items more than tolerated. If no part will do, or new items gain by none, it is all (or half).
 
     Args:
         task: The run, with the trained encoder and the one of before.
@@ -66,9 +66,9 @@ def keep_part(
         tolerated = not less(bound, found.loss.old)
         if number == 0:
             better = less(found.loss.old, after.loss.old) and less(found.loss.new, after.loss.new)
-            if better and tolerated:
-                return encoder, found, part
-            if not better and not less(bound, after.loss.old):
+            if better:
+                whole = kept = (encoder, found, part)
+            if tolerated if better else not less(bound, after.loss.old):
                 return whole
         if tolerated:
             low, kept = part, (encoder, found, part)

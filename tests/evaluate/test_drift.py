@@ -175,7 +175,7 @@ def test_the_work_of_an_update_is_known_before(strategy, blobs) -> None:
     domain = learner.domain
     increment = Increment(domain.collect(blobs(100)), domain.collect(blobs(40, seed=1)), 100)
     expected = 2 * strategy.epoch_items(increment)
-    if isinstance(strategy, ICL):  # which measures first what old items use
-        expected += 2 * 100
+    if isinstance(strategy, ICL):  # which first measures what old items use, and which are near
+        expected += 2 * 100 + (100 + 40)
     outcome = learner.update(blobs(40, seed=1), strategy=replace(strategy, max_epochs=1))
     assert outcome.forward_passes == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,14 @@ def task_with(near: int, far: int, new: Tensor, before: nn.Module | None = None)
     )
 
 
+def begin(task: ic.Task, begun: float, epoch_part: float) -> ic.Task:
+    task.begun, task.epoch_part = begun, epoch_part
+    return task
+
+
 def near_share(strategy: ic.ICL, begun: float) -> float:
     """Of the old items of an epoch that begins when this part of the run is done."""
-    task = task_with(100, 300, NEAR.expand(40, 2))
-    task.begun = begun
+    task = begin(task_with(100, 300, NEAR.expand(40, 2)), begun, 0.0)
     drawn = [batch.old for batch in strategy.sample(task)]
     assert all(len(batch.unique()) == len(batch) == 48 for batch in drawn)
     return float((torch.cat(drawn) < 100).float().mean())
@@ -50,16 +55,42 @@ def test_near_ones_are_drawn_more_often_at_first_and_all_alike_at_the_end() -> N
 
 
 def test_the_share_falls_within_a_single_epoch() -> None:
-    task = task_with(100, 300, NEAR.expand(40, 2))
-    nears = [int((batch.old < 100).sum()) for batch in ic.ICL(max_epochs=1).sample(task)]
+    task = begin(task_with(100, 300, NEAR.expand(40, 2)), 0.0, 1.0)
+    nears = [int((batch.old < 100).sum()) for batch in ic.ICL().sample(task)]
     assert len(nears) == 12
     assert nears[0] >= 36
     assert max(nears[-2:]) <= 24
 
 
+@pytest.mark.parametrize("budget", [None, ic.Budget(forward_passes=2_000)])
+def test_an_epoch_knows_how_much_of_the_run_it_is(
+    blobs, monkeypatch: pytest.MonkeyPatch, budget: ic.Budget | None
+) -> None:
+    """By the run's epochs, or by a budget that ends it sooner."""
+    begun: list[tuple[float, float]] = []
+    sample = ic.ICL.sample
+
+    def watched(self: ic.ICL, task: ic.Task) -> Iterator[ic.BatchIndices]:
+        begun.append((task.begun, task.epoch_part))
+        return sample(self, task)
+
+    learner = ic.Learner(ic.Vectors(8, hidden=16, out=6), fit_strategy=ic.Retrain(max_epochs=1))
+    learner.fit(blobs(100))
+    monkeypatch.setattr(ic.ICL, "sample", watched)
+    learner.update(blobs(20, seed=1), strategy=ic.ICL(max_epochs=4), budget=budget)
+    parts = [part for _, part in begun]
+    starts = [start for start, _ in begun]
+    if budget is None:
+        assert parts == [0.25] * 4
+        assert starts == pytest.approx([0.0, 0.25, 0.5, 0.75])
+    else:
+        assert parts == [2 * 10 * (10 + 48) / 2_000] * len(parts)
+        assert starts[1] > starts[0] + 0.5
+
+
 def test_each_new_item_has_its_own_neighbours() -> None:
     task = task_with(100, 100, torch.stack([NEAR, FAR]))
-    sampler = ic.HardNegatives(temperature=0.01).sampler(task)
+    sampler = ic.HardNegatives(spread=0.01).sampler(task)
     assert (sampler.draw(20, torch.tensor([0])) < 100).all()
     assert (sampler.draw(20, torch.tensor([1])) >= 100).all()
     mixed = sampler.draw(100, torch.tensor([0, 1])) < 100
@@ -68,7 +99,7 @@ def test_each_new_item_has_its_own_neighbours() -> None:
 
 def test_more_new_items_than_are_compared_go_by_the_mean() -> None:
     task = task_with(100, 100, NEAR.expand(50, 2))
-    sampler = ic.HardNegatives(items=16, temperature=0.01).sampler(task)
+    sampler = ic.HardNegatives(items=16, spread=0.01).sampler(task)
     assert task.forward_passes == 16 + 16
     assert len(sampler.pool) == 16
     others = torch.tensor([place for place in range(50) if sampler.rows[place] == 16])
@@ -124,7 +155,7 @@ def test_an_update_that_resumes_draws_the_same_items(blobs, tmp_path: Path, afte
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"), [("share", 0.0), ("until", 1.5), ("items", 1), ("temperature", 0.0)]
+    ("argument", "value"), [("share", 0.0), ("until", 1.5), ("items", 1), ("spread", 0.0)]
 )
 def test_what_makes_no_sense_is_refused(argument: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{argument} must be"):

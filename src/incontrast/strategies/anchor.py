@@ -23,7 +23,7 @@ def anchor_loss(task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> 
     there = task.once("anchored", lambda: torch.zeros(count, dtype=torch.bool))
     missing = places[~there[places]]
     if len(missing):
-        items = task.domain.prepare(task.engine.place(old.take(missing)))
+        items = task.domain.prepare(old.take(missing).to(task.engine.device))
         with torch.no_grad():
             known[missing] = task.engine.forward(task.before, items).float()
         there[missing] = True

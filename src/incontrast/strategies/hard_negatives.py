@@ -29,21 +29,21 @@ class HardNegatives(NamedArguments):
     Args:
         share: Of the old items of a step, at first.
         until: The part of the run in which it falls to none, linearly.
-        items: Old and new items that are compared, at most so many of each. Old items are drawn
-            among these; a new item that is not among them goes by the mean of those that are.
-        temperature: Of the softmax over old items: a low one draws the very nearest alone.
+        items: Old and new items that are compared, each with each, at most so many of both. Old
+            items are drawn among these; a new item that is not among them goes by the mean of those that are.
+        spread: Temperature of the softmax over old items: a low one draws the very nearest alone.
     """
 
     share: float = 0.75
     until: float = 0.9
     items: int = 512
-    temperature: float = 0.08
+    spread: float = 0.08
 
     def __post_init__(self) -> None:
         check_number("(0, 1]", "it is a share of the old items of a step", share=self.share)
         check_number("(0, 1]", "it is a part of the run", until=self.until)
         check_whole(2, items=self.items)
-        check_number("(0, inf)", temperature=self.temperature)
+        check_number("(0, inf)", spread=self.spread)
 
     def left(self, done: float) -> float:
         """The share when this part of the run is done.
@@ -62,7 +62,7 @@ class HardNegatives(NamedArguments):
             torch.randperm(len(items), generator=draws)[: self.items] for items in (old, new)
         )
         cosines = _embedded(task, new, some) @ _embedded(task, old, pool).T
-        chances = (cosines / self.temperature).softmax(dim=1)
+        chances = (cosines / self.spread).softmax(dim=1)
         # Rows of the new items that were compared, then one for all others.
         chances = torch.cat([chances, chances.mean(dim=0, keepdim=True)])
         chances = chances.nan_to_num(0.0).clamp_min(LEAST)  # NaN: the first step will say so
@@ -104,7 +104,9 @@ def _embedded(task: Task, items: Collection, places: Tensor) -> Tensor:
     assert task.before is not None
     task.before.eval()
     found = [
-        task.engine.forward(task.before, task.domain.prepare(task.engine.place(items.take(part))))
+        task.engine.forward(
+            task.before, task.domain.prepare(items.take(part).to(task.engine.device))
+        )
         for part in torch.split(places, BATCH)
     ]
     task.forward_passes += len(places)

@@ -219,7 +219,7 @@ class ICL(Strategy):
         new, old = self.per_step(task.growth_ratio)
         supports = 0 if self.meta is None else self.meta.support_steps(task.growth_ratio)
         hard, done = self._hard(task), task.begun
-        step = 1.0 / (self.steps(task.increment) * self.epochs(task.increment))
+        step = task.epoch_part / self.steps(task.increment)
         for _ in range(self.rounds(task.increment)):
             for batch in new_epoch(task.increment, new, task.draws):
                 # Every support step has old items of its own; the new ones serve all steps.

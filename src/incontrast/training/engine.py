@@ -60,10 +60,6 @@ class Engine:
         tensor = next((t for t in (*encoder.parameters(), *encoder.buffers())), None)
         return Engine("cpu" if tensor is None else tensor.device)
 
-    def place(self, value: Any) -> Any:
-        """Put a batch or a module on the device."""
-        return value.to(self.device)
-
     def encoding(self) -> AbstractContextManager[Any]:
         """What encoders run in: autocast, and BatchNorm over the items of all processes."""
         if self.precision == "float32":

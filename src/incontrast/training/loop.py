@@ -181,7 +181,7 @@ class Training:
         """One epoch, step by step; returns why training ends in the middle of it, if it does."""
         task, strategy, engine = self.task, self.strategy, self.task.engine
         if resumed is None:
-            task.begun = task.done
+            task.begun, task.epoch_part = task.done, self.epoch_part()
         # Sample; two views of every item.
         batches = self.counted(resumed or task.view_batches(strategy.sample(task)))
         for batch in batches:
@@ -272,6 +272,15 @@ class Training:
 
     def seconds(self) -> float:
         return time.perf_counter() - self.start
+
+    def epoch_part(self) -> float:
+        """The part of the run that the next epoch is, as far as its length can be told."""
+        parts = [1.0 / self.epochs]
+        if self.budget.forward_passes is not None:
+            parts.append(self.passes_per_epoch / self.budget.forward_passes)
+        if self.budget.seconds is not None and self.history:
+            parts.append(self.task.done / len(self.history))
+        return max(parts)
 
     def spent(self) -> float:
         """The part of the budget that is spent; 1 and more is all of it."""

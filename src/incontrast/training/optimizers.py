@@ -200,7 +200,7 @@ NEXT_TO_NOTHING = 1e-3  # the least norm of a layer: one that begins as zeros mu
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """The matrix with its singular values brought to about 1: those above a fifteenth of its norm.
+    """The matrix with its singular values brought to about 1: those above a tenth of its norm.
 
     Smaller ones, which are mostly noise, grow up to twelve-fold. Newton and Schulz's iteration with
     Jordan's coefficients, on the smaller Gram matrix: of a wide layer that costs a fraction.

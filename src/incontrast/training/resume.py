@@ -287,6 +287,7 @@ def training_state(training: Training) -> dict[str, Any]:
         "forward_passes": task.forward_passes,
         "done": task.done,
         "begun": task.begun,
+        "epoch_part": task.epoch_part,
         "seconds": training.seconds(),
         "once": {name: _plain(value) for name, value in task.made_once.items()},
         "schedules": {purpose: lr.calls for purpose, lr in task.recorded.items()},
@@ -305,7 +306,7 @@ def restore(training: Training, state: dict[str, Any]) -> None:
     for name in ("batches", "steps", "rollbacks", "lr"):
         setattr(training, name, state[name])
     task.forward_passes, task.done = state["forward_passes"], state["done"]
-    task.begun = state.get("begun", task.done)  # which 0.1 did not write
+    task.begun, task.epoch_part = state["begun"], state["epoch_part"]
     training.start -= state["seconds"]
     if len(state["generators"]) != task.engine.processes:
         log.warning(

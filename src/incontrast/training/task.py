@@ -174,6 +174,7 @@ class Task:
         self.forward_passes = 0  # views that went through an encoder so far
         self.done = 0.0  # the part of the run that is done, by its epochs or its budget
         self.begun = 0.0  # the part that was done when the epoch under way began
+        self.epoch_part = 0.0  # the part that this epoch is expected to be
         self.draws = self.generator("draws")  # the items of batches
         self.made_once: dict[str, Any] = {}
         self._saved_once: dict[str, Any] = {}
