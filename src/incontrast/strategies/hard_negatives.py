@@ -30,7 +30,7 @@ class HardNegatives(NamedArguments):
         share: Of the old items of a step, at first.
         until: The part of the run in which it falls to none, linearly.
         items: Old and new items that are compared, each with each, at most so many of both. Old
-            items are drawn among these; a new item that is not among them goes by the mean of those that are.
+            items are drawn among these; other new items go by the mean of those compared.
         spread: Temperature of the softmax over old items: a low one draws the very nearest alone.
     """
 
@@ -103,11 +103,7 @@ def _embedded(task: Task, items: Collection, places: Tensor) -> Tensor:
     """(n, d) unit vectors of these items, by the encoder of before."""
     assert task.before is not None
     task.before.eval()
-    found = [
-        task.engine.forward(
-            task.before, task.domain.prepare(items.take(part).to(task.engine.device))
-        )
-        for part in torch.split(places, BATCH)
-    ]
+    batches = (items.take(part).to(task.engine.device) for part in torch.split(places, BATCH))
+    found = [task.engine.forward(task.before, task.domain.prepare(batch)) for batch in batches]
     task.forward_passes += len(places)
     return normalize(torch.cat(found).float().cpu())
