@@ -357,3 +357,17 @@ def test_an_interrupted_init_leaves_no_version_to_serve(rows, tmp_path, monkeypa
     monkeypatch.setattr("incontrast.cli.init.read_source", interrupt)
     shown = run("init", tmp_path / "space", "--like", rows[0], code=Exit.INTERRUPTED)
     assert shown == "incontrast: interrupted: the workspace is not created yet; run it again\n"
+
+
+def test_an_init_that_cannot_tell_how_long_a_fit_takes(rows, tmp_path, monkeypatch) -> None:
+    error: BaseException = KeyboardInterrupt()
+
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("incontrast.cli.init.Learner.forecast", fail)
+    init = ("init", tmp_path / "space", "--like", rows[0])
+    assert "not created yet" in run(*init, code=Exit.INTERRUPTED)
+    assert not (tmp_path / "space").exists()
+    error = RuntimeError("CUDA out of memory")
+    assert run_json(*init)["fit_seconds"] is None

@@ -101,6 +101,9 @@ def init(
         )
     elif isinstance(domain, Text):
         about = f"encoder {domain.encoder.given}, embeddings of {domain.width} numbers"
+    if settings["threads"] is not None:
+        torch.set_num_threads(settings["threads"])
+    seconds = _fit_seconds(source, learner)  # before anything is there that an interrupt leaves
     names = ("tolerance", "keep", "threads", "device", "table")
     workspace = Workspace.create(
         folder,
@@ -109,9 +112,6 @@ def init(
         **{name: settings[name] for name in names},
     )
     lines = [f"{workspace.folder} is a workspace for {source.kind}: {about}"]
-    if settings["threads"] is not None:
-        torch.set_num_threads(settings["threads"])
-    seconds = _fit_seconds(source, learner)
     if seconds is not None:
         lines.append(
             f"A fit on {counted(len(source))} takes at most {duration(seconds)} on this machine."
@@ -146,7 +146,7 @@ def _fit_seconds(source: Source, learner: Learner) -> float | None:
     items = source.take(learner.domain, places, strict=False).items
     try:
         seconds = trial.forecast(items) if len(items) > 1 else None
-    except ValueError:  # fit says what is wrong with them
+    except (ValueError, RuntimeError):  # fit says what is wrong: with them, or with the device
         return None
     return None if seconds is None else seconds * len(source) / len(items)
 
