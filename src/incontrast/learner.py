@@ -331,7 +331,7 @@ class Learner:
         domain, increment = self._first(seen)
         encoder = self._made_elsewhere(domain, weights)
         encoder = self._with_head(encoder, domain, increment.new, 1).eval()
-        check_views(domain, increment.new, encoder)
+        check_views(domain, increment.new, encoder, self.engine.autocast)
         return domain, increment, encoder
 
     def _made_elsewhere(self, domain: Domain, weights: Weights | None) -> nn.Module:
@@ -406,7 +406,7 @@ class Learner:
                     encoder = domain.encoder()
                 encoder = self._with_head(encoder, domain, increment.new, version)
                 with seeded(self.seed, "check", device=self.engine.device):
-                    check_views(domain, increment.new, encoder)
+                    check_views(domain, increment.new, encoder, self.engine.autocast)
             else:
                 encoder = copy.deepcopy(current)
             remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
@@ -439,7 +439,7 @@ class Learner:
             raise
         except Exception:
             # If a domain or an encoder of the user's own is to blame, this says what is wrong.
-            check_views(domain, increment.new, encoder)
+            check_views(domain, increment.new, encoder, self.engine.autocast)
             raise
         pairs = self._pairs(budget, seconds_before, increment)
         file = None
@@ -618,12 +618,13 @@ class Learner:
         encoder = encoder.to(self.engine.device)
         if self.head is None:
             return encoder
-        width = width_of(encoder, domain, items)
+        autocast = self.engine.autocast
+        width = width_of(encoder, domain, items, autocast=autocast)
         with seeded(self.seed, "head", version):
             head = make_head(self.head, width)
         encoder = EncoderWithHead(encoder, head.to(self.engine.device), width)
         name = f"the head, on embeddings of {width} dimensions,"
-        width_of(encoder, domain, items, name)
+        width_of(encoder, domain, items, name, autocast)
         return encoder
 
     def embed(

@@ -237,6 +237,35 @@ def test_a_learner_finds_broken_views_before_it_trains() -> None:
         Learner(domain).fit(ITEMS)
 
 
+class Narrow(nn.Module):
+    """Works under autocast only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, batch: Tensor) -> Any:
+        return self.layer(batch.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("head", [None, "linear"])
+def test_a_learner_tries_the_encoder_in_its_precision(head: Any) -> None:
+    dtypes = set()
+
+    def views(self: Domain, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        dtypes.add((batch @ batch.T).dtype)  # which autocast would change
+        return noisy(batch, generator), noisy(batch, generator)
+
+    domain = broken(encoder=lambda self: Narrow(), views=views)
+    fit = Retrain(max_epochs=1)
+    learner = Learner(domain, head=head, fit_strategy=fit, precision="bfloat16")
+    learner.fit(ITEMS)
+    assert learner.embed(ITEMS).shape == (6, 3)
+    assert dtypes == {torch.float32}
+    with pytest.raises(DomainError, match="must have the same dtype"):
+        Learner(domain, head=head, fit_strategy=fit).fit(ITEMS)
+
+
 class Scaled(NamedTuple):
     """A batch of rows, each with a factor."""
 

@@ -1,7 +1,8 @@
 """Contract checks for people who bring their own kind of data."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Generator, Tensor, nn
 from incontrast.domains.base import Collection, Domain
 from incontrast.heads import EncoderWithHead
 from incontrast.randomness import seeded
+
+Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 class DomainError(ValueError):
@@ -41,8 +44,12 @@ def check_domain(domain: Domain, items: Any) -> None:
     _check_bytes(domain, collection, encoder)
 
 
-def check_views(domain: Domain, collection: Collection, encoder: nn.Module) -> None:
+def check_views(
+    domain: Domain, collection: Collection, encoder: nn.Module, autocast: Autocast = nullcontext
+) -> None:
     """Make views of a few items and embed them: what training does at every step.
+
+    ``autocast`` is what the encoder runs in.
 
     Raises:
         DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings, d
@@ -69,13 +76,13 @@ def check_views(domain: Domain, collection: Collection, encoder: nn.Module) -> N
             f"join() must hold the items of all batches: 2·{count} went in, {len(joined)} came out"
         )
     name = "the encoder with its head" if isinstance(encoder, EncoderWithHead) else "the encoder"
-    width = _embeddings(encoder, joined, 2 * count, "of views", name).shape[1]
-    items = _embeddings_of_items(encoder, domain, batch, name)
+    width = _embeddings(encoder, joined, 2 * count, "of views", name, autocast).shape[1]
+    items = _embeddings_of_items(encoder, domain, batch, name, autocast)
     first = collection.take(torch.arange(1)).to(_device(encoder))
-    one = _embeddings_of_items(encoder, domain, first, name)
+    one = _embeddings_of_items(encoder, domain, first, name, autocast)
     twin = copy.deepcopy(encoder)  # whose BatchNorm may learn from it
     what = "of views in training mode"
-    trained = _embeddings(twin, joined, 2 * count, what, name, training=True)
+    trained = _embeddings(twin, joined, 2 * count, what, name, autocast, training=True)
     for what, found in (("a batch", items), ("one item", one), ("training mode", trained)):
         if found.shape[1] != width:
             raise DomainError(
@@ -86,11 +93,16 @@ def check_views(domain: Domain, collection: Collection, encoder: nn.Module) -> N
 
 
 def width_of(
-    encoder: nn.Module, domain: Domain, collection: Collection, name: str = "the encoder"
+    encoder: nn.Module,
+    domain: Domain,
+    collection: Collection,
+    name: str = "the encoder",
+    autocast: Autocast = nullcontext,
 ) -> int:
     """d: dimensions of the embeddings of an encoder, which messages call by its name."""
     batch = collection.take(torch.arange(min(len(collection), 2)))
-    return _embeddings_of_items(encoder, domain, batch.to(_device(encoder)), name).shape[1]
+    batch = batch.to(_device(encoder))
+    return _embeddings_of_items(encoder, domain, batch, name, autocast).shape[1]
 
 
 def _check_batch(batch: Any, name: str) -> None:
@@ -200,9 +212,14 @@ def _check_bytes(domain: Domain, collection: Collection, encoder: nn.Module) -> 
 
 
 def _embeddings_of_items(
-    encoder: nn.Module, domain: Domain, batch: Any, name: str = "the encoder"
+    encoder: nn.Module,
+    domain: Domain,
+    batch: Any,
+    name: str = "the encoder",
+    autocast: Autocast = nullcontext,
 ) -> Tensor:
-    return _embeddings(encoder, domain.prepare(batch), len(batch), "of prepared items", name)
+    prepared, what = domain.prepare(batch), "of prepared items"
+    return _embeddings(encoder, prepared, len(batch), what, name, autocast)
 
 
 @torch.no_grad()
@@ -212,13 +229,15 @@ def _embeddings(
     count: int,
     what: str,
     name: str = "the encoder",
+    autocast: Autocast = nullcontext,
     *,
     training: bool = False,
 ) -> Tensor:
     before = encoder.training
     encoder.train(training)
     try:
-        result: Any = encoder(batch.to(_device(encoder)))
+        with autocast():
+            result: Any = encoder(batch.to(_device(encoder)))
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         raise DomainError(f"{name} cannot take a batch {what}: {error}") from error
     finally:

@@ -62,6 +62,10 @@ class Engine:
 
     def encoding(self) -> AbstractContextManager[Any]:
         """What encoders run in: autocast, and BatchNorm over the items of all processes."""
+        return self.autocast()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision alone, for what a process does without the others."""
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
