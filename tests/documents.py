@@ -61,10 +61,11 @@ def shape(output: str) -> list[str]:
     and whether something got worse.
     """
     lines = [" ".join(NUMBER.sub("#", line).split()) for line in output.strip().splitlines()]
+    by_chance = ("of the change is kept", "worse:", "another strategy, a lower learning rate")
     return [
         re.sub("^stored vectors .*", "stored vectors", line).replace("# epoch,", "# epochs,")
         for line in lines
-        if "of the change is kept" not in line and "worse:" not in line
+        if not any(words in line for words in by_chance)
     ]
 
 

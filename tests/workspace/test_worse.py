@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +11,7 @@ from incontrast import ICL, FineTune, Learner, Probe, Retrain, Vectors, Workspac
 from incontrast.cli.app import app
 from incontrast.data import Labelled
 from incontrast.text import fallen_scores
+from tests.documents import shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ def test_an_outcome_says_so_and_what_to_do(blobs) -> None:
     assert worse.startswith("the loss of new items rose from")
     assert f"worse: {worse}. Keep the encoder of before" in str(outcome)
     assert outcome.as_json()["worse"] == [worse]
+    # Pages that show an outcome hold on machines where it got worse.
+    assert shape(str(outcome)) == shape(str(replace(outcome, worse=())))
 
 
 def test_one_that_helps_or_changes_nothing_says_nothing(blobs) -> None:
@@ -77,7 +80,17 @@ def test_a_workspace_promotes_it_with_a_remark_everywhere(space, blobs) -> None:
 
     shown = run("report")
     assert f"worse: {worse}" in shown
-    assert "All checks passed, but it got worse: `incontrast rollback -w" in shown
+    assert "Promoted, but it got worse: `incontrast rollback -w" in shown
     page = (space.reports / "version-2.html").read_text()
     assert f"Promoted: all checks passed, but {worse}" in page
     assert f"all checks passed; but {worse}" in run("log")
+
+
+def test_one_that_was_forced_passed_no_checks(space, blobs, monkeypatch) -> None:
+    failing = "incontrast.workspace.evaluation.failed_checks"
+    monkeypatch.setattr(failing, lambda **about: ["it is Monday"])
+    space.update(blobs(40, seed=1), strategy=Worsen(max_epochs=20))
+    result = CliRunner().invoke(app, ["update", "--force", "-w", str(space.folder)])
+    assert "failed check: it is Monday" in result.output
+    assert "Promoted, but it got worse" in result.output
+    assert "checks passed" not in result.output.lower()

@@ -181,7 +181,7 @@ def summary(
     lines += [f"  worse: {change}" for change in outcome.get("worse", ())]
     if not refused and outcome.get("worse"):
         lines.append(
-            "All checks passed, but it got worse: `incontrast rollback` returns to the version "
+            "Promoted, but it got worse: `incontrast rollback` returns to the version "
             "before, `incontrast compare OLD NEW` says which strategy learns new items better."
         )
     if not refused:
