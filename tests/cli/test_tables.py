@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from incontrast import Learner, Vectors, Workspace
 from incontrast.cli.app import app
 from incontrast.cli.command import Exit
+from incontrast.data.sources import read_source, with_columns
+from incontrast.workspace.config import NO_TABLE
 from incontrast.workspace.files import SETTINGS, read_json, write_json
 
 HEADER = "user,kind,a,b,c,d,e,f,g,h"
@@ -102,6 +104,42 @@ def test_files_without_names_of_columns_are_read_as_they_are(weeks, blobs) -> No
     run("fit", "old.csv")
     np.save("rows.npy", blobs(20, seed=3).numpy())
     run("update", "rows.npy")
+    np.savez("rows.npz", blobs(20, seed=4).numpy())
+    run("drift", "rows.npz")
+    np.savetxt("rows.csv", blobs(20, seed=5).numpy(), delimiter=",")
+    run("drift", "rows.csv")
+
+
+def test_numbers_may_be_names_beside_columns_that_are_known(tmp_path: Path) -> None:
+    file = tmp_path / "years.csv"
+    file.write_text("user,2020,2021\nu1,0.5,0.6\n")
+    usual = {"columns": None, "id": "user", "label": None}
+    assert with_columns(file, usual, {}) == {"id": "user"}
+    usual = {"columns": None, "id": "customer", "label": None}
+    assert with_columns(file, usual, {"id": "user"}) == {"id": "user"}
+    with pytest.raises(ValueError, match="has no column 'customer', which this workspace has"):
+        with_columns(file, usual, {"columns": ["2020"]})
+
+
+@pytest.mark.parametrize("start", ["\n", " \n\n", "\ufeff"])
+def test_fields_of_the_first_record_are_found(tmp_path: Path, start: str) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text(start + '{"user": "u1", "body": "a cat"}\n', encoding="utf-8")
+    usual = {"columns": ["body"], "id": "user", "label": "kind"}
+    assert with_columns(file, usual, {}) == {"columns": ["body"], "id": "user"}
+    assert read_source(file, columns=["body"], id="user").ids == ["u1"]
+
+
+def test_columns_that_cannot_be_told_are_not_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text(json.dumps({"body": "cat " * 2**18, "user": "u1"}))
+    usual = {"columns": None, "id": "user", "label": None}
+    with pytest.raises(ValueError, match="too long to look for 'user' in it: put a shorter one"):
+        with_columns(file, usual, {})
+    assert with_columns(file, usual, {"id": "user"}) == {"id": "user"}
+    assert with_columns(file, {**usual, "id": None}, {}) == {}
+    file.write_text(json.dumps({"edges": [[0, 1]] * 2**18}))
+    assert with_columns(file, usual, {}) == {}  # graphs have no columns
 
 
 def test_columns_of_adopt_and_of_a_comparison(weeks) -> None:
@@ -130,6 +168,18 @@ def test_a_table_of_settings_is_checked(weeks, blobs) -> None:
     shown = run("config", "--set", "table.columns=a,b", code=Exit.DATA)
     assert "columns, a list of names" in shown
     run("config", "--set", 'table.columns=["a", "b"]')
+
+
+def test_no_table_is_one_without_columns(weeks) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE)
+    run("config", "--set", "table=none", "--set", "table.label=kind")
+    assert Workspace.open("space").settings["table"] == {**NO_TABLE, "label": "kind"}
+    settings = Path("space/settings.toml")
+    text = settings.read_text().partition("[table]")[0]
+    settings.write_text('table = "none"\n' + text)
+    space = Workspace.open("space")
+    assert space.settings["table"] == NO_TABLE
+    assert space.read("old.csv", columns=["a"]).ids is None
 
 
 def test_workspaces_of_before_remember_nothing(tmp_path: Path) -> None:

@@ -58,3 +58,16 @@ def test_texts_with_labels(tmp_path: Path) -> None:
     lines.write_text('{"text": "a cat", "kind": "a"}\n{"text": "a dog", "kind": "b"}\n')
     found = ProbeSet(lines, label="kind").read({"columns": ["text"], "id": "name"})
     assert (len(found), found.classes) == (2, ("a", "b"))
+
+
+def test_graphs_and_texts_without_labels_are_refused(tmp_path: Path) -> None:
+    lines = tmp_path / "probe.jsonl"
+    lines.write_text(
+        '{"edges": [[0, 1]], "label": "a"}\n{"edges": [[0, 1], [1, 2]], "label": "b"}\n'
+    )
+    message = "holds graphs without labels: labels are not read from .jsonl, give a folder of TU"
+    with pytest.raises(ValueError, match=message):
+        ProbeSet(lines).read()
+    lines.write_text('"a cat"\n"a dog"\n')
+    with pytest.raises(ValueError, match="texts without labels: give each record a field 'label'"):
+        ProbeSet(lines).read()

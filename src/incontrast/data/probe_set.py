@@ -55,10 +55,15 @@ class ProbeSet:
         if listed := self._listed(path):
             return listed
         table = {name: value for name, value in (usual or {}).items() if name != "label"}
-        if table.get("id") not in (field_names(path) or ()):
+        id = table.get("id")
+        if id is not None and id not in (field_names(path, [id]) or ()):
             table["id"] = None
         source = read_source(path, check=False, label=self.label, **table)
-        assert source.labels is not None
+        if source.labels is None:
+            remedy = f"give each record a field {self.label!r}"
+            if source.kind == "graphs":
+                remedy = "labels are not read from .jsonl, give a folder of TU graphs"
+            raise ValueError(f"{path} holds {source.kind} without labels: {remedy}")
         return Labelled.by_name(source.items, source.labels)
 
     def _listed(self, path: Path) -> Labelled | None:

@@ -270,11 +270,15 @@ def with_columns(path: Path, usual: Mapping[str, Any], given: Mapping[str, Any])
     A file without named columns has none of the usual ones. A label that it has not is nothing to
     leave out; any other column is missed.
     """
-    names = field_names(path)
-    found = {} if names is None else {k: v for k, v in usual.items() if v is not None}
     given = {name: given[name] for name in ("columns", "id", "label") if given.get(name)}
-    for option in found.keys() - given.keys():
-        missing = {*(found[option] if option == "columns" else [found[option]])} - {*(names or ())}
+    found = {k: v for k, v in usual.items() if v is not None and k not in given}
+    chosen = {k: v if k == "columns" else [v] for k, v in {**found, **given}.items()}
+    every = [name for each in chosen.values() for name in each]
+    names = field_names(path, every) if found else None
+    if names is None:
+        return given
+    for option in [*found]:
+        missing = {*chosen[option]} - {*names}
         if missing and option == "label":
             del found[option]
         elif missing:

@@ -151,10 +151,7 @@ def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Ra
 def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
     first, delimiter = first_line(path)
     check_size(8 * _count_values(path, delimiter), path)
-    counted = [text for text in first if text != ""] == [str(i) for i in range(len(first))]
-    # A line 0, 1, 2, … is what pandas writes above columns without names.
-    named = not any(map(is_number, first)) or (counted and len(first) > 1)
-    named = named or not {*asked, *(columns or ())}.isdisjoint(first)
+    named = names_columns(first, [*asked, *(columns or ())])
     names = first if named else []
     features = _features(path, names, columns, asked) if named or asked or columns else None
     # Text becomes numbers while it is read, so that one pass also sees lines of another length.
@@ -292,6 +289,14 @@ def first_line(path: Path) -> tuple[list[str], str]:
         raise ValueError(f"{path} is not text in UTF-8: {error}") from error
     except csv.Error as error:
         raise ValueError(f"{path} has a first line that cannot be read: {error}") from error
+
+
+def names_columns(first: Sequence[str], chosen: Sequence[str]) -> bool:
+    """Whether the first line of a table has names: no numbers, or some that are chosen."""
+    # A line 0, 1, 2, … is what pandas writes above columns without names.
+    counted = [text for text in first if text != ""] == [str(i) for i in range(len(first))]
+    numbers = any(map(is_number, first)) and not (counted and len(first) > 1)
+    return not numbers or not {*chosen}.isdisjoint(first)
 
 
 def _line(path: Path, delimiter: str, record: int) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incontrast.data.graphs import LONGEST
-from incontrast.data.tables import LARGEST, first_line, is_number, open_parquet
+from incontrast.data.tables import LARGEST, first_line, is_number, names_columns, open_parquet
 from incontrast.domains.images.files import Skipped, printable
 from incontrast.domains.text.collection import TextCollection
 from incontrast.domains.text.reading import USUAL, packed
@@ -108,8 +108,12 @@ def holds_texts(
     return len(chosen) <= (2 if columns else 1) and bool(chosen) and set(chosen) <= texts
 
 
-def field_names(path: Path) -> list[str] | None:
-    """Of a table or of the first record of a ``.jsonl`` file; None where there are no names."""
+def field_names(path: Path, chosen: Sequence[str]) -> list[str] | None:
+    """Of a table or of the first record of a ``.jsonl`` file; None where there are no names.
+
+    Raises:
+        ValueError: The file cannot be read, or whether it has the ``chosen`` ones cannot be told.
+    """
     kind = path.suffix.lower()
     if not path.is_file():
         return None
@@ -118,19 +122,28 @@ def field_names(path: Path) -> list[str] | None:
             return list(file.schema_arrow.names)
     if kind == ".npz":
         with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist()]
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            return names if len(names) > 1 else None
     if kind in (".csv", ".tsv"):
-        return first_line(path)[0]
+        first, _ = first_line(path)
+        return first if names_columns(first, chosen) else None
     if kind == ".jsonl":
+        line = _first_line(path)
         with suppress(ValueError, RecursionError):  # which is said by who reads it
-            row = json.loads(_first_line(path))
+            row = json.loads(line)
             return list(row) if isinstance(row, dict) and "edges" not in row else None
+        if len(line) == LOOKED_AT and line.lstrip().startswith("{") and '"edges"' not in line:
+            raise ValueError(
+                f"{path} begins with a record of more than {LOOKED_AT:,} characters, too long to "
+                f"look for {', '.join(map(repr, chosen))} in it: put a shorter one first"
+            )
     return None
 
 
 def _first_line(path: Path) -> str:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return next((line for line in iter(lambda: file.readline(LOOKED_AT), "") if line), "")
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        lines = iter(lambda: file.readline(LOOKED_AT), "")
+        return next((line for line in lines if line.strip()), "")
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:

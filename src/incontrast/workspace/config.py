@@ -123,6 +123,8 @@ def read_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         if name not in created:
             raise WorkspaceError(f"{file}: {unknown(name, created)}")
     config = {**created, **found}
+    if config["table"] is None:
+        config["table"] = NO_TABLE
     before, after = flattened(created), flattened(config)
     for name in before | after:
         # A head may change before the first fit; what loads a version compares it with its own.
@@ -172,7 +174,8 @@ def parse_changes(changes: Iterable[str], config: Mapping[str, Any]) -> dict[str
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
-        found[name] = _plain(value)
+        none = dict(NO_TABLE) if name == "table" else None
+        found[name] = none if value == NONE else _plain(value)
     return found
 
 
