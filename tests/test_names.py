@@ -55,5 +55,9 @@ def test_strategies_of_ones_own_have_it_too_and_may_take_anything() -> None:
     assert Free(whatever=3).lr == 0.5
 
 
+def test_dashes_are_underscores() -> None:
+    assert nearest("learning-rate", ["lr", "batch_size"]) == "lr"
+
+
 def test_what_is_like_nothing_has_no_nearest_name() -> None:
     assert nearest("zzz", ["lr", "batch_size"]) is None

@@ -27,7 +27,7 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     ('max_epochs', 'patience')
     """
     known = list(known)
-    synonym = SYNONYMS.get(name.lower().replace("_", ""))
+    synonym = SYNONYMS.get(name.lower().replace("_", "").replace("-", ""))
     found = [synonym] if synonym in known else get_close_matches(name, known, 1, cutoff)
     return found[0] if found else None
 
