@@ -48,13 +48,17 @@ def test_an_adopted_encoder_gives_the_embeddings_it_gave(blobs) -> None:
 
 
 def test_the_normalisation_that_is_assumed_is_logged(caplog) -> None:
-    caplog.set_level(logging.INFO, "incontrast")
     Learner.from_encoder(nn.Flatten(), Images(8, 1, mean=0.5, std=0.5), strategy=FineTune())
-    assert "pixels / 255" not in caplog.text
+    as_they_are = Vectors(8, mean=(0.0,) * 8, std=(1.0,) * 8, limit=None)
+    Learner.from_encoder(nn.Linear(8, 4), as_they_are, strategy=FineTune())
+    assert "the encoder gets" not in caplog.text
     for domain in (Images(8, 1), Pairs(Images(8, 1))):
         caplog.clear()
         Learner.from_encoder(nn.Flatten(), domain, strategy=FineTune())
         assert "minus mean [0.449], divided by std [0.226]: give what" in caplog.text
+    Learner.from_encoder(nn.Linear(8, 4), Vectors(8), strategy=FineTune())
+    assert "divided by std, of the first data where they are not given" in caplog.text
+    assert "std=(1.0,) * dim, limit=None" in caplog.text
 
 
 def test_the_encoder_of_pairs_is_adopted_too(blobs) -> None:

@@ -24,6 +24,7 @@ from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views, width_of
 from incontrast.domains.images import Images
 from incontrast.domains.pairs import Pairs
+from incontrast.domains.vectors import Vectors
 from incontrast.embedding import embed
 from incontrast.evaluate.drift import Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
@@ -216,10 +217,12 @@ class Learner:
         if seen_count is not None and settings.get("memory") is None:
             settings["memory"] = Reservoir()
         learner = cls(_with_encoder(domain, encoder), **settings)
-        images = domain.domain if isinstance(domain, Pairs) else domain
-        if isinstance(images, Images) and (images.mean is None or images.std is None):
-            advice = "give what the encoder was trained with by mean and std of Images"
-            log.info("%s: %s", images.normalisation, advice)
+        kind = domain.domain if isinstance(domain, Pairs) else domain
+        if isinstance(kind, Images | Vectors) and (kind.mean is None or kind.std is None):
+            advice = "give what the encoder was trained with by mean and std"
+            if isinstance(kind, Vectors):
+                advice += " (rows as they are: mean=(0.0,) * dim, std=(1.0,) * dim, limit=None)"
+            log.warning("the encoder gets %s: %s", kind.normalisation, advice)
         if isinstance(encoder, nn.Module) and weights is None:
             weights = encoder.state_dict()
         if seen is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
 
@@ -54,6 +54,19 @@ def test_an_encoder_by_import_path_is_adopted_updated_and_used(files: Path) -> N
     assert "is a workspace for another encoder already" in other
 
 
+def test_vectors_come_to_a_model_as_they_are_where_it_is_said(files: Path) -> None:
+    weights = ("--weights", "weights.safetensors")
+    other = ("-w", "other")
+    told = run("adopt", "old.npy", *ENCODER, ARGUMENTS, *weights, *other)
+    assert "(rows as they are: --mean 0 --std 1)" in " ".join(told.split())
+    shown = run("adopt", "old.npy", *ENCODER, ARGUMENTS, *weights, "--mean", 0, "--std", 1)
+    assert "rows minus mean, divided by std" in shown
+    run("embed", "new.npy", "new-embedded.npy")
+    trained = load_file("weights.safetensors")
+    expected = np.load("new.npy") @ trained["weight"].numpy().T + trained["bias"].numpy()
+    np.testing.assert_allclose(np.load("new-embedded.npy"), expected, atol=1e-5)
+
+
 def test_images_are_normalised_as_told_and_the_normalisation_is_shown(files: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
     Path("images").mkdir()
@@ -69,7 +82,9 @@ def test_images_are_normalised_as_told_and_the_normalisation_is_shown(files: Pat
     assert "for another encoder already" in other
     usual = run(*options, "-w", "usual")
     assert "minus mean [0.449], divided by std [0.226]: give what your model" in usual
-    assert "for images" in run("adopt", "old.npy", "--mean", 0.5, code=Exit.DATA)
+    Path("graphs.jsonl").write_text('{"edges": [[0, 1]]}\n' * 4)
+    refused = run("adopt", "graphs.jsonl", "--mean", 0.5, "-w", "graphs", code=Exit.DATA)
+    assert "are for images and vectors" in refused
     assert "with commas" in run("adopt", "images", "--mean", "half", code=Exit.USAGE)
 
 

@@ -160,3 +160,12 @@ def test_an_update_that_resumes_draws_the_same_items(blobs, tmp_path: Path, afte
 def test_what_makes_no_sense_is_refused(argument: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{argument} must be"):
         ic.HardNegatives(**{argument: value})
+
+
+@pytest.mark.parametrize("part", ["emphasis", "hard_negatives", "protection", "meta"])
+@pytest.mark.parametrize("given", [False, 0.5, "HardNegatives"])
+def test_a_part_of_another_kind_is_refused_at_once(part: str, given: object) -> None:
+    with pytest.raises(
+        TypeError, match=rf"{part} must be \w+\(\.\.\.\), or None to go without, got"
+    ):
+        ic.ICL(**{part: given})

@@ -36,6 +36,7 @@ from incontrast.cli.report import summary, write_report
 from incontrast.data import ProbeSet, Source, read_source
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.images import Images
+from incontrast.domains.vectors import Vectors
 from incontrast.exporting import export as write_encoder
 from incontrast.import_path import OURS, ImportPath, as_import_path
 from incontrast.learner import Learner
@@ -135,8 +136,16 @@ def adopt(
     domain = domain_of(source, **network)
     if isinstance(domain, Images):
         domain = replace(domain, mean=mean, std=std)
+    elif isinstance(domain, Vectors):
+        mean, std = (
+            given * domain.dim if given and len(given) == 1 else given for given in (mean, std)
+        )
+        limit = None if mean and std else domain.limit  # of a model that has its own
+        domain = replace(domain, mean=mean, std=std, limit=limit)
     elif mean or std:
-        raise ValueError(f"--mean and --std are for images, and {data} has {source.kind}")
+        raise ValueError(
+            f"--mean and --std are for images and vectors, and {data} has {source.kind}"
+        )
     if space is None:
         learner = Learner(domain, memory=KeepAll() if seen_count is None else Reservoir())
         Workspace.create(workspace, learner, threads=usual_threads(domain), table=table)
@@ -147,10 +156,12 @@ def adopt(
             f"{workspace} is a workspace for another encoder already, {theirs}: choose another "
             "folder with --workspace"
         )
-    if isinstance(theirs, Images):
+    if isinstance(theirs, Images | Vectors):
         advice = (
             "" if mean and std else ": give what your model was trained with by --mean and --std"
         )
+        if advice and isinstance(theirs, Vectors):
+            advice += " (rows as they are: --mean 0 --std 1)"
         note(theirs.normalisation + advice)
     if weights is None and space.current is None:
         _note_no_weights(theirs.arguments()["encoder"])

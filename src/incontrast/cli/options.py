@@ -79,13 +79,13 @@ Mean = Annotated[
     str | None,
     Option(
         callback=_numbers,
-        help="Images: what is subtracted from pixels in [0, 1], for each channel, with commas.",
+        help="What is subtracted from pixels in [0, 1], for each channel, or from features of vectors.",
         show_default="ImageNet's",
     ),
 ]
 Std = Annotated[
     str | None,
-    Option(callback=_numbers, help="Images: what that is divided by.", show_default="ImageNet's"),
+    Option(callback=_numbers, help="What that is divided by.", show_default="ImageNet's"),
 ]
 
 

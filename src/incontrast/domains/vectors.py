@@ -67,6 +67,14 @@ class Vectors(ArgumentDomain):
                 raise ValueError(f"{name} must have {self.dim} numbers, got {len(numbers)}")
         super().__post_init__()
 
+    @property
+    def normalisation(self) -> str:
+        """What is done to rows before the encoder sees them."""
+        told = "rows minus mean, divided by std"
+        if self.mean is None or self.std is None:
+            told += ", of the first data where they are not given"
+        return told if self.limit is None else f"{told}, beyond {self.limit:g} by their logarithm"
+
     def fit_statistics(self, collection: Any) -> Vectors:
         if self.mean is not None and self.std is not None:
             return self

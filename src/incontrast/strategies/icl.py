@@ -109,6 +109,12 @@ class ICL(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        kinds = {"emphasis": Emphasis, "hard_negatives": HardNegatives, "protection": Protection}
+        for name, kind in {**kinds, "meta": Meta}.items():
+            if (given := getattr(self, name)) is not None and not isinstance(given, kind):
+                raise TypeError(
+                    f"{name} must be {kind.__name__}(...), or None to go without, got {given!r}"
+                )
         advice = "old items are each other's negatives"
         check_whole(2, advice, old_batch_size=self.old_batch_size)
         advice = "1 is retraining's loss on old items, 0 the paper's"
