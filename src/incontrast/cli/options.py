@@ -79,7 +79,7 @@ Mean = Annotated[
     str | None,
     Option(
         callback=_numbers,
-        help="What is subtracted from pixels in [0, 1], for each channel, or from features of vectors.",
+        help="What is subtracted from pixels in [0, 1], for each channel, or from features.",
         show_default="ImageNet's",
     ),
 ]
