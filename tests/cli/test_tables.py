@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from incontrast import Learner, Vectors, Workspace
+from incontrast import Learner, NoUpdate, Retrain, Vectors, Workspace
 from incontrast.cli.app import app
 from incontrast.cli.command import Exit
 from incontrast.data.sources import read_source, with_columns
@@ -52,7 +53,7 @@ def names(file: str) -> list[str]:
 def test_columns_of_init_hold_for_every_later_command(weeks, blobs) -> None:
     run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1, "--epochs", 1)
     assert tomllib.loads(run("config"))["table"] == {
-        "columns": "none",
+        "columns": list("abcdefgh"),
         "id": "user",
         "label": "kind",
     }
@@ -99,6 +100,60 @@ def test_features_are_remembered_and_missed(weeks, blobs) -> None:
     assert "has no column 'c', which this workspace has as --columns" in shown
 
 
+def test_features_are_found_by_the_names_of_the_first_table(weeks, blobs) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1)
+    run("fit", "old.csv")
+    run("embed", "new.csv", "new.npy")
+    write(
+        "turned.csv", blobs(20, seed=1, shift=1.0), header="h,b,customer,a,user,g,f,e,d,c", start=60
+    )
+    run("embed", "turned.csv", "turned.npy")
+    assert np.array_equal(np.load("new.npy"), np.load("turned.npy"))
+    text = Path("new.csv").read_text()
+    Path("renamed.csv").write_text(text.replace("g,h", "g,height", 1))
+    shown = run("update", "renamed.csv", code=Exit.DATA)
+    assert "has no column 'h', which this workspace has as --columns" in shown
+
+
+@pytest.mark.parametrize("kind", ["fit", "adopt"])
+def test_features_of_the_first_data_are_remembered_without_init(weeks, blobs, kind) -> None:
+    plain = "a,b,c,d,e,f,g,h"
+    write("plain.csv", blobs(60), header=plain)
+    write("turned.csv", blobs(60), header=plain[::-1])
+    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=1))
+    space = Workspace.create("space", learner)
+    np.save("rows.npy", blobs(60).numpy())
+    getattr(space, kind)("plain.csv")
+    for opened in (space, Workspace.open("space")):
+        assert opened.settings["table"]["columns"] == list("abcdefgh")
+        assert torch.equal(opened.embed("turned.csv"), opened.embed("rows.npy"))
+    space.configure("table.columns=none")
+    space.update("turned.csv", strategy=NoUpdate())  # later data are not the first
+    assert Workspace.open("space").settings["table"]["columns"] is None
+
+
+def test_a_feature_that_is_said_to_be_a_label_is_none(weeks, blobs) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1)
+    shown = run("fit", "old.csv", "--label", "h", code=Exit.DATA)
+    assert "has 7 columns of numbers, but 8 are expected here" in shown
+
+
+@pytest.mark.parametrize("header", ["0,1", "a,a", "0.5,1.5"])
+def test_names_that_tell_no_features_apart_are_not_remembered(tmp_path: Path, header: str) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{header}\n1,2\n3,4\n")
+    assert read_source(file).columns == ()
+    assert read_source(file).items[-1].tolist() == [3.0, 4.0]
+
+
+def test_a_parquet_file_has_names(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"user": ["u"], "b": [1.0], "a": [2.0]}), file)
+    assert read_source(file, id="user").columns == ("b", "a")
+
+
 def test_files_without_names_of_columns_are_read_as_they_are(weeks, blobs) -> None:
     run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1, "--epochs", 1)
     run("fit", "old.csv")
@@ -106,6 +161,10 @@ def test_files_without_names_of_columns_are_read_as_they_are(weeks, blobs) -> No
     run("update", "rows.npy")
     np.savez("rows.npz", blobs(20, seed=4).numpy())
     run("drift", "rows.npz")
+    named = {"user": np.arange(20), "kind": np.repeat([0, 1], 10)}
+    np.savez("named.npz", rows=blobs(20, seed=4).numpy(), **named)
+    run("drift", "named.npz")
+    run("update", "named.npz", "--probe", "named.npz", "--probe-label", "kind")
     np.savetxt("rows.csv", blobs(20, seed=5).numpy(), delimiter=",")
     run("drift", "rows.csv")
 

@@ -83,6 +83,7 @@ def init(
         seed=seed,
     )
     threads = threads or usual_threads(domain)
+    table = {**table, "columns": table["columns"] or source.columns or None}
     limits: dict[str, Any] = {"tolerance": tolerance, "keep": keep, "threads": threads}
     settings = initial_settings(learner, table=table, **limits)
     config = config_of(settings)

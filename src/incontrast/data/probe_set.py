@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from incontrast.data.labelled import Labelled, image_folder
-from incontrast.data.sources import read_source
+from incontrast.data.sources import read_source, with_columns
 from incontrast.data.tables import TABLES
 from incontrast.data.texts import field_names
 from incontrast.domains.images.files import is_image
@@ -58,7 +58,8 @@ class ProbeSet:
         id = table.get("id")
         if id is not None and id not in (field_names(path, [id]) or ()):
             table["id"] = None
-        source = read_source(path, check=False, label=self.label, **table)
+        table = with_columns(path, table, {"label": self.label})
+        source = read_source(path, check=False, **table)
         if source.labels is None:
             remedy = f"give each record a field {self.label!r}"
             if source.kind == "graphs":

@@ -72,6 +72,7 @@ class Source:
         ids: A name for each item, if a table has them; else images have paths, others numbers.
         labels: A label for each item, if a table has them.
         suspicious: Columns that are features though their names say that they are none.
+        columns: The names of a table's features, if it has them.
     """
 
     path: Path
@@ -81,6 +82,7 @@ class Source:
     ids: Sequence[str] | None = None
     labels: NDArray[Any] | None = None
     suspicious: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -251,7 +253,8 @@ def read_source(
                 path,
                 column,
             )
-        return Source(path, "vectors", table.rows, (), table.ids, table.labels, table.suspicious)
+        beside = (table.ids, table.labels, table.suspicious, table.columns)
+        return Source(path, "vectors", table.rows, (), *beside)
     if suffix == ".jsonl":
         return Source(path, "graphs", json_graphs(path))
     if is_image(path.name):
@@ -272,6 +275,13 @@ def with_columns(path: Path, usual: Mapping[str, Any], given: Mapping[str, Any])
     """
     given = {name: given[name] for name in ("columns", "id", "label") if given.get(name)}
     found = {k: v for k, v in usual.items() if v is not None and k not in given}
+    both = {**found, **given}
+    if "columns" in found:  # but no feature that is said to be an id or a label
+        found["columns"] = [
+            n for n in found["columns"] if n not in (both.get("id"), both.get("label"))
+        ]
+        if path.suffix.lower() == ".npz":  # whose names are those of arrays
+            del found["columns"]
     chosen = {k: v if k == "columns" else [v] for k, v in {**found, **given}.items()}
     every = [name for each in chosen.values() for name in each]
     names = field_names(path, every) if found else None

@@ -39,6 +39,7 @@ class Table(NamedTuple):
     ids: tuple[str, ...] | None
     labels: NDArray[Any] | None = None
     suspicious: tuple[str, ...] = ()  # features whose names say that they are none
+    columns: tuple[str, ...] = ()  # the features, where their names tell them apart
 
 
 def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
@@ -104,7 +105,11 @@ def read_table(
         rows = rows.astype(np.float32)
     _check(rows, path)  # a double may be too large for a float
     suspicious = tuple(name for name in features if name.lower() in NO_FEATURES)
-    return Table(rows, ids, None if label is None else beside[label], suspicious)
+    # Names that come twice do not tell which is which; 0, 1, 2, … are places.
+    places = [str(place) for place in range(len(features))]
+    distinct = len({*features}) == len(features) and list(features) != places
+    labels = None if label is None else beside[label]
+    return Table(rows, ids, labels, suspicious, tuple(features) if distinct else ())
 
 
 def _ids_beside(path: Path, rows: int) -> tuple[str, ...] | None:

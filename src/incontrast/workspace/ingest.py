@@ -46,9 +46,10 @@ class NewData:
         self.skipped: list[str] = []
         self.name = "data in memory"
         self.classes: tuple[str, ...] = ()
+        self.columns: tuple[str, ...] = ()
         items = resolve(items, domain, read)
         if isinstance(items, Source):
-            self.name, self.classes = items.title, items.classes
+            self.name, self.classes, self.columns = items.title, items.classes, items.columns
             self.fingerprint = items.fingerprint()
             self.skipped = [skip.reason for skip in items.skipped]
             self._items: Source | Collection = items

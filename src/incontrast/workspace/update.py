@@ -151,6 +151,8 @@ class Update:
                 repeated = self._ingest(machine, data, learner, sample)
             if repeated is not None and machine.state.phase == "idle":
                 return self._step(repeated, promoted=True, repeated=True)
+        if current is None and data is not None and data.columns:
+            self.workspace.remember(data.columns, machine)
         if self.tolerance not in (None, machine.state.operation["tolerance"]):
             machine.tolerate(self.tolerance)
         operation = machine.state.operation

@@ -439,6 +439,16 @@ class Workspace(Layout):
             self._own.pop("head", None)  # that of ``create``, which the new one replaces
         return wanted
 
+    def remember(self, columns: Sequence[str], machine: StateMachine) -> None:
+        """Read later tables by the names of the first one's features, unless others are set."""
+        config = config_of(read_config(self.folder, read_json(self.folder / SETTINGS)))
+        if config["table"].get("columns") is None:
+            config["table"] = {**config["table"], "columns": list(columns)}
+            write_bytes(self.folder / CONFIG, to_toml(config).encode())
+            changes = {"table.columns": list(columns)}
+            machine.move(machine.state.phase, {"step": "config", "changes": changes})
+        self.settings = {**self.settings, "table": config["table"]}
+
     def discard(self, kind: str | None = None) -> bool:
         """Drop what is unfinished or was refused; returns whether there was something.
 
