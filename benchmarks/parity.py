@@ -89,6 +89,7 @@ STRATEGIES: dict[str, ic.Strategy] = {
     "ICL, Adam at 4e-3": ic.ICL(
         lr=ic.Fixed(4e-3, warmup=0.1), optimizer=ic.Adam(max_relative_update=1 / 2), **LONG
     ),
+    "ICL, learned learning rates": ic.ICL(lr=ic.Learned(), **LONG),
     "ICL, no hard negatives": ic.ICL(hard_negatives=None, **LONG),
     "ICL, all of the change": ic.ICL(interpolation=1.0, **LONG),
     "ICL, no protection": ic.ICL(protection=None, **LONG),
