@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,6 +117,10 @@ def digits_by_class(alpha: float, seed: int) -> Problem:
     return by_class(DIGITS, *held_out(ic.data.digits(), seed), (7, 8, 9), alpha, seed)
 
 
+def digits_at_random(alpha: float, seed: int) -> Problem:
+    return at_random(DIGITS, *held_out(ic.data.digits(), seed), alpha, seed)
+
+
 def mnist_by_class(alpha: float, seed: int) -> Problem:
     seen, unseen = mnist_parts()
     return by_class(MNIST, seen, drawn(unseen, 1500, seed, "unseen"), (7, 8, 9), alpha, seed)
@@ -146,13 +150,11 @@ def digits_as_vectors(alpha: float, seed: int) -> Problem:
     return by_class(ic.Vectors(64), *held_out(rows, seed), (0, 3, 5), alpha, seed)
 
 
-@cache
-def proteins_graphs() -> Labelled:
-    return real_data.graphs("PROTEINS")
+graphs = cache(real_data.graphs)
 
 
-def proteins(alpha: float, seed: int) -> Problem:
-    return at_random(ic.Graphs(), *held_out(proteins_graphs(), seed), alpha, seed)
+def graphs_at_random(name: str, alpha: float, seed: int) -> Problem:
+    return at_random(ic.Graphs(), *held_out(graphs(name), seed), alpha, seed)
 
 
 @cache
@@ -198,12 +200,19 @@ GRID = [
 TUNING = {
     "digits by class": DataSet(digits_by_class, retraining(128, ic.Fixed(4e-3), 50)),
     "MNIST by class": DataSet(mnist_by_class, retraining(128, ic.Fixed(4e-3), 15)),
+    "digits at random": DataSet(digits_at_random, retraining(128, ic.Fixed(4e-3), 50)),
+    "MUTAG": DataSet(partial(graphs_at_random, "MUTAG"), retraining(64, ic.Fixed(4e-3), 100)),
 }
 JUDGING = {
     "MNIST at random": DataSet(mnist_at_random, retraining(128, ic.Fixed(4e-3), 15)),
     "MNIST turned": DataSet(mnist_turned, retraining(128, ic.Fixed(4e-3), 15)),
     "digits as vectors": DataSet(digits_as_vectors, retraining(128, ic.Fixed(4e-3), 100)),
-    "PROTEINS": DataSet(proteins, retraining(128, ic.Fixed(4e-3), 100)),
+    "PROTEINS": DataSet(
+        partial(graphs_at_random, "PROTEINS"), retraining(128, ic.Fixed(4e-3), 100)
+    ),
+    "REDDIT-BINARY": DataSet(
+        partial(graphs_at_random, "REDDIT-BINARY"), retraining(128, ic.Fixed(4e-3), 30)
+    ),
     "Banking77 by intent": DataSet(banking77_by_intent, retraining(128, ic.Fixed(4e-3), 15)),
     "Imagenette by class": DataSet(imagenette_by_class, retraining(128, ic.Fixed(4e-3), 20)),
 }

@@ -25,6 +25,7 @@ from incontrast import (
     Retrain,
     TrainingDiverged,
     Vectors,
+    WarmStart,
     data,
     evaluate,
 )
@@ -221,9 +222,19 @@ def test_interpolation_keeps_a_part_of_an_updates_change(blobs) -> None:
     ends = []
     for part in (1.0, 0.25):
         twin = copy.deepcopy(learner)
-        twin.update(blobs(20, shift=1.0), strategy=ICL(max_epochs=2, interpolation=part))
+        strategy = ICL(max_epochs=2, interpolation=part)
+        twin.update(blobs(20, shift=1.0), strategy=strategy)
         ends.append(dict(twin.encoder.named_parameters()))
-    whole, quarter = ends
+    whole, some = ends
+    kept = strategy.kept(20 / 80)  # between a quarter, where few items are new, and all
+    assert 0.25 < kept < 1.0
     for name, start in learner.encoder.named_parameters():
         assert not torch.equal(whole[name], start)
-        torch.testing.assert_close(quarter[name], torch.lerp(start, whole[name], 0.25))
+        torch.testing.assert_close(some[name], torch.lerp(start, whole[name], kept))
+
+
+def test_icl_keeps_all_of_a_change_where_much_is_new() -> None:
+    few, some, much = (ICL(interpolation=0.8).kept(alpha) for alpha in (0.05, 0.3, 0.6))
+    assert few == 0.8
+    assert few < some < much == 1.0
+    assert WarmStart(interpolation=0.8).kept(0.6) == 0.8

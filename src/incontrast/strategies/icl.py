@@ -24,6 +24,7 @@ from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, n
 
 ENOUGH = 600  # steps of an update, if they make no more or less passes than this
 PASSES = range(4, 20)
+FEW, MANY = 0.1, 0.5  # growth ratios: up to few, old items are spared; from many on, not at all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,7 @@ class ICL(Strategy):
     data sets (docs/explanation/updates.md).
 
     Args:
+        interpolation: The part of the change that is kept where α is at most 0.1; see ``kept``.
         old_batch_size: Old items per step; ``batch_size`` is the number of new ones. Where α is
             above the share of new items that this gives, a step of as many items has them in
             proportion to α, until the two numbers have changed places: see ``per_step``.
@@ -195,6 +197,17 @@ class ICL(Strategy):
         if self.max_epochs is not None:
             return self.max_epochs
         return min(max(round(ENOUGH / self.steps(increment)), PASSES.start), PASSES.stop)
+
+    def kept(self, growth_ratio: float) -> float:
+        """``interpolation`` up to α = 0.1, all of the change from 0.5 on, in between a line.
+
+        What is left behind spares old items. The fewer of all they are, the less it is worth.
+
+        >>> [round(ICL().kept(growth_ratio), 3) for growth_ratio in (0.01, 0.1, 0.3, 0.5, 0.7)]
+        [0.8, 0.8, 0.9, 1.0, 1.0]
+        """
+        few = min(max((MANY - growth_ratio) / (MANY - FEW), 0.0), 1.0)
+        return 1.0 - few * (1.0 - self.interpolation)
 
     def epoch_items(self, increment: Increment) -> int:
         _, old = self.per_step(increment.growth_ratio)

@@ -79,6 +79,10 @@ class Strategy(NamedArguments, ABC):
         """Epochs of a run that nothing ends sooner."""
         return self.max_epochs or 200
 
+    def kept(self, growth_ratio: float) -> float:
+        """The part of an update's change that is kept at a growth ratio α."""
+        return self.interpolation
+
     def epoch_items(self, increment: Increment) -> int:
         """Items that an epoch embeds: all that are stored and all new ones, unless overridden.
 

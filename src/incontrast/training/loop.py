@@ -127,11 +127,11 @@ class Training:
         self.ema = ExponentialMovingAverage(
             self.parameters, strategy.ema_decay, strategy.ema_leaning
         )
-        kept = 1.0 if task.before is None or strategy.from_scratch else strategy.interpolation
+        first = task.before is None or strategy.from_scratch
+        kept = 1.0 if first else strategy.kept(task.growth_ratio)
         self.left_behind = 1.0 - kept
         self.origin = [p.detach().clone() for p in self.parameters] if kept < 1.0 else []
         self.schedule = task.learning_rate(strategy.lr, "schedule", schedule_state)
-        first = task.before is None or strategy.from_scratch
         collapsed = math.log(1 + task.objective.negatives)
         self.losses = _Losses(task.engine, least_bound=collapsed + 1.0 if first else 0.0)
         self.passes_before = task.forward_passes  # of what is measured before the first step
