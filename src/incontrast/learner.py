@@ -188,6 +188,7 @@ class Learner:
         seen: Any = None,
         seen_count: int | None = None,
         weights: Weights | None = None,
+        head_weights: Weights | None = None,
         **settings: Any,
     ) -> Learner:
         """A learner at version 1, with an encoder that was trained elsewhere; nothing is trained.
@@ -201,6 +202,7 @@ class Learner:
                 items, and updates are by ``Distill``, which needs none.
             seen_count: The number of items that a sample stands for.
             weights: A safetensors file or a state dict to give the encoder; see ``load_weights``.
+            head_weights: The same for ``head``, which is one of the settings.
             settings: Of ``Learner``. The memory of a sample is ``Reservoir()`` by default.
 
         Raises:
@@ -208,6 +210,8 @@ class Learner:
         """
         if seen is None and seen_count is not None:
             raise ValueError(f"seen_count={seen_count} is the number that seen stands for: give it")
+        if seen is None and head_weights is not None:
+            raise ValueError("head_weights need some seen items: they tell how wide a head is")
         if seen is None and settings.get("strategy") is None:
             settings["strategy"] = Distill(max_epochs=20)
             log.warning(
@@ -226,10 +230,11 @@ class Learner:
         if isinstance(encoder, nn.Module) and weights is None:
             weights = encoder.state_dict()
         if seen is None:
-            learner._encoder = learner._made_elsewhere(learner.initial_domain, weights)
+            learner._encoder = learner.made_elsewhere(learner.initial_domain, weights)
             learner.version = learner.space = 1
         else:
-            learner.adopt(seen, seen_count=seen_count, weights=weights)
+            given = {"weights": weights, "head_weights": head_weights}
+            learner.adopt(seen, seen_count=seen_count, **given)
         return learner
 
     def __repr__(self) -> str:
@@ -295,6 +300,7 @@ class Learner:
         *,
         seen_count: int | None = None,
         weights: Weights | None = None,
+        head_weights: Weights | None = None,
         probe: Probe | None = None,
     ) -> Outcome:
         """Take an encoder that was trained elsewhere as version 1; see ``from_encoder``.
@@ -303,6 +309,7 @@ class Learner:
             seen: The items that it was trained on, or a uniform sample of them.
             seen_count: The number of items that a sample stands for.
             weights: Of the domain's encoder; None for those that it is made with.
+            head_weights: Of the learner's head, likewise.
             probe: Labelled items whose scores are in the outcome.
 
         Returns:
@@ -311,7 +318,7 @@ class Learner:
         start = time.perf_counter()
         if self.fitted:
             raise RuntimeError(f"there is an encoder already, version {self.version}: update() it")
-        domain, increment, encoder = self.adoptable(seen, weights)
+        domain, increment, encoder = self.adoptable(seen, weights, head_weights)
         memory = self.memory
         if seen_count is not None:
             memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
@@ -329,18 +336,29 @@ class Learner:
         task = Task(encoder, domain, increment, **self._settings())
         return expected_seconds(task, self.fit_strategy)
 
-    def adoptable(self, seen: Any, weights: Weights | None) -> tuple[Domain, Increment, nn.Module]:
+    def adoptable(
+        self, seen: Any, weights: Weights | None, head_weights: Weights | None = None
+    ) -> tuple[Domain, Increment, nn.Module]:
         """What ``adopt`` begins with; refuses an encoder that cannot be made, or used for these."""
         domain, increment = self._first(seen)
-        encoder = self._made_elsewhere(domain, weights)
-        encoder = self._with_head(encoder, domain, increment.new, 1).eval()
+        encoder = self.made_elsewhere(domain, weights)
+        encoder = self._with_head(encoder, domain, increment.new, 1, head_weights).eval()
         check_views(domain, increment.new, encoder, self.engine.autocast)
         return domain, increment, encoder
 
-    def _made_elsewhere(self, domain: Domain, weights: Weights | None) -> nn.Module:
+    def made_elsewhere(
+        self,
+        domain: Domain,
+        weights: Weights | None,
+        width: int | None = None,
+        head_weights: Weights | None = None,
+    ) -> nn.Module:
+        """The encoder that ``adopt`` takes; with a head for embeddings of this width, if any."""
         with seeded(self.seed, "weights", 1):
             encoder = domain.encoder().to(self.engine.device)
-        return (encoder if weights is None else load_weights(encoder, weights)).eval()
+        if weights is not None:
+            load_weights(encoder, weights)
+        return (encoder if width is None else self._headed(encoder, width, 1, head_weights)).eval()
 
     def _first(self, items: Any) -> tuple[Domain, Increment]:
         with self.engine.error_barrier("read the items"):
@@ -615,20 +633,36 @@ class Learner:
         return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
 
     def _with_head(
-        self, encoder: nn.Module, domain: Domain, items: Collection, version: int
+        self,
+        encoder: nn.Module,
+        domain: Domain,
+        items: Collection,
+        version: int,
+        weights: Weights | None = None,
     ) -> nn.Module:
         """On the device, with a new head if the learner has one."""
         encoder = encoder.to(self.engine.device)
+        if self.head is None and weights is not None:
+            raise ValueError(
+                "there are weights of a head, and no head: say which, as in head='mlp'"
+            )
         if self.head is None:
             return encoder
         autocast = self.engine.autocast
         width = width_of(encoder, domain, items, autocast=autocast)
-        with seeded(self.seed, "head", version):
-            head = make_head(self.head, width)
-        encoder = EncoderWithHead(encoder, head.to(self.engine.device), width)
+        encoder = self._headed(encoder, width, version, weights)
         name = f"the head, on embeddings of {width} dimensions,"
         width_of(encoder, domain, items, name, autocast)
         return encoder
+
+    def _headed(
+        self, encoder: nn.Module, width: int, version: int, weights: Weights | None
+    ) -> EncoderWithHead:
+        with seeded(self.seed, "head", version):
+            head = make_head(self.head, width).to(self.engine.device)
+        if weights is not None:
+            load_weights(head, weights, name="head")
+        return EncoderWithHead(encoder, head, width)
 
     def embed(
         self,

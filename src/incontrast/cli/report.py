@@ -12,7 +12,7 @@ from typing import Any
 from incontrast.cli.command import Answer
 from incontrast.files import check_outside
 from incontrast.memory.store import PRESENT, Store
-from incontrast.report.history import history_page, left_out, lines_of
+from incontrast.report.history import ADOPTED, history_page, left_out, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import cost_share, update_page
 from incontrast.text import (
@@ -54,8 +54,12 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
     with space.writing_reports() if to is None else nullcontext():
         save(history_page(lines, str(space.folder), left_out(events, lines)), place)
     told = [
-        f"version {line.version}, {line.standing}: {line.strategy} on "
-        f"{counted(line.items)} in {duration(line.seconds)}"
+        f"version {line.version}, {line.standing}: "
+        + (
+            f"adopted, with {counted(line.items)}"
+            if line.strategy == ADOPTED
+            else f"{line.strategy} on {counted(line.items)} in {duration(line.seconds)}"
+        )
         for line in lines
     ]
     value = {"versions": [line.as_json() for line in lines], "report": place}
