@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
 
@@ -291,8 +292,8 @@ class Learner:
         if self.fitted:
             log.warning("fit() starts over: version %d and its memory are replaced", self.version)
         domain, increment = self._first(items)
-        begin = _Start(None, domain, increment, Memory(self.memory.policy), {}, 1)
-        return self._train(begin, self.fit_strategy, budget, start, callbacks, checkpoint, probe)
+        begin = (None, domain, increment, Memory(self.memory.policy), {}, 1, self.fit_strategy)
+        return self._train(_Call(*begin, start, budget, callbacks, checkpoint, probe))
 
     def adopt(
         self,
@@ -322,8 +323,8 @@ class Learner:
         memory = self.memory
         if seen_count is not None:
             memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
-        begin = _Start(encoder, domain, increment, memory, {}, 1)
-        return self._train(begin, NoUpdate(), check_budget(None), start, (), None, probe)
+        begin = (encoder, domain, increment, memory, {}, 1, NoUpdate())
+        return self._train(_Call(*begin, start, check_budget(None), probe=probe))
 
     def forecast(self, items: Any) -> float | None:
         """Seconds that ``fit`` on these items takes here, at most; None if that cannot be told.
@@ -397,46 +398,44 @@ class Learner:
         strategy = self.strategy if strategy is None else _checked(strategy)
         with self.engine.error_barrier("read the new items"):
             increment = self._increment(items)
-        memory, state, version = self.memory, self.schedule_state, self.version + 1
-        begin = _Start(self.encoder, self.domain, increment, memory, state, version)
-        return self._train(begin, strategy, budget, start, callbacks, checkpoint, probe, tolerance)
+        state, version = self.schedule_state, self.version + 1
+        begin = (self.encoder, self.domain, increment, self.memory, state, version, strategy)
+        return self._train(_Call(*begin, start, budget, callbacks, checkpoint, probe, tolerance))
 
     def _increment(self, new: Any) -> Increment:
         return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
 
-    def _train(
-        self,
-        begin: _Start,
-        strategy: Strategy,
-        budget: Budget,
-        start: float,
-        callbacks: Sequence[ProgressCallback],
-        checkpoint: str | Path | None,
-        probe: Probe | None,
-        tolerance: float | None = None,
-    ) -> Outcome:
+    def _train(self, call: _Call) -> Outcome:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
-        current, domain, increment, memory, schedule_state, version = begin
+        domain, increment, strategy, version = (
+            call.domain,
+            call.increment,
+            call.strategy,
+            call.version,
+        )
+        if call.items < 2:
+            raise ValueError("training needs at least 2 items, got 1: items are compared")
+        current = call.current
         if current is not None and not isinstance(current, EncoderWithHead):
             current = self._with_head(current, domain, increment.new, 1).eval()
-        if increment.stored + increment.new_count < 2:
-            raise ValueError("training needs at least 2 items, got 1: items are compared")
+        compared = current is not None and not strategy.from_scratch
         with self.engine.error_barrier("begin training"):
-            if current is None or strategy.from_scratch:
+            if compared:
+                encoder = copy.deepcopy(current)
+            else:
                 with seeded(self.seed, "weights", version):
                     encoder = domain.encoder()
                 encoder = self._with_head(encoder, domain, increment.new, version)
                 with seeded(self.seed, "check", device=self.engine.device):
                     check_views(domain, increment.new, encoder, self.engine.autocast)
-            else:
-                encoder = copy.deepcopy(current)
-            remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
+            remembered = call.memory.admit(increment.new, generator(self.seed, "memory", version))
+        known = partial(facts, self.seed, version, domain, increment, strategy)
         self.engine.check_equal(
             lambda: {
-                **facts(self.seed, version, domain, increment, strategy),
+                **known(),
                 "the digest of some old items": digest(domain, increment.old, COMPARED),
                 "the digest of some new items": digest(domain, increment.new, COMPARED),
-                "the tolerance": tolerance,
+                "the tolerance": call.tolerance,
             }
         )
         self.engine.broadcast_weights(encoder)
@@ -449,37 +448,39 @@ class Learner:
             seed=generator(self.seed, "task", version).initial_seed(),
             before=current,
         )
+        measure = partial(self._measure, call)
+        begin = time.perf_counter()
         try:
-            with self._deadline(budget, start, current or encoder, increment):
+            with self._deadline(call, current or encoder):
                 if current is None:
                     # BatchNorm that has seen no data would make the start look better or worse.
                     with seeded(task.seed, "calibration", device=self.engine.device):
                         calibrate(task, encoder)
-                before, seconds_before = self._measure(current or encoder, domain, increment, probe)
+                    begin = time.perf_counter()
+                before = measure(current or encoder)
         except BudgetTooSmall:
             raise
         except Exception:
             # If a domain or an encoder of the user's own is to blame, this says what is wrong.
             check_views(domain, increment.new, encoder, self.engine.autocast)
             raise
-        pairs = self._pairs(budget, seconds_before, increment)
+        seconds_before = time.perf_counter() - begin
+        pairs = self._pairs(call, seconds_before)
         file = None
-        if checkpoint is not None:
-            known = facts(self.seed, version, domain, increment, strategy)
-            others = (self.objective, self.engine.precision, budget.forward_passes)
-            same = identity(encoder, schedule_state, domain, increment, known, *others)
-            file = TrainingFile(Path(checkpoint), same)
+        if call.checkpoint is not None:
+            others = (self.objective, self.engine.precision, call.budget.forward_passes)
+            same = identity(encoder, call.schedule_state, domain, increment, known(), *others)
+            file = TrainingFile(Path(call.checkpoint), same)
         run = train(
             task,
             strategy,
-            budget=self._for_training(budget, start, seconds_before, increment, pairs, tolerance),
-            callbacks=[*callbacks, HoursAhead()],
-            schedule_state=schedule_state,
+            budget=self._for_training(call, seconds_before, pairs),
+            callbacks=[*call.callbacks, HoursAhead()],
+            schedule_state=call.schedule_state,
             file=file,
         )
-        after, kept, trained = before, 1.0, time.perf_counter()
-        if run.steps:
-            after, _ = self._measure(encoder, domain, increment, probe)
+        kept, trained = 1.0, time.perf_counter()
+        after = measure(encoder) if run.steps else before
         self.engine.broadcast_weights(encoder)
         if current is None or strategy.from_scratch:
             pass  # nothing that this encoder could be compared with
@@ -488,53 +489,47 @@ class Learner:
             and self.engine.broadcast_float(after.loss.all - before.loss.all) > 0.0
         ):
             encoder, after, kept = current, before, 0.0
-        elif tolerance is not None and run.steps:
-            encoder, after, kept = keep_part(
-                task,
-                before,
-                after,
-                lambda encoder: self._measure(encoder, domain, increment, probe)[0],
-                tolerance,
-            )
+        elif call.tolerance is not None and run.steps:
+            encoder, after, kept = keep_part(task, before, after, measure, call.tolerance)
             self.engine.broadcast_weights(encoder)  # statistics that were set again
-        links = self._links(current, encoder, domain, increment, version, pairs)
+        links = self._links(call, current, encoder, pairs)
         measuring = seconds_before + time.perf_counter() - trained
-        outcome = _outcome(strategy, increment, run, before, after, measuring, kept)
+        outcome = _outcome(call, run, before, after, measuring, kept)
         self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
         self.space, self.links = version, links
-        self.schedule_state = run.schedule_state or schedule_state
+        self.schedule_state = run.schedule_state or call.schedule_state
         log.info("version %d: %s", version, outcome)
-        for callback in callbacks:
+        for callback in call.callbacks:
             if isinstance(callback, Callback):
                 callback.on_outcome(outcome, self)
         return outcome
 
     def _links(
-        self,
-        before: nn.Module | None,
-        after: nn.Module,
-        domain: Domain,
-        increment: Increment,
-        space: int,
-        pairs: int,
+        self, call: _Call, before: nn.Module | None, after: nn.Module, pairs: int
     ) -> tuple[Link, ...]:
         """The maps that a new version has: one more than the version before it had."""
+        increment, space = call.increment, call.version
         if before is None or space == 1:
             return ()
         if after is before:
             return (unchanged(self.space, space), *self.links)[:LINKS]
-        old, new = increment.old, increment.new
-        count = increment.stored + increment.new_count
-        order = torch.randperm(count, generator=generator(self.seed, "pairs", space))[:pairs]
-        order = order.sort().values
-        late = order[order >= increment.stored] - increment.stored
+        draws = generator(self.seed, "pairs", space)
+        order = torch.randperm(call.items, generator=draws)[:pairs].sort().values
+        new = order >= increment.stored
+        parts = [increment.new.select(order[new] - increment.stored)]
+        if increment.old is not None:
+            parts.insert(0, increment.old.select(order[~new]))
         try:
             check_pairs(len(order))
-            parts = [] if old is None else [old.select(order[: len(order) - len(late)])]
-            parts = [part for part in (*parts, new.select(late)) if len(part)]
             embedded = [
-                torch.cat([embed(encoder, domain, part, engine=self.engine) for part in parts])
-                for encoder in (backbone_of(before), backbone_of(after))
+                torch.cat(
+                    [
+                        embed(backbone_of(encoder), call.domain, part, engine=self.engine)
+                        for part in parts
+                        if len(part)
+                    ]
+                )
+                for encoder in (before, after)
             ]
             link = fit_link(*embedded, old=self.space, new=space, seed=self.seed)
         except (NoAdapter, LinAlgError) as error:  # the update is none the worse for it
@@ -542,60 +537,50 @@ class Learner:
             return ()
         return (link, *self.links)[:LINKS]
 
-    def _pairs(self, budget: Budget, measuring: float, increment: Increment) -> int:
+    def _pairs(self, call: _Call, measuring: float) -> int:
         """Items on which a map is fitted: as many as a tenth of the seconds allows for."""
-        pairs = min(increment.stored + increment.new_count, PAIRS)
-        if budget.seconds is None:
+        pairs = min(call.items, PAIRS)
+        if call.budget.seconds is None:
             return pairs
         # Both encoders embed an item once, where both of its views were measured.
-        allowed = budget.seconds / 10 * self._evaluated(increment) / measuring
+        allowed = call.budget.seconds / 10 * self._evaluated(call) / measuring
         return min(pairs, max(FEWEST, int(self.engine.broadcast_float(allowed))))
 
-    def _evaluated(self, increment: Increment) -> int:
+    def _evaluated(self, call: _Call) -> int:
         """Items on which an outcome's figures are measured."""
-        counts = (increment.stored, increment.new_count)
+        counts = (call.increment.stored, call.increment.new_count)
         return sum(min(count, self.evaluation_sample) for count in counts)
 
-    def _for_training(
-        self,
-        budget: Budget,
-        start: float,
-        measuring: float,
-        increment: Increment,
-        pairs: int,
-        tolerance: float | None,
-    ) -> Budget:
+    def _for_training(self, call: _Call, measuring: float, pairs: int) -> Budget:
         """What is left of a budget for training: its seconds are for the whole call.
 
         After training come, for every part of the change that may be tried, BatchNorm's statistics
         and the same measurement as before; then the map.
         """
+        budget = call.budget
         if budget.seconds is None or self.seconds_for_training:
             return budget
-        parts = 1 if tolerance is None else 1 + PARTS
-        items = pairs + parts * min(increment.stored + increment.new_count, CALIBRATED)
+        parts = 1 if call.tolerance is None else 1 + PARTS
+        items = pairs + parts * min(call.items, CALIBRATED)
         others = self.evaluations_after - 1 + parts
-        after = measuring * (others + items / self._evaluated(increment))
-        spent = self.engine.broadcast_float(time.perf_counter() - start + after)
+        after = measuring * (others + items / self._evaluated(call))
+        spent = self.engine.broadcast_float(time.perf_counter() - call.start + after)
         if spent >= budget.seconds:
             raise BudgetTooSmall(budget.seconds, spent)
         return replace(budget, seconds=budget.seconds - spent)
 
     @contextmanager
-    def _deadline(
-        self, budget: Budget, start: float, encoder: nn.Module, increment: Increment
-    ) -> Iterator[None]:
+    def _deadline(self, call: _Call, encoder: nn.Module) -> Iterator[None]:
         """End what precedes training once it has taken the whole budget.
 
         Not among several processes, of which none may end by itself.
         """
-        if budget.seconds is None or self.seconds_for_training or self.engine.processes > 1:
+        limit, begin, done = call.budget.seconds, time.perf_counter(), 0
+        if limit is None or self.seconds_for_training or self.engine.processes > 1:
             yield
             return
-        limit, begin, done = budget.seconds, time.perf_counter(), 0
         own = threading.get_ident()  # others may embed by this encoder meanwhile
-        count = increment.stored + increment.new_count
-        needed = 2 * (self._evaluated(increment) + min(count, CALIBRATED))  # two views of each
+        needed = 2 * (self._evaluated(call) + min(call.items, CALIBRATED))  # two views of each
 
         def look(module: nn.Module, given: Any, embeddings: Tensor) -> None:
             nonlocal done
@@ -603,9 +588,9 @@ class Learner:
                 return
             done += len(embeddings)
             now = time.perf_counter()
-            if now - start >= limit:
+            if now - call.start >= limit:
                 left = (now - begin) * max(0.0, needed / done - 1.0)
-                raise BudgetTooSmall(limit, now - start + left)
+                raise BudgetTooSmall(limit, now - call.start + left)
 
         hook = backbone_of(encoder).register_forward_hook(look)
         try:
@@ -613,21 +598,17 @@ class Learner:
         finally:
             hook.remove()
 
-    def _measure(
-        self, encoder: nn.Module, domain: Domain, increment: Increment, probe: Probe | None
-    ) -> tuple[Measured, float]:
-        begin = time.perf_counter()
-        training = encoder.training
-        population = measure(
-            encoder.eval(), domain, increment, sample=self.evaluation_sample, **self._settings()
-        )
+    def _measure(self, call: _Call, encoder: nn.Module) -> Measured:
+        domain, training = call.domain, encoder.training
+        how = {"sample": self.evaluation_sample, **self._settings()}
+        population = measure(encoder.eval(), domain, call.increment, **how)
         scores = None
-        if probe is not None:
-            items = _collected(domain, probe.items)
-            scores = probe.scores(embed(backbone_of(encoder), domain, items, engine=self.engine))
+        if call.probe is not None:
+            items = _collected(domain, call.probe.items)
+            found = embed(backbone_of(encoder), domain, items, engine=self.engine)
+            scores = call.probe.scores(found)
         encoder.train(training)
-        found = Measured(population, population.evaluation_loss(), scores)
-        return found, time.perf_counter() - begin
+        return Measured(population, population.evaluation_loss(), scores)
 
     def _settings(self) -> dict[str, Any]:
         return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
@@ -766,13 +747,27 @@ class Learner:
         return load(Path(folder), cls, **own)
 
 
-class _Start(NamedTuple):
+class _Call(NamedTuple):
+    """One fit, adoption or update."""
+
     current: nn.Module | None
     domain: Domain
     increment: Increment
     memory: Memory
     schedule_state: ScheduleState
     version: int
+    strategy: Strategy
+    start: float
+    budget: Budget
+    callbacks: Sequence[ProgressCallback] = ()
+    checkpoint: str | Path | None = None
+    probe: Probe | None = None
+    tolerance: float | None = None
+
+    @property
+    def items(self) -> int:
+        """At hand, old and new."""
+        return self.increment.stored + self.increment.new_count
 
 
 def _with_encoder(domain: Domain, encoder: Any) -> Domain:
@@ -822,14 +817,9 @@ def _collected(domain: Domain, items: Any, *, least: int = 1) -> Collection:
 
 
 def _outcome(
-    strategy: Strategy,
-    increment: Increment,
-    run: Run,
-    before: Measured,
-    after: Measured,
-    evaluation_seconds: float,
-    kept: float,
+    call: _Call, run: Run, before: Measured, after: Measured, evaluation_seconds: float, kept: float
 ) -> Outcome:
+    increment = call.increment
     first, last = before.population, after.population
     probe = Change(before.probe, after.probe) if before.probe and after.probe else None
     worse = list(fallen_scores(probe)) if increment.stored else []
@@ -841,7 +831,7 @@ def _outcome(
             rose = f"from {before.loss.new:.3f} to {after.loss.new:.3f}"
             worse.insert(0, f"the loss of new items rose {rose}")
     return Outcome(
-        strategy=strategy,
+        strategy=call.strategy,
         growth_ratio=increment.growth_ratio,
         loss=Change(before.loss, after.loss),
         change_ratio=(
