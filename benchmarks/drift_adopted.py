@@ -38,9 +38,9 @@ class Block(nn.Module):
 
 def trained(pixels: Tensor) -> nn.Module:
     """Somebody's script."""
+    stem = nn.Conv2d(1, WIDTH, 3, padding=1, bias=False), Block(WIDTH)
     ends = nn.Conv2d(WIDTH, 2 * WIDTH, 2, stride=2), Block(2 * WIDTH)
-    stem = nn.Conv2d(1, WIDTH, 3, padding=1, bias=False)
-    model = nn.Sequential(stem, Block(WIDTH), *ends, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = nn.Sequential(*stem, *ends, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     head = nn.Linear(2 * WIDTH, 32)
     optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()], lr=2e-3)
 
@@ -71,15 +71,15 @@ def main() -> None:
     print(time.strftime("%Y-%m-%d"))
     for how, measured.RECOGNISED in (("views", 0.0), ("as they are", 1.1)):
         for count in (20, 50):
-            found = {}
-            for name, items in (("power", new), ("false alarms", old[900:])):
-                drifted = 0
-                for learner.seed in range(DRAWS):
-                    draws = torch.Generator().manual_seed(learner.seed)
+            found = []
+            for learner.seed in range(DRAWS):
+                draws = torch.Generator().manual_seed(learner.seed)
+                for items in (new, old[900:]):
                     drawn = items[torch.randperm(len(items), generator=draws)[:count]]
-                    drifted += learner.drift(drawn, forecast=False).drifted
-                found[name] = f"{drifted} of {DRAWS}"
-            print(f"{how:>12}, {count} new items: {found}", flush=True)
+                    found.append(learner.drift(drawn, forecast=False).drifted)
+            power, alarms = sum(found[::2]), sum(found[1::2])
+            about = f"drift in {power} of {DRAWS}, false alarms in {alarms} of {DRAWS}"
+            print(f"{how:>12}, {count} new items: {about}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from incontrast.call import BudgetTooSmall, Call, Measuring
 from incontrast.compat import Chain, Link, NoAdapter, chain, fit_link
-from incontrast.compat.link import FEWEST, check_pairs, unchanged
+from incontrast.compat.link import unchanged
 from incontrast.data.sources import collect
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
@@ -33,7 +32,7 @@ from incontrast.evaluate.population import measure
 from incontrast.evaluate.probes import Probe
 from incontrast.heads import EncoderWithHead, Head, backbone_of, check_head, make_head
 from incontrast.import_path import Trust
-from incontrast.interpolation import PARTS, Measured, keep_part
+from incontrast.interpolation import Measured, keep_part
 from incontrast.loss import Objective
 from incontrast.memory.memory import KeepAll, Memory, Policy, Reservoir, StoredCollection
 from incontrast.outcome import Change, Outcome
@@ -42,7 +41,7 @@ from incontrast.randomness import generator, seeded
 from incontrast.schedules import ScheduleState, as_schedule
 from incontrast.strategies import ICL, Distill, NoUpdate, Retrain, Strategy
 from incontrast.text import fallen_scores
-from incontrast.training.calibration import CALIBRATED, calibrate
+from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Precision, choose_engine
 from incontrast.training.loop import HoursAhead, check_budget, train
 from incontrast.training.progress import Budget, Callback, ProgressCallback, Run
@@ -57,23 +56,8 @@ log = logging.getLogger(__name__)
 
 EVALUATED = 512
 COMPARED = 16  # old and new items, each, that processes compare before they work together
-PAIRS = 1000  # items at most, old and new, on which a map between two versions is fitted
 LINKS = 10  # versions back that a learner keeps maps to
 RISE = 0.01  # of the loss of new items, as a share: less is not worth a word
-
-
-class BudgetTooSmall(ValueError):
-    """There would be no time left for training; nothing was changed.
-
-    ``spent`` are the seconds that all but training takes, about; ``pending`` is what waits.
-    """
-
-    def __init__(self, seconds: float, spent: float, pending: str = "") -> None:
-        self.seconds, self.spent = seconds, spent
-        super().__init__(
-            f"a budget of {seconds:g} seconds is too small: reading and evaluating alone take "
-            f"about {spent:.1f} s here; give at least {2 * spent:.1f}{pending and f'. {pending}'}"
-        )
 
 
 class Own(TypedDict, total=False):
@@ -293,7 +277,9 @@ class Learner:
             log.warning("fit() starts over: version %d and its memory are replaced", self.version)
         domain, increment = self._first(items)
         begin = (None, domain, increment, Memory(self.memory.policy), {}, 1, self.fit_strategy)
-        return self._train(_Call(*begin, start, budget, callbacks, checkpoint, probe))
+        return self._train(
+            Call(*begin, self._measuring(), start, budget, callbacks, checkpoint, probe)
+        )
 
     def adopt(
         self,
@@ -324,7 +310,7 @@ class Learner:
         if seen_count is not None:
             memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
         begin = (encoder, domain, increment, memory, {}, 1, NoUpdate())
-        return self._train(_Call(*begin, start, check_budget(None), probe=probe))
+        return self._train(Call(*begin, self._measuring(), start, check_budget(None), probe=probe))
 
     def forecast(self, items: Any) -> float | None:
         """Seconds that ``fit`` on these items takes here, at most; None if that cannot be told.
@@ -400,28 +386,25 @@ class Learner:
             increment = self._increment(items)
         state, version = self.schedule_state, self.version + 1
         begin = (self.encoder, self.domain, increment, self.memory, state, version, strategy)
-        return self._train(_Call(*begin, start, budget, callbacks, checkpoint, probe, tolerance))
+        return self._train(
+            Call(*begin, self._measuring(), start, budget, callbacks, checkpoint, probe, tolerance)
+        )
 
     def _increment(self, new: Any) -> Increment:
         return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
 
-    def _train(self, call: _Call) -> Outcome:
+    def _train(self, call: Call) -> Outcome:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
-        domain, increment, strategy, version = (
-            call.domain,
-            call.increment,
-            call.strategy,
-            call.version,
-        )
+        domain, increment, current = call.domain, call.increment, call.current
+        strategy, version = call.strategy, call.version
         if call.items < 2:
             raise ValueError("training needs at least 2 items, got 1: items are compared")
-        current = call.current
         if current is not None and not isinstance(current, EncoderWithHead):
             current = self._with_head(current, domain, increment.new, 1).eval()
-        compared = current is not None and not strategy.from_scratch
+        continued = None if strategy.from_scratch else current
         with self.engine.error_barrier("begin training"):
-            if compared:
-                encoder = copy.deepcopy(current)
+            if continued is not None:
+                encoder = copy.deepcopy(continued)
             else:
                 with seeded(self.seed, "weights", version):
                     encoder = domain.encoder()
@@ -451,7 +434,7 @@ class Learner:
         measure = partial(self._measure, call)
         begin = time.perf_counter()
         try:
-            with self._deadline(call, current or encoder):
+            with call.deadline(current or encoder):
                 if current is None:
                     # BatchNorm that has seen no data would make the start look better or worse.
                     with seeded(task.seed, "calibration", device=self.engine.device):
@@ -465,7 +448,7 @@ class Learner:
             check_views(domain, increment.new, encoder, self.engine.autocast)
             raise
         seconds_before = time.perf_counter() - begin
-        pairs = self._pairs(call, seconds_before)
+        pairs = call.pairs(seconds_before)
         file = None
         if call.checkpoint is not None:
             others = (self.objective, self.engine.precision, call.budget.forward_passes)
@@ -474,7 +457,7 @@ class Learner:
         run = train(
             task,
             strategy,
-            budget=self._for_training(call, seconds_before, pairs),
+            budget=call.for_training(seconds_before, pairs),
             callbacks=[*call.callbacks, HoursAhead()],
             schedule_state=call.schedule_state,
             file=file,
@@ -482,14 +465,10 @@ class Learner:
         kept, trained = 1.0, time.perf_counter()
         after = measure(encoder) if run.steps else before
         self.engine.broadcast_weights(encoder)
-        if current is None or strategy.from_scratch:
-            pass  # nothing that this encoder could be compared with
-        elif (
-            as_schedule(strategy.lr).guarded
-            and self.engine.broadcast_float(after.loss.all - before.loss.all) > 0.0
-        ):
-            encoder, after, kept = current, before, 0.0
-        elif call.tolerance is not None and run.steps:
+        rise = self.engine.broadcast_float(after.loss.all - before.loss.all)
+        if continued is not None and as_schedule(strategy.lr).guarded and rise > 0.0:
+            encoder, after, kept = continued, before, 0.0
+        elif continued is not None and call.tolerance is not None and run.steps:
             encoder, after, kept = keep_part(task, before, after, measure, call.tolerance)
             self.engine.broadcast_weights(encoder)  # statistics that were set again
         links = self._links(call, current, encoder, pairs)
@@ -505,7 +484,7 @@ class Learner:
         return outcome
 
     def _links(
-        self, call: _Call, before: nn.Module | None, after: nn.Module, pairs: int
+        self, call: Call, before: nn.Module | None, after: nn.Module, pairs: int
     ) -> tuple[Link, ...]:
         """The maps that a new version has: one more than the version before it had."""
         increment, space = call.increment, call.version
@@ -520,7 +499,6 @@ class Learner:
         if increment.old is not None:
             parts.insert(0, increment.old.select(order[~new]))
         try:
-            check_pairs(len(order))
             embedded = [
                 torch.cat(
                     [
@@ -537,68 +515,7 @@ class Learner:
             return ()
         return (link, *self.links)[:LINKS]
 
-    def _pairs(self, call: _Call, measuring: float) -> int:
-        """Items on which a map is fitted: as many as a tenth of the seconds allows for."""
-        pairs = min(call.items, PAIRS)
-        if call.budget.seconds is None:
-            return pairs
-        # Both encoders embed an item once, where both of its views were measured.
-        allowed = call.budget.seconds / 10 * self._evaluated(call) / measuring
-        return min(pairs, max(FEWEST, int(self.engine.broadcast_float(allowed))))
-
-    def _evaluated(self, call: _Call) -> int:
-        """Items on which an outcome's figures are measured."""
-        counts = (call.increment.stored, call.increment.new_count)
-        return sum(min(count, self.evaluation_sample) for count in counts)
-
-    def _for_training(self, call: _Call, measuring: float, pairs: int) -> Budget:
-        """What is left of a budget for training: its seconds are for the whole call.
-
-        After training come, for every part of the change that may be tried, BatchNorm's statistics
-        and the same measurement as before; then the map.
-        """
-        budget = call.budget
-        if budget.seconds is None or self.seconds_for_training:
-            return budget
-        parts = 1 if call.tolerance is None else 1 + PARTS
-        items = pairs + parts * min(call.items, CALIBRATED)
-        others = self.evaluations_after - 1 + parts
-        after = measuring * (others + items / self._evaluated(call))
-        spent = self.engine.broadcast_float(time.perf_counter() - call.start + after)
-        if spent >= budget.seconds:
-            raise BudgetTooSmall(budget.seconds, spent)
-        return replace(budget, seconds=budget.seconds - spent)
-
-    @contextmanager
-    def _deadline(self, call: _Call, encoder: nn.Module) -> Iterator[None]:
-        """End what precedes training once it has taken the whole budget.
-
-        Not among several processes, of which none may end by itself.
-        """
-        limit, begin, done = call.budget.seconds, time.perf_counter(), 0
-        if limit is None or self.seconds_for_training or self.engine.processes > 1:
-            yield
-            return
-        own = threading.get_ident()  # others may embed by this encoder meanwhile
-        needed = 2 * (self._evaluated(call) + min(call.items, CALIBRATED))  # two views of each
-
-        def look(module: nn.Module, given: Any, embeddings: Tensor) -> None:
-            nonlocal done
-            if threading.get_ident() != own:
-                return
-            done += len(embeddings)
-            now = time.perf_counter()
-            if now - call.start >= limit:
-                left = (now - begin) * max(0.0, needed / done - 1.0)
-                raise BudgetTooSmall(limit, now - call.start + left)
-
-        hook = backbone_of(encoder).register_forward_hook(look)
-        try:
-            yield
-        finally:
-            hook.remove()
-
-    def _measure(self, call: _Call, encoder: nn.Module) -> Measured:
+    def _measure(self, call: Call, encoder: nn.Module) -> Measured:
         domain, training = call.domain, encoder.training
         how = {"sample": self.evaluation_sample, **self._settings()}
         population = measure(encoder.eval(), domain, call.increment, **how)
@@ -609,6 +526,10 @@ class Learner:
             scores = call.probe.scores(found)
         encoder.train(training)
         return Measured(population, population.evaluation_loss(), scores)
+
+    def _measuring(self) -> Measuring:
+        apart, evaluations = self.seconds_for_training, self.evaluations_after
+        return Measuring(self.engine, self.evaluation_sample, evaluations, apart)
 
     def _settings(self) -> dict[str, Any]:
         return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
@@ -747,29 +668,6 @@ class Learner:
         return load(Path(folder), cls, **own)
 
 
-class _Call(NamedTuple):
-    """One fit, adoption or update."""
-
-    current: nn.Module | None
-    domain: Domain
-    increment: Increment
-    memory: Memory
-    schedule_state: ScheduleState
-    version: int
-    strategy: Strategy
-    start: float
-    budget: Budget
-    callbacks: Sequence[ProgressCallback] = ()
-    checkpoint: str | Path | None = None
-    probe: Probe | None = None
-    tolerance: float | None = None
-
-    @property
-    def items(self) -> int:
-        """At hand, old and new."""
-        return self.increment.stored + self.increment.new_count
-
-
 def _with_encoder(domain: Domain, encoder: Any) -> Domain:
     if encoder is None:
         return domain
@@ -817,7 +715,7 @@ def _collected(domain: Domain, items: Any, *, least: int = 1) -> Collection:
 
 
 def _outcome(
-    call: _Call, run: Run, before: Measured, after: Measured, evaluation_seconds: float, kept: float
+    call: Call, run: Run, before: Measured, after: Measured, evaluation_seconds: float, kept: float
 ) -> Outcome:
     increment = call.increment
     first, last = before.population, after.population

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from incontrast import saving, settings
 from incontrast._version import __version__
 from incontrast.bounds import check_number
+from incontrast.call import BudgetTooSmall
 from incontrast.compat.link import renumbered
 from incontrast.data import ProbeSet
 from incontrast.evaluate.probes import Probe
 from incontrast.heads import EncoderWithHead
 from incontrast.import_path import check_trust
-from incontrast.learner import BudgetTooSmall, Learner
+from incontrast.learner import Learner
 from incontrast.memory.memory import Memory, StoredCollection
 from incontrast.memory.store import FORGOTTEN, PRESENT, Columns, Store, StoreBusy
 from incontrast.outcome import Outcome
