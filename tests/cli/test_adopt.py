@@ -163,6 +163,15 @@ def test_heads_that_cannot_be_adopted_leave_no_workspace(files, options, message
     assert not (files / "space").exists()
 
 
+def test_a_probe_of_what_is_adopted_has_one_figure(files: Path) -> None:
+    rows = np.load("old.npy")[:30]
+    lines = [",".join([*map(str, row), "high" if row[0] > 0 else "low"]) for row in rows.tolist()]
+    Path("probe.csv").write_text("\n".join(["a,b,c,d,e,f,g,h,label", *lines]))
+    shown = run("adopt", "old.npy", *ENCODER, ARGUMENTS, "--probe", "probe.csv")
+    assert "kNN accuracy of all classes" in shown
+    assert "→" not in shown
+
+
 def test_history_and_journal_call_an_adopted_version_adopted(files: Path) -> None:
     run("adopt", "old.npy", *ENCODER, ARGUMENTS)
     assert "version 1, current: adopted, with 60 items" in run("history")

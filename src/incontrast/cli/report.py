@@ -162,7 +162,8 @@ def summary(
     before, after = outcome["loss"]["before"], outcome["loss"]["after"]
     if 0.0 < (kept := outcome.get("kept", 1.0)) < 1.0:
         lines.append(f"  {part_of_the_way(kept)}")
-    lines += [_change(*change) for change in probe_changes(outcome["probe"])]
+    for name, *values in probe_changes(outcome["probe"]):
+        lines.append(_change(name, *(values[-1:] if record["kind"] == "adopt" else values)))
     parts = ("old", "new") if before["old"] is not None else ("new",)
     for part in parts:
         name = f"loss of {part} items" if len(parts) > 1 else "loss"
@@ -197,5 +198,5 @@ def summary(
 
 
 def _change(name: str, *values: float | None) -> str:
-    before, after = ("not finite" if value is None else f"{value:.3f}" for value in values)
-    return f"  {name:<35}{before} → {after}"
+    told = ("not finite" if value is None else f"{value:.3f}" for value in values)
+    return f"  {name:<35}{' → '.join(told)}"
