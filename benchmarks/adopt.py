@@ -155,7 +155,9 @@ def show(file: Path) -> None:
     found: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
     for line in file.read_text().splitlines():
         row = json.loads(line)
-        place = (row["model"], row["share"], row["strategy"])
+        # Rows without settings are of the first rule, and of ResNet-18.
+        older = ", older rule" if "settings" not in row and row["strategy"] == "ICL" else ""
+        place = (row.get("model", "resnet18"), row["share"], row["strategy"] + older)
         found.setdefault(place, []).append(row["unseen"])
     names = ("knn_old", "knn_new", "precision_old", "precision_new")
     print("| model | strategy | share | seeds |", " | ".join(names), "|")

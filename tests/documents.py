@@ -58,8 +58,9 @@ def shape(output: str) -> list[str]:
     """The words of an output, line by line; its figures depend on the machine.
 
     So does what follows from them: the advice on stored vectors, whether all of a change is kept,
-    and whether something got worse.
+    whether something got worse, and whether a short training was enough to recognise views.
     """
+    output = re.sub(" Items were compared as they are: [^.]*[.][^.]*[.]", "", output)
     lines = [" ".join(NUMBER.sub("#", line).split()) for line in output.strip().splitlines()]
     by_chance = ("of the change is kept", "worse:", "another strategy, a lower learning rate")
     return [

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from incontrast.call import BudgetTooSmall, Call, Measuring
 from incontrast.compat import Chain, Link, NoAdapter, chain, fit_link
-from incontrast.compat.link import FEWEST, check_pairs, unchanged
+from incontrast.compat.link import unchanged
 from incontrast.data.sources import collect
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
@@ -32,7 +32,7 @@ from incontrast.evaluate.population import measure
 from incontrast.evaluate.probes import Probe
 from incontrast.heads import EncoderWithHead, Head, backbone_of, check_head, make_head
 from incontrast.import_path import Trust
-from incontrast.interpolation import PARTS, Measured, keep_part
+from incontrast.interpolation import Measured, keep_part
 from incontrast.loss import Objective
 from incontrast.memory.memory import KeepAll, Memory, Policy, Reservoir, StoredCollection
 from incontrast.outcome import Change, Outcome
@@ -41,7 +41,7 @@ from incontrast.randomness import generator, seeded
 from incontrast.schedules import ScheduleState, as_schedule
 from incontrast.strategies import ICL, Distill, NoUpdate, Retrain, Strategy
 from incontrast.text import fallen_scores
-from incontrast.training.calibration import CALIBRATED, calibrate
+from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Precision, choose_engine
 from incontrast.training.loop import HoursAhead, check_budget, train
 from incontrast.training.progress import Budget, Callback, ProgressCallback, Run
@@ -56,23 +56,8 @@ log = logging.getLogger(__name__)
 
 EVALUATED = 512
 COMPARED = 16  # old and new items, each, that processes compare before they work together
-PAIRS = 1000  # items at most, old and new, on which a map between two versions is fitted
 LINKS = 10  # versions back that a learner keeps maps to
 RISE = 0.01  # of the loss of new items, as a share: less is not worth a word
-
-
-class BudgetTooSmall(ValueError):
-    """There would be no time left for training; nothing was changed.
-
-    ``spent`` are the seconds that all but training takes, about; ``pending`` is what waits.
-    """
-
-    def __init__(self, seconds: float, spent: float, pending: str = "") -> None:
-        self.seconds, self.spent = seconds, spent
-        super().__init__(
-            f"a budget of {seconds:g} seconds is too small: reading and evaluating alone take "
-            f"about {spent:.1f} s here; give at least {2 * spent:.1f}{pending and f'. {pending}'}"
-        )
 
 
 class Own(TypedDict, total=False):
@@ -188,6 +173,7 @@ class Learner:
         seen: Any = None,
         seen_count: int | None = None,
         weights: Weights | None = None,
+        head_weights: Weights | None = None,
         **settings: Any,
     ) -> Learner:
         """A learner at version 1, with an encoder that was trained elsewhere; nothing is trained.
@@ -201,6 +187,7 @@ class Learner:
                 items, and updates are by ``Distill``, which needs none.
             seen_count: The number of items that a sample stands for.
             weights: A safetensors file or a state dict to give the encoder; see ``load_weights``.
+            head_weights: The same for ``head``, which is one of the settings.
             settings: Of ``Learner``. The memory of a sample is ``Reservoir()`` by default.
 
         Raises:
@@ -208,6 +195,8 @@ class Learner:
         """
         if seen is None and seen_count is not None:
             raise ValueError(f"seen_count={seen_count} is the number that seen stands for: give it")
+        if seen is None and head_weights is not None:
+            raise ValueError("head_weights need some seen items: they tell how wide a head is")
         if seen is None and settings.get("strategy") is None:
             settings["strategy"] = Distill(max_epochs=20)
             log.warning(
@@ -226,10 +215,11 @@ class Learner:
         if isinstance(encoder, nn.Module) and weights is None:
             weights = encoder.state_dict()
         if seen is None:
-            learner._encoder = learner._made_elsewhere(learner.initial_domain, weights)
+            learner._encoder = learner.made_elsewhere(learner.initial_domain, weights)
             learner.version = learner.space = 1
         else:
-            learner.adopt(seen, seen_count=seen_count, weights=weights)
+            given = {"weights": weights, "head_weights": head_weights}
+            learner.adopt(seen, seen_count=seen_count, **given)
         return learner
 
     def __repr__(self) -> str:
@@ -286,8 +276,10 @@ class Learner:
         if self.fitted:
             log.warning("fit() starts over: version %d and its memory are replaced", self.version)
         domain, increment = self._first(items)
-        begin = _Start(None, domain, increment, Memory(self.memory.policy), {}, 1)
-        return self._train(begin, self.fit_strategy, budget, start, callbacks, checkpoint, probe)
+        begin = (None, domain, increment, Memory(self.memory.policy), {}, 1, self.fit_strategy)
+        return self._train(
+            Call(*begin, self._measuring(), start, budget, callbacks, checkpoint, probe)
+        )
 
     def adopt(
         self,
@@ -295,6 +287,7 @@ class Learner:
         *,
         seen_count: int | None = None,
         weights: Weights | None = None,
+        head_weights: Weights | None = None,
         probe: Probe | None = None,
     ) -> Outcome:
         """Take an encoder that was trained elsewhere as version 1; see ``from_encoder``.
@@ -303,6 +296,7 @@ class Learner:
             seen: The items that it was trained on, or a uniform sample of them.
             seen_count: The number of items that a sample stands for.
             weights: Of the domain's encoder; None for those that it is made with.
+            head_weights: Of the learner's head, likewise.
             probe: Labelled items whose scores are in the outcome.
 
         Returns:
@@ -311,12 +305,12 @@ class Learner:
         start = time.perf_counter()
         if self.fitted:
             raise RuntimeError(f"there is an encoder already, version {self.version}: update() it")
-        domain, increment, encoder = self.adoptable(seen, weights)
+        domain, increment, encoder = self.adoptable(seen, weights, head_weights)
         memory = self.memory
         if seen_count is not None:
             memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
-        begin = _Start(encoder, domain, increment, memory, {}, 1)
-        return self._train(begin, NoUpdate(), check_budget(None), start, (), None, probe)
+        begin = (encoder, domain, increment, memory, {}, 1, NoUpdate())
+        return self._train(Call(*begin, self._measuring(), start, check_budget(None), probe=probe))
 
     def forecast(self, items: Any) -> float | None:
         """Seconds that ``fit`` on these items takes here, at most; None if that cannot be told.
@@ -329,18 +323,29 @@ class Learner:
         task = Task(encoder, domain, increment, **self._settings())
         return expected_seconds(task, self.fit_strategy)
 
-    def adoptable(self, seen: Any, weights: Weights | None) -> tuple[Domain, Increment, nn.Module]:
+    def adoptable(
+        self, seen: Any, weights: Weights | None, head_weights: Weights | None = None
+    ) -> tuple[Domain, Increment, nn.Module]:
         """What ``adopt`` begins with; refuses an encoder that cannot be made, or used for these."""
         domain, increment = self._first(seen)
-        encoder = self._made_elsewhere(domain, weights)
-        encoder = self._with_head(encoder, domain, increment.new, 1).eval()
+        encoder = self.made_elsewhere(domain, weights)
+        encoder = self._with_head(encoder, domain, increment.new, 1, head_weights).eval()
         check_views(domain, increment.new, encoder, self.engine.autocast)
         return domain, increment, encoder
 
-    def _made_elsewhere(self, domain: Domain, weights: Weights | None) -> nn.Module:
+    def made_elsewhere(
+        self,
+        domain: Domain,
+        weights: Weights | None,
+        width: int | None = None,
+        head_weights: Weights | None = None,
+    ) -> nn.Module:
+        """The encoder that ``adopt`` takes; with a head for embeddings of this width, if any."""
         with seeded(self.seed, "weights", 1):
             encoder = domain.encoder().to(self.engine.device)
-        return (encoder if weights is None else load_weights(encoder, weights)).eval()
+        if weights is not None:
+            load_weights(encoder, weights)
+        return (encoder if width is None else self._headed(encoder, width, 1, head_weights)).eval()
 
     def _first(self, items: Any) -> tuple[Domain, Increment]:
         with self.engine.error_barrier("read the items"):
@@ -379,46 +384,41 @@ class Learner:
         strategy = self.strategy if strategy is None else _checked(strategy)
         with self.engine.error_barrier("read the new items"):
             increment = self._increment(items)
-        memory, state, version = self.memory, self.schedule_state, self.version + 1
-        begin = _Start(self.encoder, self.domain, increment, memory, state, version)
-        return self._train(begin, strategy, budget, start, callbacks, checkpoint, probe, tolerance)
+        state, version = self.schedule_state, self.version + 1
+        begin = (self.encoder, self.domain, increment, self.memory, state, version, strategy)
+        return self._train(
+            Call(*begin, self._measuring(), start, budget, callbacks, checkpoint, probe, tolerance)
+        )
 
     def _increment(self, new: Any) -> Increment:
         return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
 
-    def _train(
-        self,
-        begin: _Start,
-        strategy: Strategy,
-        budget: Budget,
-        start: float,
-        callbacks: Sequence[ProgressCallback],
-        checkpoint: str | Path | None,
-        probe: Probe | None,
-        tolerance: float | None = None,
-    ) -> Outcome:
+    def _train(self, call: Call) -> Outcome:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
-        current, domain, increment, memory, schedule_state, version = begin
+        domain, increment, current = call.domain, call.increment, call.current
+        strategy, version = call.strategy, call.version
+        if call.items < 2:
+            raise ValueError("training needs at least 2 items, got 1: items are compared")
         if current is not None and not isinstance(current, EncoderWithHead):
             current = self._with_head(current, domain, increment.new, 1).eval()
-        if increment.stored + increment.new_count < 2:
-            raise ValueError("training needs at least 2 items, got 1: items are compared")
+        continued = None if strategy.from_scratch else current
         with self.engine.error_barrier("begin training"):
-            if current is None or strategy.from_scratch:
+            if continued is not None:
+                encoder = copy.deepcopy(continued)
+            else:
                 with seeded(self.seed, "weights", version):
                     encoder = domain.encoder()
                 encoder = self._with_head(encoder, domain, increment.new, version)
                 with seeded(self.seed, "check", device=self.engine.device):
                     check_views(domain, increment.new, encoder, self.engine.autocast)
-            else:
-                encoder = copy.deepcopy(current)
-            remembered = memory.admit(increment.new, generator(self.seed, "memory", version))
+            remembered = call.memory.admit(increment.new, generator(self.seed, "memory", version))
+        known = partial(facts, self.seed, version, domain, increment, strategy)
         self.engine.check_equal(
             lambda: {
-                **facts(self.seed, version, domain, increment, strategy),
+                **known(),
                 "the digest of some old items": digest(domain, increment.old, COMPARED),
                 "the digest of some new items": digest(domain, increment.new, COMPARED),
-                "the tolerance": tolerance,
+                "the tolerance": call.tolerance,
             }
         )
         self.engine.broadcast_weights(encoder)
@@ -431,92 +431,83 @@ class Learner:
             seed=generator(self.seed, "task", version).initial_seed(),
             before=current,
         )
+        measure = partial(self._measure, call)
+        begin = time.perf_counter()
         try:
-            with self._deadline(budget, start, current or encoder, increment):
+            with call.deadline(current or encoder):
                 if current is None:
                     # BatchNorm that has seen no data would make the start look better or worse.
                     with seeded(task.seed, "calibration", device=self.engine.device):
                         calibrate(task, encoder)
-                before, seconds_before = self._measure(current or encoder, domain, increment, probe)
+                    begin = time.perf_counter()
+                before = measure(current or encoder)
         except BudgetTooSmall:
             raise
         except Exception:
             # If a domain or an encoder of the user's own is to blame, this says what is wrong.
             check_views(domain, increment.new, encoder, self.engine.autocast)
             raise
-        pairs = self._pairs(budget, seconds_before, increment)
+        seconds_before = time.perf_counter() - begin
+        pairs = call.pairs(seconds_before)
         file = None
-        if checkpoint is not None:
-            known = facts(self.seed, version, domain, increment, strategy)
-            others = (self.objective, self.engine.precision, budget.forward_passes)
-            same = identity(encoder, schedule_state, domain, increment, known, *others)
-            file = TrainingFile(Path(checkpoint), same)
+        if call.checkpoint is not None:
+            others = (self.objective, self.engine.precision, call.budget.forward_passes)
+            same = identity(encoder, call.schedule_state, domain, increment, known(), *others)
+            file = TrainingFile(Path(call.checkpoint), same)
         run = train(
             task,
             strategy,
-            budget=self._for_training(budget, start, seconds_before, increment, pairs, tolerance),
-            callbacks=[*callbacks, HoursAhead()],
-            schedule_state=schedule_state,
+            budget=call.for_training(seconds_before, pairs),
+            callbacks=[*call.callbacks, HoursAhead()],
+            schedule_state=call.schedule_state,
             file=file,
         )
-        after, kept, trained = before, 1.0, time.perf_counter()
-        if run.steps:
-            after, _ = self._measure(encoder, domain, increment, probe)
+        kept, trained = 1.0, time.perf_counter()
+        after = measure(encoder) if run.steps else before
         self.engine.broadcast_weights(encoder)
-        if current is None or strategy.from_scratch:
-            pass  # nothing that this encoder could be compared with
-        elif (
-            as_schedule(strategy.lr).guarded
-            and self.engine.broadcast_float(after.loss.all - before.loss.all) > 0.0
-        ):
-            encoder, after, kept = current, before, 0.0
-        elif tolerance is not None and run.steps:
-            encoder, after, kept = keep_part(
-                task,
-                before,
-                after,
-                lambda encoder: self._measure(encoder, domain, increment, probe)[0],
-                tolerance,
-            )
+        rise = self.engine.broadcast_float(after.loss.all - before.loss.all)
+        if continued is not None and as_schedule(strategy.lr).guarded and rise > 0.0:
+            encoder, after, kept = continued, before, 0.0
+        elif continued is not None and call.tolerance is not None and run.steps:
+            encoder, after, kept = keep_part(task, before, after, measure, call.tolerance)
             self.engine.broadcast_weights(encoder)  # statistics that were set again
-        links = self._links(current, encoder, domain, increment, version, pairs)
+        links = self._links(call, current, encoder, pairs)
         measuring = seconds_before + time.perf_counter() - trained
-        outcome = _outcome(strategy, increment, run, before, after, measuring, kept)
+        outcome = _outcome(call, run, before, after, measuring, kept)
         self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
         self.space, self.links = version, links
-        self.schedule_state = run.schedule_state or schedule_state
+        self.schedule_state = run.schedule_state or call.schedule_state
         log.info("version %d: %s", version, outcome)
-        for callback in callbacks:
+        for callback in call.callbacks:
             if isinstance(callback, Callback):
                 callback.on_outcome(outcome, self)
         return outcome
 
     def _links(
-        self,
-        before: nn.Module | None,
-        after: nn.Module,
-        domain: Domain,
-        increment: Increment,
-        space: int,
-        pairs: int,
+        self, call: Call, before: nn.Module | None, after: nn.Module, pairs: int
     ) -> tuple[Link, ...]:
         """The maps that a new version has: one more than the version before it had."""
+        increment, space = call.increment, call.version
         if before is None or space == 1:
             return ()
         if after is before:
             return (unchanged(self.space, space), *self.links)[:LINKS]
-        old, new = increment.old, increment.new
-        count = increment.stored + increment.new_count
-        order = torch.randperm(count, generator=generator(self.seed, "pairs", space))[:pairs]
-        order = order.sort().values
-        late = order[order >= increment.stored] - increment.stored
+        draws = generator(self.seed, "pairs", space)
+        order = torch.randperm(call.items, generator=draws)[:pairs].sort().values
+        new = order >= increment.stored
+        parts = [increment.new.select(order[new] - increment.stored)]
+        if increment.old is not None:
+            parts.insert(0, increment.old.select(order[~new]))
         try:
-            check_pairs(len(order))
-            parts = [] if old is None else [old.select(order[: len(order) - len(late)])]
-            parts = [part for part in (*parts, new.select(late)) if len(part)]
             embedded = [
-                torch.cat([embed(encoder, domain, part, engine=self.engine) for part in parts])
-                for encoder in (backbone_of(before), backbone_of(after))
+                torch.cat(
+                    [
+                        embed(backbone_of(encoder), call.domain, part, engine=self.engine)
+                        for part in parts
+                        if len(part)
+                    ]
+                )
+                for encoder in (before, after)
             ]
             link = fit_link(*embedded, old=self.space, new=space, seed=self.seed)
         except (NoAdapter, LinAlgError) as error:  # the update is none the worse for it
@@ -524,111 +515,56 @@ class Learner:
             return ()
         return (link, *self.links)[:LINKS]
 
-    def _pairs(self, budget: Budget, measuring: float, increment: Increment) -> int:
-        """Items on which a map is fitted: as many as a tenth of the seconds allows for."""
-        pairs = min(increment.stored + increment.new_count, PAIRS)
-        if budget.seconds is None:
-            return pairs
-        # Both encoders embed an item once, where both of its views were measured.
-        allowed = budget.seconds / 10 * self._evaluated(increment) / measuring
-        return min(pairs, max(FEWEST, int(self.engine.broadcast_float(allowed))))
-
-    def _evaluated(self, increment: Increment) -> int:
-        """Items on which an outcome's figures are measured."""
-        counts = (increment.stored, increment.new_count)
-        return sum(min(count, self.evaluation_sample) for count in counts)
-
-    def _for_training(
-        self,
-        budget: Budget,
-        start: float,
-        measuring: float,
-        increment: Increment,
-        pairs: int,
-        tolerance: float | None,
-    ) -> Budget:
-        """What is left of a budget for training: its seconds are for the whole call.
-
-        After training come, for every part of the change that may be tried, BatchNorm's statistics
-        and the same measurement as before; then the map.
-        """
-        if budget.seconds is None or self.seconds_for_training:
-            return budget
-        parts = 1 if tolerance is None else 1 + PARTS
-        items = pairs + parts * min(increment.stored + increment.new_count, CALIBRATED)
-        others = self.evaluations_after - 1 + parts
-        after = measuring * (others + items / self._evaluated(increment))
-        spent = self.engine.broadcast_float(time.perf_counter() - start + after)
-        if spent >= budget.seconds:
-            raise BudgetTooSmall(budget.seconds, spent)
-        return replace(budget, seconds=budget.seconds - spent)
-
-    @contextmanager
-    def _deadline(
-        self, budget: Budget, start: float, encoder: nn.Module, increment: Increment
-    ) -> Iterator[None]:
-        """End what precedes training once it has taken the whole budget.
-
-        Not among several processes, of which none may end by itself.
-        """
-        if budget.seconds is None or self.seconds_for_training or self.engine.processes > 1:
-            yield
-            return
-        limit, begin, done = budget.seconds, time.perf_counter(), 0
-        own = threading.get_ident()  # others may embed by this encoder meanwhile
-        count = increment.stored + increment.new_count
-        needed = 2 * (self._evaluated(increment) + min(count, CALIBRATED))  # two views of each
-
-        def look(module: nn.Module, given: Any, embeddings: Tensor) -> None:
-            nonlocal done
-            if threading.get_ident() != own:
-                return
-            done += len(embeddings)
-            now = time.perf_counter()
-            if now - start >= limit:
-                left = (now - begin) * max(0.0, needed / done - 1.0)
-                raise BudgetTooSmall(limit, now - start + left)
-
-        hook = backbone_of(encoder).register_forward_hook(look)
-        try:
-            yield
-        finally:
-            hook.remove()
-
-    def _measure(
-        self, encoder: nn.Module, domain: Domain, increment: Increment, probe: Probe | None
-    ) -> tuple[Measured, float]:
-        begin = time.perf_counter()
-        training = encoder.training
-        population = measure(
-            encoder.eval(), domain, increment, sample=self.evaluation_sample, **self._settings()
-        )
+    def _measure(self, call: Call, encoder: nn.Module) -> Measured:
+        domain, training = call.domain, encoder.training
+        how = {"sample": self.evaluation_sample, **self._settings()}
+        population = measure(encoder.eval(), domain, call.increment, **how)
         scores = None
-        if probe is not None:
-            items = _collected(domain, probe.items)
-            scores = probe.scores(embed(backbone_of(encoder), domain, items, engine=self.engine))
+        if call.probe is not None:
+            items = _collected(domain, call.probe.items)
+            found = embed(backbone_of(encoder), domain, items, engine=self.engine)
+            scores = call.probe.scores(found)
         encoder.train(training)
-        found = Measured(population, population.evaluation_loss(), scores)
-        return found, time.perf_counter() - begin
+        return Measured(population, population.evaluation_loss(), scores)
+
+    def _measuring(self) -> Measuring:
+        apart, evaluations = self.seconds_for_training, self.evaluations_after
+        return Measuring(self.engine, self.evaluation_sample, evaluations, apart)
 
     def _settings(self) -> dict[str, Any]:
         return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
 
     def _with_head(
-        self, encoder: nn.Module, domain: Domain, items: Collection, version: int
+        self,
+        encoder: nn.Module,
+        domain: Domain,
+        items: Collection,
+        version: int,
+        weights: Weights | None = None,
     ) -> nn.Module:
         """On the device, with a new head if the learner has one."""
         encoder = encoder.to(self.engine.device)
+        if self.head is None and weights is not None:
+            raise ValueError(
+                "there are weights of a head, and no head: say which, as in head='mlp'"
+            )
         if self.head is None:
             return encoder
         autocast = self.engine.autocast
         width = width_of(encoder, domain, items, autocast=autocast)
-        with seeded(self.seed, "head", version):
-            head = make_head(self.head, width)
-        encoder = EncoderWithHead(encoder, head.to(self.engine.device), width)
+        encoder = self._headed(encoder, width, version, weights)
         name = f"the head, on embeddings of {width} dimensions,"
         width_of(encoder, domain, items, name, autocast)
         return encoder
+
+    def _headed(
+        self, encoder: nn.Module, width: int, version: int, weights: Weights | None
+    ) -> EncoderWithHead:
+        with seeded(self.seed, "head", version):
+            head = make_head(self.head, width).to(self.engine.device)
+        if weights is not None:
+            load_weights(head, weights, name="head")
+        return EncoderWithHead(encoder, head, width)
 
     def embed(
         self,
@@ -732,15 +668,6 @@ class Learner:
         return load(Path(folder), cls, **own)
 
 
-class _Start(NamedTuple):
-    current: nn.Module | None
-    domain: Domain
-    increment: Increment
-    memory: Memory
-    schedule_state: ScheduleState
-    version: int
-
-
 def _with_encoder(domain: Domain, encoder: Any) -> Domain:
     if encoder is None:
         return domain
@@ -788,14 +715,9 @@ def _collected(domain: Domain, items: Any, *, least: int = 1) -> Collection:
 
 
 def _outcome(
-    strategy: Strategy,
-    increment: Increment,
-    run: Run,
-    before: Measured,
-    after: Measured,
-    evaluation_seconds: float,
-    kept: float,
+    call: Call, run: Run, before: Measured, after: Measured, evaluation_seconds: float, kept: float
 ) -> Outcome:
+    increment = call.increment
     first, last = before.population, after.population
     probe = Change(before.probe, after.probe) if before.probe and after.probe else None
     worse = list(fallen_scores(probe)) if increment.stored else []
@@ -807,7 +729,7 @@ def _outcome(
             rose = f"from {before.loss.new:.3f} to {after.loss.new:.3f}"
             worse.insert(0, f"the loss of new items rose {rose}")
     return Outcome(
-        strategy=strategy,
+        strategy=call.strategy,
         growth_ratio=increment.growth_ratio,
         loss=Change(before.loss, after.loss),
         change_ratio=(

@@ -111,6 +111,8 @@ def sentence(event: Mapping[str, Any]) -> str:
             text += f", {data['known']:,} had been ingested before" if data["known"] else ""
             skipped = len(data["skipped"])
             text += f", {counted(skipped, 'file')} skipped" if skipped else ""
+        case "train" if event.get("kind") == "adopt":
+            text = f"version {version} adopted as it was"
         case "train":
             text = f"version {version} trained: {event['strategy']}, "
             text += f"{counted(event['epochs'], 'epoch')}, {counted(event['steps'], 'step')}, "

@@ -17,7 +17,9 @@ CLASSIFIERS = ("fc.", "classifier.", "head.fc.")  # of torchvision's and timm's 
 SHOWN = 5  # names of a kind that an error lists
 
 
-def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M:
+def load_weights(
+    module: M, weights: Weights, *, prefix: str | None = None, name: str = "encoder"
+) -> M:
     """Give a module the weights of a file or a state dict; returns the module.
 
     A prefix of the names (``module.``, ``backbone.``) and a classifier at the end, which an encoder
@@ -28,6 +30,7 @@ def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M
         module: Its weights are replaced.
         weights: A ``.safetensors`` file, or names and tensors.
         prefix: Of the names to take (``encoder_q.``); None for the one under which most fit.
+        name: What errors call the module.
 
     Raises:
         ValueError: They do not fit, and it says which names, and the nearest ones; or different
@@ -47,16 +50,14 @@ def load_weights(module: M, weights: Weights, *, prefix: str | None = None) -> M
     own = module.state_dict()
     choices = _renamed(found, own, prefix)
     (first, fitting), *others = choices.items()
-    problems = misfits(fitting, own)
-    if problems:
-        raise ValueError(
-            "the weights do not fit the encoder: " + "; ".join(problems) + _stem_hint(fitting, own)
-        )
+    if problems := misfits(fitting, own, name):
+        hint = _stem_hint(fitting, own)
+        raise ValueError(f"the weights do not fit the {name}: {'; '.join(problems)}{hint}")
     for other, named in others:
         common = own.keys() & fitting.keys() & named.keys()
         if not all(torch.equal(fitting[k], named[k].to(fitting[k])) for k in common):
             raise ValueError(
-                f"different weights fit the encoder equally well, those under {first!r} and under "
+                f"different weights fit the {name} equally well, those under {first!r} and under "
                 f"{other!r}: choose by load_weights(encoder, weights, prefix={first!r}), or give "
                 "the tensors of one alone"
             )
@@ -99,19 +100,19 @@ def _renamed(
     }
 
 
-def misfits(found: dict[str, Tensor], own: dict[str, Tensor]) -> list[str]:
+def misfits(found: dict[str, Tensor], own: dict[str, Tensor], name: str = "encoder") -> list[str]:
     """What keeps weights from being a module's own, each kind in a few words."""
     # Counters that nothing reads are not in every file.
     missing = [k for k in own if k not in found and not k.endswith("num_batches_tracked")]
     unknown = [k for k in found if k not in own]
     shapes = [
-        f"{k} is {tuple(found[k].shape)}, the encoder's is {tuple(own[k].shape)}"
+        f"{k} is {tuple(found[k].shape)}, the {name}'s is {tuple(own[k].shape)}"
         for k in own
         if k in found and found[k].shape != own[k].shape
     ]
     lists = {
-        "missing": [_nearest(name, unknown, "the file has") for name in missing],
-        "unknown": [_nearest(name, missing, "the encoder has") for name in unknown],
+        "missing": [_nearest(key, unknown, "the file has") for key in missing],
+        "unknown": [_nearest(key, missing, f"the {name} has") for key in unknown],
         "of another shape": shapes,
     }
     return [

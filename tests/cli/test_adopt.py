@@ -100,6 +100,90 @@ def test_only_the_encoder_that_was_adopted_is_nothing_to_do(files: Path) -> None
     run("adopt", "old.npy", "-w", "fitted", code=Exit.STATE)
 
 
+def test_a_function_that_loads_other_weights_by_now_is_not_adopted_again(files: Path) -> None:
+    Path("own_model.py").write_text(
+        "from safetensors.torch import load_file\n"
+        "from torch import nn\n\n"
+        "def network():\n"
+        "    model = nn.Linear(8, 4)\n"
+        "    model.load_state_dict(load_file('weights.safetensors'))\n"
+        "    return model\n"
+    )
+    command = ("adopt", "old.npy", "--encoder", "own_model:network")
+    run(*command)
+    assert "Nothing to do" in run(*command)
+    save_file(nn.Linear(8, 4).state_dict(), "weights.safetensors")
+    refused = run(*command, code=Exit.STATE)
+    assert "(version 1), with other weights or other data: update it" in refused
+
+
+def test_a_sample_of_another_size_is_not_adopted_again(files: Path) -> None:
+    command = ("adopt", "old.npy", *ENCODER, ARGUMENTS, "--weights", "weights.safetensors")
+    run(*command, "--seen-count", 600)
+    assert "Nothing to do" in run(*command, "--seen-count", 600)
+    assert "is fitted already" in run(*command, "--seen-count", 700, code=Exit.STATE)
+
+
+def test_a_head_is_adopted_with_its_weights(files: Path) -> None:
+    head = nn.Linear(4, 3)
+    save_file(head.state_dict(), "head.safetensors")
+    command = ("adopt", "old.npy", *ENCODER, ARGUMENTS, "--weights", "weights.safetensors")
+    linear = ("--head", "torch.nn:Linear", "--head-args")
+    run(*command, *linear, '{"out_features": 3}', "--head-weights", "head.safetensors")
+    learner = Workspace.open("space").learner()
+    rows = np.load("new.npy")
+    expected = head(learner.embed(rows)).detach()
+    np.testing.assert_allclose(learner.embed(rows, head=True), expected, atol=1e-6)
+    again = (*command, *linear, '{"out_features": 3}', "--head-weights")
+    assert "Nothing to do" in run(*again, "head.safetensors")
+    save_file(nn.Linear(4, 3).state_dict(), "other.safetensors")
+    assert "is fitted already" in run(*again, "other.safetensors", code=Exit.STATE)
+    assert "another encoder already" in run(*command, "--head", "mlp", code=Exit.DATA)
+    run("update", "new.npy", "--epochs", 1)
+    assert Workspace.open("space").learner().embed(rows, head=True).shape == (20, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--head", "mpl"), "head must be None"),
+        (("--head", "torch.nn:Liner"), "the nearest name is Linear"),
+        (("--head-args", '{"out_features": 3}'), "--head-args are for heads of your own"),
+        (("--head", "torch.nn:Linear"), "torch.nn:Linear failed"),
+        (("--head-weights", "weights.safetensors"), "and no head"),
+        (
+            ("--head", "linear", "--head-weights", "weights.safetensors"),
+            "weight is (4, 8), the head's is (128, 4)",
+        ),
+    ],
+)
+def test_heads_that_cannot_be_adopted_leave_no_workspace(files, options, message) -> None:
+    shown = run("adopt", "old.npy", *ENCODER, ARGUMENTS, *options, code=Exit.DATA)
+    assert message in shown
+    assert not (files / "space").exists()
+
+
+def test_a_probe_of_what_is_adopted_has_one_figure(files: Path) -> None:
+    rows = np.load("old.npy")[:30]
+    lines = [",".join([*map(str, row), "high" if row[0] > 0 else "low"]) for row in rows.tolist()]
+    Path("probe.csv").write_text("\n".join(["a,b,c,d,e,f,g,h,label", *lines]))
+    shown = run("adopt", "old.npy", *ENCODER, ARGUMENTS, "--probe", "probe.csv")
+    assert "kNN accuracy of all classes" in shown
+    assert "→" not in shown
+
+
+def test_history_and_journal_call_an_adopted_version_adopted(files: Path) -> None:
+    run("adopt", "old.npy", *ENCODER, ARGUMENTS)
+    assert "version 1, current: adopted, with 60 items" in run("history")
+    journal = run("log")
+    assert "version 1 adopted as it was" in journal
+    page = Path("space/reports/history.html").read_text()
+    assert "trained elsewhere" in page
+    assert "NoUpdate" not in journal + page
+    run("update", "new.npy", "--epochs", 1)
+    assert "version 2, current: ICL on 20 items" in run("history")
+
+
 def test_who_gives_no_weights_is_told(files: Path) -> None:
     told = "no --weights given: the encoder is as torch.nn:Linear makes it"
     assert told in run("adopt", "old.npy", *ENCODER, ARGUMENTS)
@@ -165,7 +249,7 @@ def test_encoders_that_are_written_wrongly_are_usage_errors(files, options, mess
             "is not there: the nearest name is Linear",
         ),
         (("--encoder", "nothing_here:network"), "cannot be imported"),
-        (("--encoder-args", "{}"), "are for an encoder of your own"),
+        (("--encoder-args", "{}"), "are for encoders of your own"),
         ((*ENCODER, '{"in_features": 8}'), "TypeError"),
         ((*ENCODER, '{"in_features": 8, "out_features": 5}'), "weight is (4, 8), the encoder's is"),
     ],

@@ -18,9 +18,9 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 import incontrast as ic
+from incontrast.call import BudgetTooSmall
 from incontrast.data import sources
 from incontrast.data.sources import Source
-from incontrast.learner import BudgetTooSmall
 from incontrast.loggers import Logger
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (

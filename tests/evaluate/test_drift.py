@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from incontrast import (
     ICL,
@@ -146,6 +146,39 @@ def test_a_forecast_leaves_out_a_slow_first_step(blobs, monkeypatch) -> None:
     assert found.seconds is not None
     assert steps >= 2
     assert found.seconds < 60.0
+
+
+def test_a_forecast_counts_steps_that_have_to_wait(blobs, monkeypatch) -> None:
+    """On a busy machine most steps are quick, and every fourth waits for its turn."""
+    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=3), strategy=ICL(max_epochs=20))
+    learner.fit(blobs(300))
+
+    def seconds(training: Training) -> float:
+        return 0.002 * training.steps + 0.04 * (training.steps // 4)
+
+    monkeypatch.setattr(Training, "seconds", seconds)
+    found = learner.drift(blobs(400, seed=1) * 0.2 + 2)
+    outcome = learner.update(blobs(400, seed=1) * 0.2 + 2)
+    assert found.seconds == pytest.approx(0.012 * outcome.steps, rel=0.25)
+
+
+def test_items_are_compared_as_they_are_where_views_are_not_the_encoders_own(blobs) -> None:
+    def foreign(rows: Tensor, generator: Generator) -> Tensor:
+        return rows + 20.0 * torch.randn(rows.shape, generator=generator)
+
+    def slight(rows: Tensor, generator: Generator) -> Tensor:
+        return rows + 0.01 * torch.randn(rows.shape, generator=generator)
+
+    new, same = blobs(60, seed=1) * 0.5 + 1.0, blobs(60, seed=2)
+    plain = {"mean": (0.0,) * 8, "std": (1.0,) * 8, "limit": None}
+    for views in (foreign, slight):
+        domain = Vectors(8, views=views, **plain)
+        learner = Learner.from_encoder(torch.nn.Identity(), domain, seen=blobs(300))
+        found = learner.drift(new, forecast=False)
+        assert found.as_they_are == (views is foreign)
+        assert ("compared as they are" in str(found)) == (views is foreign)
+        assert found.drifted
+        assert learner.drift(same, forecast=False).p_value > 0.01
 
 
 def test_drift_needs_finite_embeddings() -> None:

@@ -95,6 +95,24 @@ def adopt(
         Path | None,
         Option(help="A .safetensors file with the encoder's weights.", show_default=False),
     ] = None,
+    head: Annotated[
+        str | None,
+        Option(
+            help="What its loss saw of embeddings: linear, mlp, or your own, as "
+            "package.module:function of their width.",
+            show_default="embeddings themselves",
+        ),
+    ] = None,
+    head_args: Annotated[
+        str | None,
+        Option(
+            callback=opt.json_object, help="Arguments of your head, as JSON.", show_default=False
+        ),
+    ] = None,
+    head_weights: Annotated[
+        Path | None,
+        Option(help="A .safetensors file with the head's weights.", show_default=False),
+    ] = None,
     mean: opt.Mean = None,
     std: opt.Std = None,
     seen_count: Annotated[

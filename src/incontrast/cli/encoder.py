@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from incontrast.cli.command import Answer, Exit
-from incontrast.cli.init import domain_of, strategy_named, usual_threads
+from incontrast.cli.init import domain_of, own_code, strategy_named, usual_threads
 from incontrast.cli.options import StrategyName
 from incontrast.cli.output import (
     counting_bar,
@@ -38,6 +38,7 @@ from incontrast.domains.base import Collection, Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 from incontrast.exporting import export as write_encoder
+from incontrast.heads import check_head
 from incontrast.import_path import OURS, ImportPath, as_import_path
 from incontrast.learner import Learner
 from incontrast.loggers import logger_named
@@ -117,6 +118,9 @@ def adopt(
     data: Path,
     workspace: Path,
     weights: Path | None,
+    head: str | None,
+    head_args: dict[str, Any] | None,
+    head_weights: Path | None,
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
     seen_count: int | None,
@@ -127,8 +131,10 @@ def adopt(
     **options: Any,
 ) -> Answer:
     """Take an encoder as version 1."""
-    if isinstance(named := as_import_path(network["encoder"]), ImportPath):
-        named.resolve()  # or data would be read for nothing
+    own_head = check_head(own_code("head", head, head_args))
+    for named in (as_import_path(network["encoder"]), own_head):
+        if isinstance(named, ImportPath):
+            named.resolve()  # or data would be read for nothing
     created, existed = not (workspace / SETTINGS).is_file(), workspace.exists()
     space = None if created else _opened(workspace, trust)[0]
     read = partial(read_source, check=False) if space is None else space.read
@@ -147,14 +153,17 @@ def adopt(
             f"--mean and --std are for images and vectors, and {data} has {source.kind}"
         )
     if space is None:
-        learner = Learner(domain, memory=KeepAll() if seen_count is None else Reservoir())
+        memory = KeepAll() if seen_count is None else Reservoir()
+        learner = Learner(domain, memory=memory, head=own_head)
         Workspace.create(workspace, learner, threads=usual_threads(domain), table=table)
         space, _ = _opened(workspace, trust)
-    theirs = space.template().initial_domain
-    if any((*network.values(), mean, std)) and domain != theirs:
+    template = space.template()
+    theirs = template.initial_domain
+    other = any((*network.values(), mean, std)) and domain != theirs
+    if other or own_head not in (None, template.head):
         raise ValueError(
-            f"{workspace} is a workspace for another encoder already, {theirs}: choose another "
-            "folder with --workspace"
+            f"{workspace} is a workspace for another encoder already, {theirs} with head "
+            f"{template.head}: choose another folder with --workspace"
         )
     if isinstance(theirs, Images | Vectors):
         advice = (
@@ -165,7 +174,8 @@ def adopt(
         note(theirs.normalisation + advice)
     if weights is None and space.current is None:
         _note_no_weights(theirs.arguments()["encoder"])
-    options |= {"weights": weights, "seen_count": seen_count, "probe": _probe_set(**probing)}
+    options |= {"weights": weights, "head_weights": head_weights, "seen_count": seen_count}
+    options["probe"] = _probe_set(**probing)
     try:
         step = space.adopt(source, notify=note, **options)
     except Exception:

@@ -161,15 +161,19 @@ def domain_of(
     encoder_args: dict[str, Any] | None = None,
 ) -> Domain:
     """The domain of a source, with an encoder by its name or by its import path."""
-    own: Any = as_import_path(encoder)
-    if encoder_args is not None:
-        if encoder is None or ":" not in encoder:
-            raise ValueError(
-                "--encoder-args are for an encoder of your own, package.module:function, "
-                f"got {encoder!r}"
-            )
-        own = ImportPath(encoder, encoder_args)
+    own = own_code("encoder", encoder, encoder_args)
     return source.domain(size=size, channels=channels, encoder=own)
+
+
+def own_code(kind: str, name: str | None, arguments: dict[str, Any] | None) -> Any:
+    """An encoder or a head by its name, or by its import path with arguments."""
+    if arguments is None:
+        return as_import_path(name)
+    if name is None or ":" not in name:
+        raise ValueError(
+            f"--{kind}-args are for {kind}s of your own, package.module:function, got {name!r}"
+        )
+    return ImportPath(name, arguments)
 
 
 def usual_threads(domain: Domain) -> int | None:

@@ -58,7 +58,7 @@ def _encoder(name: str | None) -> str | None:
     return name
 
 
-def _object(text: str | None) -> dict[str, Any] | None:
+def json_object(text: str | None) -> dict[str, Any] | None:
     try:
         value = None if text is None else json.loads(text)
     except ValueError as error:
@@ -103,7 +103,9 @@ def network(
     ] = None,
     encoder_args: Annotated[
         str | None,
-        Option(callback=_object, help="Arguments of your encoder, as JSON.", show_default=False),
+        Option(
+            callback=json_object, help="Arguments of your encoder, as JSON.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Options of commands that decide the encoder."""

@@ -12,7 +12,7 @@ from typing import Any
 from incontrast.cli.command import Answer
 from incontrast.files import check_outside
 from incontrast.memory.store import PRESENT, Store
-from incontrast.report.history import history_page, left_out, lines_of
+from incontrast.report.history import ADOPTED, history_page, left_out, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import cost_share, update_page
 from incontrast.text import (
@@ -54,8 +54,12 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
     with space.writing_reports() if to is None else nullcontext():
         save(history_page(lines, str(space.folder), left_out(events, lines)), place)
     told = [
-        f"version {line.version}, {line.standing}: {line.strategy} on "
-        f"{counted(line.items)} in {duration(line.seconds)}"
+        f"version {line.version}, {line.standing}: "
+        + (
+            f"adopted, with {counted(line.items)}"
+            if line.strategy == ADOPTED
+            else f"{line.strategy} on {counted(line.items)} in {duration(line.seconds)}"
+        )
         for line in lines
     ]
     value = {"versions": [line.as_json() for line in lines], "report": place}
@@ -158,7 +162,8 @@ def summary(
     before, after = outcome["loss"]["before"], outcome["loss"]["after"]
     if 0.0 < (kept := outcome.get("kept", 1.0)) < 1.0:
         lines.append(f"  {part_of_the_way(kept)}")
-    lines += [_change(*change) for change in probe_changes(outcome["probe"])]
+    for name, *values in probe_changes(outcome["probe"]):
+        lines.append(_change(name, *(values[-1:] if record["kind"] == "adopt" else values)))
     parts = ("old", "new") if before["old"] is not None else ("new",)
     for part in parts:
         name = f"loss of {part} items" if len(parts) > 1 else "loss"
@@ -193,5 +198,5 @@ def summary(
 
 
 def _change(name: str, *values: float | None) -> str:
-    before, after = ("not finite" if value is None else f"{value:.3f}" for value in values)
-    return f"  {name:<35}{before} → {after}"
+    told = ("not finite" if value is None else f"{value:.3f}" for value in values)
+    return f"  {name:<35}{' → '.join(told)}"

@@ -93,7 +93,7 @@ def read_table(
         asked.append(id)
     read = {".npz": _read_npz, ".parquet": _read_parquet}.get(kind, _read_text)
     rows, features, beside = read(path, columns, asked)
-    _check(rows, path)
+    _check(rows, path, features)
     for name, values in beside.items():
         if values.shape != rows.shape[:1]:
             raise ValueError(
@@ -103,7 +103,7 @@ def read_table(
     ids = None if id is None else tuple(str(value) for value in beside[id].tolist())
     with np.errstate(over="ignore"):
         rows = rows.astype(np.float32)
-    _check(rows, path)  # a double may be too large for a float
+    _check(rows, path, features)  # a double may be too large for a float
     suspicious = tuple(name for name in features if name.lower() in NO_FEATURES)
     # Names that come twice do not tell which is which; 0, 1, 2, … are places.
     places = [str(place) for place in range(len(features))]
@@ -208,12 +208,14 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
     features = list(range(len(first))) if features is None else features
     with np.errstate(over="ignore"):
         rows = table[:, features].astype(np.float32)
-    _check(rows, path, lambda row: _line(path, delimiter, row + named))
+    called = [names[column] for column in features if named]
+    numbered = called or [column + 1 for column in features]
+    _check(rows, path, numbered, lambda row: _line(path, delimiter, row + named))
     beside = {
         name: np.array(list(known))[table[:, names.index(name)].astype(np.int64)]
         for name, known in codes.items()
     }
-    return rows, [names[column] for column in features if named], beside
+    return rows, called, beside
 
 
 @contextmanager
@@ -324,6 +326,7 @@ def _count_values(path: Path, delimiter: str) -> int:
 def _check(
     rows: Any,
     path: Path,
+    names: Sequence[str | int] = (),
     place: Callable[[int], str] = lambda row: f"row {row} (counted from 0)",
 ) -> None:
     if rows.ndim == 2 and 0 in rows.shape:
@@ -333,11 +336,13 @@ def _check(
     if rows.dtype.kind not in "fiub":
         raise ValueError(f"{path} must hold real numbers, got {rows.dtype}")
     for start in range(0, len(rows), ROWS):
-        finite = np.isfinite(rows[start : start + ROWS]).all(axis=1)
+        finite = np.isfinite(rows[start : start + ROWS])
         if not finite.all():
+            row, column = np.argwhere(~finite)[0].tolist()
+            name = f"column {names[column]!r}" if names else f"column {column} (counted from 0)"
             raise ValueError(
-                f"{path} must hold finite numbers, got nan or infinite in "
-                f"{place(start + int(finite.argmin()))}: fix or remove it"
+                f"{path} must hold finite numbers, got nan or infinite in {place(start + row)}, "
+                f"{name}: fix or remove it"
             )
 
 

@@ -12,6 +12,7 @@ from incontrast.report.page import Cell, Column, columns, figure_cell
 from incontrast.text import PROBE_FIGURES, counted, duration
 
 SECONDS = "seconds"
+ADOPTED = "adopted"  # instead of a strategy
 
 
 class Line(NamedTuple):
@@ -57,7 +58,7 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
                 event["time"],
                 ", ".join(part["name"] for part in parts),
                 sum(part["items"] for part in parts),
-                training["strategy"],
+                ADOPTED if training.get("kind") == "adopt" else training["strategy"],
                 training[SECONDS],
                 _figures(event),
                 "not promoted",
@@ -139,7 +140,7 @@ def history_page(lines: Sequence[Line], folder: str, earlier: int = 0) -> page.P
         lead=(
             f"{counted(len(lines) + earlier, 'version')} so far{missing}. The newest, version "
             f"{newest.version}, is from {newest.created[:16].replace('T', ' ')} and "
-            f"{_standing(newest)}; training took {duration(newest.seconds)}."
+            f"{_standing(newest)}; {_training(newest)}."
         ),
         sections=(
             page.Section("Versions", (_table(lines, known([*PROBED, *LOSSES, *MOVED])),)),
@@ -153,6 +154,11 @@ def _standing(line: Line) -> str:
     return {"current": "is the current one", "promoted": "was promoted"}.get(
         line.standing, f"was {line.standing}"
     )
+
+
+def _training(line: Line) -> str:
+    adopted = line.strategy == ADOPTED
+    return "it was trained elsewhere" if adopted else f"training took {duration(line.seconds)}"
 
 
 def _table(lines: Sequence[Line], names: Sequence[str]) -> page.Table:

@@ -231,7 +231,8 @@ class StateMachine:
         shown = ("strategy", "from_scratch", "epochs", "steps", "forward_passes", "stopped")
         figures = {key: outcome[key] for key in (*shown, "seconds")}
         operation = {**self.state.operation, "failed_checks": []}
-        self.move("trained", self.log("train", **figures), operation=operation)
+        event = self.log("train", kind=operation["kind"], **figures)
+        self.move("trained", event, operation=operation)
 
     def evaluated(self, evaluation: dict[str, Any], seconds: float) -> None:
         """The candidate passed its checks or did not."""

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from incontrast import saving, settings
 from incontrast._version import __version__
 from incontrast.bounds import check_number
+from incontrast.call import BudgetTooSmall
 from incontrast.compat.link import renumbered
 from incontrast.data import ProbeSet
 from incontrast.evaluate.probes import Probe
+from incontrast.heads import EncoderWithHead
 from incontrast.import_path import check_trust
-from incontrast.learner import BudgetTooSmall, Learner
+from incontrast.learner import Learner
 from incontrast.memory.memory import Memory, StoredCollection
 from incontrast.memory.store import FORGOTTEN, PRESENT, Columns, Store, StoreBusy
 from incontrast.outcome import Outcome
@@ -33,7 +35,7 @@ from incontrast.text import counted
 from incontrast.training.collectives import LostProcess, ProcessFailed
 from incontrast.training.loop import UNLIMITED, TrainingDiverged
 from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
-from incontrast.weights import Weights, load_weights
+from incontrast.weights import Weights
 from incontrast.workspace.config import CONFIG, of_training
 from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
@@ -71,8 +73,8 @@ class Update:
     """One run of ``fit``, ``update`` or ``adopt``, its ``kind``.
 
     The first process leads: it decides and writes. The others follow its orders. What was
-    ``adopted`` are weights, and the number of items that the data stand for. Other arguments are as
-    in ``Workspace.update``.
+    ``adopted`` are weights, those of its head, and the number of items that the data stand for.
+    Other arguments are as in ``Workspace.update``.
     """
 
     workspace: Workspace
@@ -86,7 +88,7 @@ class Update:
     tolerance: float | None = None
     probe: Probe | ProbeSet | str | Path | None = None
     callbacks: Sequence[ProgressCallback] = ()
-    adopted: tuple[Weights | None, int | None] | None = None
+    adopted: tuple[Weights | None, Weights | None, int | None] | None = None
 
     def __post_init__(self) -> None:
         if self.tolerance is not None:
@@ -138,7 +140,7 @@ class Update:
         data = None if items is None else NewData(items, learner.domain, **how)
         sample = operation.get("sample") if resumable and not self.discard else None
         if self.adopted is not None and data is not None and sample is None:
-            sample = [len(data), self.adopted[1] or len(data)]
+            sample = [len(data), self.adopted[2] or len(data)]
         if sample is not None:
             learner.memory = Memory.for_sample(learner.memory.policy, *sample)
         if finished is not None and finished["kind"] == self.kind and _same(data, finished):
@@ -236,13 +238,16 @@ class Update:
 
     def _is_adopted(self, record: dict[str, Any]) -> bool:
         """Whether a version is the very encoder that is to be adopted."""
-        weights = None if self.adopted is None else self.adopted[0]
-        if record["kind"] != "adopt" or weights is None:
-            return bool(record["kind"] == "adopt")
+        weights, head_weights, count = self.adopted or (None, None, None)
+        stands_for = (record.get("sample") or (0, count))[1]
+        if record["kind"] != "adopt" or count not in (None, stands_for):
+            return False
         learner = self.workspace.load(record["version"], None)
-        given = load_weights(learner.domain.encoder(), weights).state_dict()
-        own = learner.backbone.state_dict()
-        return all(torch.equal(given[name].cpu(), own[name].cpu()) for name in own)
+        width = learner.encoder.width if isinstance(learner.encoder, EncoderWithHead) else None
+        made = self.workspace.template().made_elsewhere
+        given = made(learner.domain, weights, width, head_weights).state_dict()
+        own = learner.encoder.state_dict()
+        return all(torch.equal(given[name], own[name]) for name in own)
 
     def _ingest(
         self,
@@ -266,7 +271,7 @@ class Update:
         if self.adopted is not None and self.engine.processes == 1:
             items = data.telling()
             if items is not None:  # which would be ingested for nothing otherwise
-                learner.adoptable(items, self.adopted[0])
+                learner.adoptable(items, *self.adopted[:2])
         operation: Operation = {
             "kind": self.kind,
             "base": current,
@@ -336,6 +341,7 @@ class Update:
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "data": operation["data"],
             "first": first,
+            "sample": operation["sample"],
             "classes": sorted({*parent.get("classes", ()), *_classes(operation)}),
             "probe": operation["probe"],
             "memory": {
@@ -451,8 +457,9 @@ class Update:
                 "probe": self._probe(operation),
             }
             if self.adopted is not None:
-                probe = options["probe"]
-                outcome = learner.adopt(new, weights=self.adopted[0], probe=probe)
+                weights, head_weights, _ = self.adopted
+                given = {"weights": weights, "head_weights": head_weights}
+                outcome = learner.adopt(new, **given, probe=options["probe"])
             elif before is None:
                 outcome = learner.fit(new, **options)
             else:

@@ -339,6 +339,7 @@ class Workspace(Layout):
         items: Any = None,
         *,
         weights: Weights | None = None,
+        head_weights: Weights | None = None,
         seen_count: int | None = None,
         **how: Unpack[Options],
     ) -> Step:
@@ -348,10 +349,11 @@ class Workspace(Layout):
             items: What it was trained on, or a uniform sample of it.
             weights: Of the domain's encoder, see ``load_weights``; None for those that it is made
                 with.
+            head_weights: Of the learner's head, likewise.
             seen_count: The number of items that a sample stands for.
             how: ``strict``, ``force``, ``discard``, ``probe`` and ``notify``, as in ``update``.
         """
-        return self._run("adopt", items, adopted=(weights, seen_count), **how)
+        return self._run("adopt", items, adopted=(weights, head_weights, seen_count), **how)
 
     def update(
         self,

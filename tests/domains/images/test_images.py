@@ -16,6 +16,7 @@ from torch import Generator, nn
 from torch.utils.data import Dataset, IterableDataset
 
 from incontrast.domains.images.domain import Images
+from incontrast.domains.images.files import note_lost_colours
 from incontrast.domains.images.views import ImageViews
 
 
@@ -299,3 +300,20 @@ def test_the_standard_beginning_can_be_asked_for_at_any_size() -> None:
     assert encoder.conv1.weight.shape == (64, 3, 7, 7)
     assert Images(32).encoder().conv1.weight.shape == (64, 3, 3, 3)
     assert encoder(torch.zeros(2, 3, 32, 32)).shape == (2, 512)
+
+
+@pytest.mark.parametrize("how", ["array", "image", "png", "jpg"])
+def test_colours_that_are_lost_are_told_once(tmp_path, caplog, how: str) -> None:
+    pictures = [Image.fromarray(pixels) for pixels in noise(3, 8, 8, 3)]
+    files = [tmp_path / f"{number}.{how}" for number in range(3)]
+    for picture, file in zip(pictures, files if how in ("png", "jpg") else [], strict=False):
+        picture.save(file)
+    items = {"array": noise(3, 8, 8, 3), "image": pictures}.get(how, files)
+    note_lost_colours.cache_clear()
+    Images(8).collect(items).take(torch.arange(3))
+    Images(8, 1).collect([picture.convert("L") for picture in pictures])
+    assert not caplog.records
+    for _ in range(2):
+        Images(8, 1).collect(items).take(torch.arange(3))
+    (told,) = caplog.messages
+    assert "images with 3 channels are made grey" in told

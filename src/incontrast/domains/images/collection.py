@@ -16,7 +16,14 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from incontrast.domains.base import dataset_items
-from incontrast.domains.images.files import check_headers, decode_all, find_images, fit
+from incontrast.domains.images.files import (
+    check_headers,
+    decode_all,
+    find_images,
+    fit,
+    is_coloured,
+    note_lost_colours,
+)
 
 REMEMBERED = 256 * 2**20  # bytes of pixels up to which files are decoded once, not at every step
 CHUNK = 1024  # images converted at a time, so that large arrays need little memory beside them
@@ -181,6 +188,8 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
             convert_waiting()
             try:
                 upright = ImageOps.exif_transpose(image)
+                if channels == 1 and is_coloured(upright):
+                    note_lost_colours()
                 pixels.append(torch.tensor(fit(upright, size, channels))[None])
             except (OSError, ValueError) as error:
                 raise ValueError(f"item {number} cannot be used as an image: {error}") from error
@@ -298,6 +307,7 @@ def _with_channels(images: Tensor, channels: int) -> Tensor:
         return images
     if channels == 3:
         return images.expand(-1, 3, -1, -1)
+    note_lost_colours()
     red, green, blue = images.to(torch.int32).unbind(1)
     # The whole numbers by which Pillow makes luma, so that arrays and files agree to the bit.
     luma = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16

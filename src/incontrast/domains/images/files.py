@@ -1,6 +1,7 @@
 """Image files: found, checked, decoded; some of them may be damaged."""
 
 import io
+import logging
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -15,12 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
+log = logging.getLogger(__name__)
+
 # By content, whatever the name says: some of Pillow's other formats start programs to decode them.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 LOOKED_AT = 64  # images that tell what a folder is like
 LARGEST = 224  # pixels that a side has at most unless it is asked for
 SMALLEST = 8
+GREY = ("1", "L", "LA", "La", "P", "PA")  # modes; a palette may be all grey
 
 
 class Skipped(NamedTuple):
@@ -92,9 +96,11 @@ def decode(
     one is missing, damaged, no image, or too large. Without ``keep`` they are only tried.
     """
     pixels = torch.empty(len(sources) if keep else 0, channels, size, size, dtype=torch.uint8)
+    coloured = [False] * len(sources)
 
     def read(number: int) -> str | None:
         def use(image: Image.Image) -> None:
+            coloured[number] = is_coloured(image)
             found = _decoded(image, size, channels)
             if keep:
                 pixels.numpy()[number] = found
@@ -102,7 +108,10 @@ def decode(
         source = sources[number]
         return _opened(source, use, f"image {number}" if isinstance(source, bytes) else None)
 
-    return pixels, _in_threads(read, len(sources))
+    reasons = _in_threads(read, len(sources))
+    if channels == 1 and any(coloured):
+        note_lost_colours()
+    return pixels, reasons
 
 
 def decode_all(sources: Sequence[str | bytes], *, size: int, channels: int) -> Tensor:
@@ -222,6 +231,19 @@ def _decoded(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
     image.draft("L" if channels == 1 else "RGB", (2 * size, 2 * size))
     ImageOps.exif_transpose(image, in_place=True)
     return fit(image, size, channels)
+
+
+def is_coloured(image: Image.Image) -> bool:
+    return image.mode not in GREY and not image.mode.startswith(("I", "F"))
+
+
+@cache
+def note_lost_colours() -> None:
+    """Say once, not for each image, that they lose their colours."""
+    log.warning(
+        "images with 3 channels are made grey (luma): the domain has channels=1. If colours "
+        "matter, begin with channels=3"
+    )
 
 
 def _convert(image: Image.Image, mode: str) -> Image.Image:
