@@ -63,19 +63,21 @@ PATTERNS = [
     (re.compile(rf"(?<![\w-])(?:{words})(?:\b(?!-)|(?<=\W))"), better)
     for words, better in INSTEAD.items()
 ]
+ANY = re.compile("|".join(pattern.pattern for pattern, _ in PATTERNS))
 OLD_FILE_NAMES = {"looking", "undoing", "words", "literal", "judging", "share", "joint"}
 
 
 def private_words(text: str) -> Iterator[tuple[int, str]]:
     """The lines on which private words stand, and what to write instead."""
-    starts, lines, words = [], [], []
-    length = 0
-    for word in re.finditer(r"\S+", text):  # a phrase may be broken between lines
-        starts.append(length)
-        lines.append(text.count("\n", 0, word.start()) + 1)
-        words.append(word[0])
-        length += len(word[0]) + 1
-    joined = " ".join(words)
+    joined = " ".join(text.split())  # a phrase may be broken between lines
+    if ANY.search(joined) is None:
+        return
+    starts, lines, length = [], [], 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        for word in line.split():
+            starts.append(length)
+            lines.append(number)
+            length += len(word) + 1
     for pattern, better in PATTERNS:
         for found in pattern.finditer(joined):
             yield lines[bisect_right(starts, found.start()) - 1], f"{found[0]!r} → {better}"

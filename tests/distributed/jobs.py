@@ -174,7 +174,7 @@ def learners() -> Result:
     found["evaluation loss"] = [
         list(of.evaluation_loss(ROWS[:50], ROWS[250:])) for of in (one, many)
     ]
-    learned = ic.ICL(max_epochs=8, lr=ic.Learned(start=0.05))
+    learned = ic.ICL(max_epochs=4, lr=ic.Learned(start=0.05))
     outcomes = [of.update(ROWS[:60], strategy=learned) for of in (one, many)]
     found["learned"] = [
         [outcome.steps, outcome.rollbacks, outcome.history[-1].lr] for outcome in outcomes
@@ -281,7 +281,7 @@ class Kept(Logger):
     """Keeps the names of what it is given; in the first process, it fails from the start."""
 
     def __init__(self, *, fails: bool) -> None:
-        super().__init__(every=1, pictures=ic.data.digits().items[:6])
+        super().__init__(every=1, pictures=cases.pixels(6))
         self.failed, self.names = fails and int(os.environ["RANK"]) == 0, set[str]()
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -295,7 +295,7 @@ def logged() -> Result:
     """A logger with pictures, and one that has failed in one process only."""
     of = ic.Learner(ic.Images(8, 1, encoder="small"), fit_strategy=ic.Retrain(max_epochs=1))
     good, failing = Kept(fails=False), Kept(fails=True)
-    of.fit(ic.data.digits().items[:40], callbacks=[failing, good])
+    of.fit(cases.pixels(40), callbacks=[failing, good])
     return {"good": sorted(good.names), "failing": sorted(failing.names)}
 
 

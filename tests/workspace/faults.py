@@ -8,6 +8,8 @@ HOW          a case
 ===========  =====================================================================================
 kills        a command killed before one of its writes, or, once all have had their turn, at a
              random moment; then it is run again, and must end as if nothing had happened
+states       what kills before every write leave on the disk, from one run of a command that copies
+             it there instead of dying, each state once; then the same
 full         a disk that is full at one of the writes of a command, then the same
 power        the power fails before one of the writes of a command, or after the last; what was not
              flushed is lost, once with all new names and once with none of them; then the same
@@ -18,8 +20,8 @@ inputs       a damaged file of data, which is then read
 races        two or three commands at once
 ===========  =====================================================================================
 
-``kills:update,forget`` is about these commands alone, and so are ``full:`` and ``power:``;
-``every`` is a fault at each of their writes. FOLDER gets HOW.jsonl, a line for every case that is
+``kills:update,forget`` is about these commands alone, and so are ``states:``, ``full:`` and
+``power:``; ``every`` is a fault at each of their writes. FOLDER gets HOW.jsonl, a line for every case that is
 done: run again, it resumes there. The summary is printed as JSON. Everything runs in forks, so that
 torch is imported once.
 """
@@ -315,15 +317,18 @@ def in_fork(work: Callable[[], object]) -> Ended:
     return Child(work).ended()
 
 
-def at_write(number: int, happen: Callable[[type | None], None]) -> Callable[[], int]:
-    """Let something happen before the n-th write of this process; gives the count of writes."""
+def at_write(number: int | None, happen: Callable[[type | None], None]) -> Callable[[], int]:
+    """Let something happen before the n-th write of this process, or before all of them.
+
+    Gives the count of writes.
+    """
     count = 0
 
     def watched(function: Callable[..., Any], owner: type | None = None) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:
             nonlocal count
             count += 1
-            if count == number:
+            if number in (None, count):
                 happen(owner)
             return function(*arguments, **options)
 
@@ -463,6 +468,45 @@ def at_writes(folder: Path, names: list[str], happen: Callable[[type | None], No
 
 def kills(folder: Path, names: list[str]) -> Any:
     return at_writes(folder, names, killed)
+
+
+def states(folder: Path, names: list[str]) -> Any:
+    """A killed process leaves what it has given to the system: a copy of it is the same."""
+    found = []
+    for name in names:
+        command, whole = COMMANDS[name], undisturbed(folder, COMMANDS[name])
+        copies, target = folder / f"states of {name}", fresh(folder, COMMANDS[name].start)
+        copies.mkdir()
+
+        def work(command: Command = command, copies: Path = copies, target: Path = target) -> None:
+            last: dict[str, bytes | None] = {}
+
+            def keep(owner: type | None) -> None:
+                nonlocal last
+                now = {
+                    str(path): path.read_bytes() if path.is_file() else None
+                    for path in sorted(target.rglob("*"))
+                }
+                if now != last:
+                    last = now
+                    shutil.copytree(target, copies / f"{len(os.listdir(copies)):03}")
+
+            at_write(None, keep)
+            command.work(target)
+            killed()
+
+        ended = in_fork(work)
+        assert ended.code == -signal.SIGKILL, ended.said
+        target.rename(copies / "end")
+        found += [(name, whole, copy) for copy in sorted(copies.iterdir())]
+
+    def one(number: int) -> Case:
+        name, whole, copy = found[number]
+        wrong = after_fault(copy, COMMANDS[name], whole)
+        return {"what": name, "code": -signal.SIGKILL, "wrong": wrong}
+
+    one.points = len(found)  # type: ignore[attr-defined]
+    return one
 
 
 def full_disks(folder: Path, names: list[str]) -> Any:
@@ -799,6 +843,7 @@ def races(folder: Path) -> Any:
 
 HOW: dict[str, Callable[..., Any]] = {
     "kills": kills,
+    "states": states,
     "full": full_disks,
     "power": power_cuts,
     "training": training,
@@ -817,9 +862,8 @@ def run(folder: Path, how: str, count: str) -> dict[str, Any]:
     done = len(lines.read_text().splitlines())
     template(folder / how, inputs)
     kind, _, some = how.partition(":")
-    names = (
-        [some.split(",") if some else list(COMMANDS)] if kind in ("kills", "full", "power") else []
-    )
+    of_commands = kind in ("kills", "states", "full", "power")
+    names = [some.split(",") if some else list(COMMANDS)] if of_commands else []
     one = HOW[kind](folder / how, *names)
     with lines.open("a") as file:
         for number in range(done, one.points if count == "every" else int(count)):
