@@ -1,6 +1,7 @@
 # Every target makes the virtual environment by itself if it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes: what one has compiled the others read
 
 # What other processors are like: instruction sets that torch may not use, and thread counts.
 PORTABLE := "default SSE41 1" "default SSE41 2" "avx2 AVX2 1" "avx2 AVX2 2"

@@ -27,6 +27,7 @@ from paper.row_file import Row
 from paper.search import Ledger
 
 LAST_EVENT = 10.0  # seconds to wait for the last event of a task that is done
+IMPORTED = ["torch._dynamo", "sklearn.datasets", "sklearn.svm", "paper.group_run"]  # once for all
 
 
 def run_groups(
@@ -49,7 +50,8 @@ def run_groups(
         notify: Called with what happens.
         keep: Called with rows that were finished after the run was ended.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
     events: Any = context.Queue()
     stop = context.Event()
     with ProcessPoolExecutor(

@@ -20,8 +20,8 @@ from incontrast.evaluate import drift
 # also makes sums independent of the machine's number of cores. `make test-portable` tries others.
 torch.set_num_threads(int(os.environ.get("INCONTRAST_THREADS", "1")))
 
-# Machines differ in speed, and no test is about time. Every run draws other examples: few of them in
-# each of many runs find what many in one do.
+# Machines differ in speed, and no test is about time. Every run draws other examples: few of them
+# in each of many runs find what many in one do.
 settings.register_profile("incontrast", deadline=None, max_examples=30)
 settings.load_profile("incontrast")
 
@@ -73,7 +73,9 @@ def created(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
     """A workspace with two versions, to copy."""
     folder = tmp_path_factory.mktemp("created") / "space"
     learner = Learner(
-        Vectors(8, hidden=16, out=8), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+        Vectors(8, hidden=16, out=8),
+        fit_strategy=Retrain(max_epochs=1),
+        strategy=ICL(max_epochs=1, epoch_steps=1),
     )
     workspace = Workspace.create(folder, learner)
     workspace.fit(blobs(40))
@@ -82,6 +84,16 @@ def created(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
 
 
 @pytest.fixture
-def space(created: Path, tmp_path: Path) -> Workspace:
-    shutil.copytree(created, tmp_path / "space")
-    return Workspace.open(tmp_path / "space")
+def copy_of(tmp_path: Path) -> Callable[[Path], Workspace]:
+    """Opens a copy of a workspace, which takes a tenth of the time of fitting one."""
+
+    def copy(folder: Path) -> Workspace:
+        shutil.copytree(folder, tmp_path / "space")
+        return Workspace.open(tmp_path / "space")
+
+    return copy
+
+
+@pytest.fixture
+def space(created: Path, copy_of) -> Workspace:
+    return copy_of(created)

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from incontrast.compat import adapter
 from incontrast.strategies import Strategy
 from incontrast.training.loop import Training
 from incontrast.training.task import Task, ViewBatch
 
 ROOT = Path(__file__).parents[1]
-BATCHES = 8
+BATCHES = 4
 GENERATED = re.compile(r"<!-- table: .*?<!-- end of table -->", re.DOTALL)
 NUMBER = re.compile(
     r"\d{4}-\d\d-\d\dT\S+"  # a time
@@ -71,7 +72,10 @@ def shape(output: str) -> list[str]:
 
 
 def train_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End a long training after two epochs of a few batches: a page's words are the same."""
+    """End a long training after two epochs of a few batches, and fit maps of few hidden units.
+
+    A page's words are the same.
+    """
     usual, counted = Training.__init__, Training.counted
 
     def short(training: Training, task: Task, strategy: Strategy, *others: Any) -> None:
@@ -82,5 +86,6 @@ def train_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     def few(training: Training, batches: Iterator[ViewBatch]) -> Iterator[ViewBatch]:
         return islice(counted(training, batches), BATCHES)
 
+    monkeypatch.setattr(adapter, "HIDDEN", 32)
     monkeypatch.setattr(Training, "__init__", short)
     monkeypatch.setattr(Training, "counted", few)

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -245,26 +246,32 @@ def test_everything_is_on_the_disk_before_it_is_named(
 
 
 LOOP = """
-import sys, torch, incontrast as ic
+import os, sys, torch, incontrast as ic
 learners = [ic.Learner.load(folder) for folder in sys.argv[1:3]]
-print("ready", flush=True)
-while True:
-    for learner in learners:
-        learner.save(sys.argv[3])
+for _ in sys.stdin:  # a line asks for one more who saves
+    if (saver := os.fork()) == 0:
+        print(os.getpid(), flush=True)
+        while True:
+            for learner in learners:
+                learner.save(sys.argv[3])
+    os.waitpid(saver, 0)
+    print("gone", flush=True)
 """
 
 
 @contextmanager
-def saving_again_and_again(*folders: str) -> Iterator[subprocess.Popen[str]]:
+def saving_again_and_again(parent: subprocess.Popen[str]) -> Iterator[None]:
     """A process that saves the first two learners into the last folder until it is killed."""
-    command = [sys.executable, "-c", LOOP, *folders]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as saver:
-        try:
-            assert saver.stdout is not None
-            assert saver.stdout.readline() == "ready\n"
-            yield saver
-        finally:
-            saver.kill()
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    parent.stdin.write("\n")
+    parent.stdin.flush()
+    saver = int(parent.stdout.readline())
+    try:
+        yield
+    finally:
+        os.kill(saver, signal.SIGKILL)
+        assert parent.stdout.readline() == "gone\n"
 
 
 def test_a_killed_process_leaves_a_learner(versions: Any, tmp_path: Path) -> None:
@@ -272,14 +279,16 @@ def test_a_killed_process_leaves_a_learner(versions: Any, tmp_path: Path) -> Non
         learner.save(tmp_path / f"{number}")
     shutil.copytree(tmp_path / "0", tmp_path / "model")
     folders = [str(tmp_path / name) for name in ("0", "1", "model")]
-    draws = random.Random(0)
-    for _ in range(2):
-        with saving_again_and_again(*folders):
-            time.sleep(draws.random() * 0.2)
-            loaded = ic.Learner.load(folders[2])  # while it is replaced again and again
+    draws, pipe = random.Random(0), subprocess.PIPE
+    command = [sys.executable, "-c", LOOP, *folders]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as parent:
+        for _ in range(4):
+            with saving_again_and_again(parent):
+                time.sleep(draws.random() * 0.2)
+                loaded = ic.Learner.load(folders[2])  # while it is replaced again and again
+                assert same(loaded, versions[loaded.version - 1])
+            loaded = ic.Learner.load(folders[2])
             assert same(loaded, versions[loaded.version - 1])
-        loaded = ic.Learner.load(folders[2])
-        assert same(loaded, versions[loaded.version - 1])
     versions[0].save(folders[2])
     assert len(names(tmp_path / "model")) == 5
     assert names(tmp_path) == ["0", "1", "model"]

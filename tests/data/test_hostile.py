@@ -110,31 +110,6 @@ def test_a_small_archive_of_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     refused(tmp_path / "a.npz", r"a\.npz.* holds 0\.0 GiB, more than the .* read into memory")
 
 
-def test_no_damaged_parquet_ends_the_process(tmp_path: Path) -> None:
-    """pyarrow does, where it is asked about columns whose description is damaged."""
-    pytest.importorskip("pyarrow")
-    program = """
-import sys, pyarrow
-from pathlib import Path
-from pyarrow.parquet import write_table
-from incontrast.data.tables import read_table
-path = Path(sys.argv[1])
-for values in ([1.0, 2.0], [[1.0], [2.0]]):
-    write_table(pyarrow.table({"a": values}), path, store_schema=False)
-    whole = path.read_bytes()
-    for place in range(len(whole)):
-        for bit in (32, 64):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
-            try:
-                read_table(path)
-            except ValueError:
-                pass
-"""
-    command = [sys.executable, "-c", program, str(tmp_path / "a.parquet")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 def test_a_small_parquet_of_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow.parquet import write_table
@@ -450,26 +425,56 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path, rounds: int) -> None:
         path.write_bytes(whole)
 
 
-def test_memory_stays_small(tmp_path: Path) -> None:
-    """The worst of each kind, in a process that may have 3 GiB of addresses and no more."""
-    (tmp_path / "g.jsonl").write_text('{"edges":[[0,1]],"nodes":300000000}')
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("x.npy", npy(SHAPE + "(400000, 1000)}"))
-        archive.infolist()[0].file_size = 3_200_000_000
-    code = f"""
+WORST = """
 import resource, sys
+from pathlib import Path
 from incontrast.data import read_source
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+from incontrast.data.tables import read_table
+folder = Path(sys.argv[1])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 3 * 2**30,) * 2)
 for name in ("g.jsonl", "a.npz"):
     try:
-        read_source("{tmp_path}/" + name)
+        read_source(folder / name)
     except ValueError as error:
-        print("refused:", error)
+        print("refused:", error, flush=True)
+import pyarrow
+from pyarrow.parquet import write_table
+path = folder / "a.parquet"
+for values in ([1.0, 2.0], [[1.0], [2.0]]):
+    write_table(pyarrow.table({"a": values}), path, store_schema=False)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for bit in (32, 64):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+            try:
+                read_table(path)
+            except ValueError:
+                pass
 """
+
+
+@pytest.fixture(scope="module")
+def worst(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """A process that may have 3 GiB of addresses and no more, and reads the worst of each kind."""
     if not Path("/proc/self/statm").exists():
         pytest.skip("this system does not tell how much memory a process has")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.count("refused:") == 2, done.stderr
-    assert "300000000" in done.stdout
-    assert "GiB" in done.stdout
+    folder = tmp_path_factory.mktemp("worst")
+    (folder / "g.jsonl").write_text('{"edges":[[0,1]],"nodes":300000000}')
+    with zipfile.ZipFile(folder / "a.npz", "w") as archive:
+        archive.writestr("x.npy", npy(SHAPE + "(400000, 1000)}"))
+        archive.infolist()[0].file_size = 3_200_000_000
+    command = [sys.executable, "-c", WORST, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_memory_stays_small(worst: subprocess.CompletedProcess[str]) -> None:
+    assert worst.stdout.count("refused:") == 2, worst.stderr
+    assert "300000000" in worst.stdout
+    assert "GiB" in worst.stdout
+
+
+def test_no_damaged_parquet_ends_the_process(worst: subprocess.CompletedProcess[str]) -> None:
+    """pyarrow does, where it is asked about columns whose description is damaged."""
+    pytest.importorskip("pyarrow")
+    assert worst.returncode == 0, worst.stderr[-2000:]

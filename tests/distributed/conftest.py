@@ -31,35 +31,29 @@ def launch(folder: Path, jobs: list[str], processes: int = 2, **environment: str
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    group = []
-    for rank in range(processes):
-        settings = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(processes),
-            "LOCAL_WORLD_SIZE": str(processes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "TORCHELASTIC_RUN_ID": "test",
-            "OMP_NUM_THREADS": "1",
-            "TEST_FOLDER": str(folder),
-            **environment,
-        }
-        group.append(
-            subprocess.Popen(
-                [sys.executable, str(HERE / "worker.py"), str(folder), *jobs],
-                env={**os.environ, **settings},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    outputs = [process.communicate(timeout=600)[0] for process in group]
-    files = [folder / f"{rank}.json" for rank in range(processes)]
+    settings = {
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "test",
+        "OMP_NUM_THREADS": "1",
+        "TEST_FOLDER": str(folder),
+        **environment,
+    }
+    group = subprocess.run(
+        [sys.executable, str(HERE / "worker.py"), str(folder), *jobs],
+        env={**os.environ, **settings},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    results = [folder / f"{rank}.json" for rank in range(processes)]
     return Ended(
-        [process.returncode for process in group],
-        outputs,
-        [json.loads(file.read_text()) if file.exists() else {} for file in files],
+        json.loads(group.stdout),
+        [(folder / f"{rank}.txt").read_text() for rank in range(processes)],
+        [json.loads(file.read_text()) if file.exists() else {} for file in results],
     )
 
 

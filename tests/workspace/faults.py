@@ -21,9 +21,9 @@ races        two or three commands at once
 ===========  =====================================================================================
 
 ``kills:update,forget`` is about these commands alone, and so are ``states:``, ``full:`` and
-``power:``; ``every`` is a fault at each of their writes. FOLDER gets HOW.jsonl, a line for every case that is
-done: run again, it resumes there. The summary is printed as JSON. Everything runs in forks, so that
-torch is imported once.
+``power:``; ``every`` is a fault at each of their writes. FOLDER gets HOW.jsonl, a line for every
+case that is done: run again, it resumes there. The summary is printed as JSON. Everything runs in
+forks, so that torch is imported once.
 """
 
 from __future__ import annotations
@@ -489,7 +489,7 @@ def states(folder: Path, names: list[str]) -> Any:
                 }
                 if now != last:
                     last = now
-                    shutil.copytree(target, copies / f"{len(os.listdir(copies)):03}")
+                    shutil.copytree(target, copies / f"{len([*copies.iterdir()]):03}")
 
             at_write(None, keep)
             command.work(target)

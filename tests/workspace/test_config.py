@@ -32,7 +32,7 @@ def workspace(tmp_path) -> Workspace:
     learner = Learner(
         Vectors(8),
         fit_strategy=Retrain(max_epochs=2),
-        strategy=ICL(lr=Fixed(1e-3, warmup=0.1), max_epochs=1),
+        strategy=ICL(lr=Fixed(1e-3, warmup=0.1), max_epochs=1, epoch_steps=1),
         memory=Reservoir(items=50),
     )
     return Workspace.create(tmp_path / "space", learner, budget=Budget(forward_passes=10_000))

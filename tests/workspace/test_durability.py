@@ -56,15 +56,22 @@ class Trace:
             assert ("fsync", target.parent, None) in until, f"the name of {target} may be lost"
 
 
-@pytest.fixture
-def workspace(tmp_path: Path, blobs) -> Workspace:
+@pytest.fixture(scope="module")
+def updated(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
     learner = Learner(
-        Vectors(8, hidden=16, out=4), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+        Vectors(8, hidden=16, out=4),
+        fit_strategy=Retrain(max_epochs=1),
+        strategy=ICL(max_epochs=1, epoch_steps=1),
     )
-    created = Workspace.create(tmp_path / "space", learner, keep=2)
+    created = Workspace.create(tmp_path_factory.mktemp("updated") / "space", learner, keep=2)
     created.fit(blobs(40))
     created.update(blobs(10, seed=1), force=True)
-    return created
+    return created.folder
+
+
+@pytest.fixture
+def workspace(updated: Path, copy_of) -> Workspace:
+    return copy_of(updated)
 
 
 def test_an_update_is_durable_before_it_counts(workspace: Workspace, blobs, monkeypatch) -> None:

@@ -22,14 +22,21 @@ from incontrast.workspace.stamps import outputs, stamp_of
 from incontrast.workspace.status import status_of
 
 
-@pytest.fixture
-def workspace(tmp_path: Path, blobs) -> Workspace:
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
     learner = Learner(
-        Vectors(8, hidden=16, out=4), fit_strategy=Retrain(max_epochs=1), strategy=ICL(max_epochs=1)
+        Vectors(8, hidden=16, out=4),
+        fit_strategy=Retrain(max_epochs=1),
+        strategy=ICL(max_epochs=1, epoch_steps=1),
     )
-    created = Workspace.create(tmp_path / "space", learner)
+    created = Workspace.create(tmp_path_factory.mktemp("fitted") / "space", learner)
     created.fit(blobs(40))
-    return created
+    return created.folder
+
+
+@pytest.fixture
+def workspace(fitted: Path, copy_of) -> Workspace:
+    return copy_of(fitted)
 
 
 @pytest.fixture

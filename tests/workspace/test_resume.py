@@ -25,7 +25,7 @@ def every_step(monkeypatch) -> None:
 def workspace(folder) -> ic.Workspace:
     learner = ic.Learner(
         ic.Vectors(8, hidden=16, out=8),
-        strategy=ic.ICL(max_epochs=6),
+        strategy=ic.ICL(max_epochs=6, epoch_steps=2),
         fit_strategy=ic.Retrain(max_epochs=6),
         memory=ic.Reservoir(items=50),
         seed=0,

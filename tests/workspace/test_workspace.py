@@ -40,7 +40,7 @@ from incontrast.workspace.state import StateMachine
 from incontrast.workspace.status import status_of, unfinished
 from incontrast.workspace.update import Update
 
-QUICK = ICL(max_epochs=2)
+QUICK = ICL(max_epochs=1, epoch_steps=2)
 
 
 def learner(**options) -> Learner:
@@ -48,23 +48,34 @@ def learner(**options) -> Learner:
     return Learner(Vectors(8, hidden=16, out=8), **options)
 
 
-@pytest.fixture
-def workspace(tmp_path: Path, blobs) -> Workspace:
-    """Fitted on 60 rows."""
-    created = Workspace.create(tmp_path / "space", learner())
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
+    created = Workspace.create(tmp_path_factory.mktemp("fitted") / "space", learner())
     assert created.fit(blobs(60)).promoted
-    return created
+    return created.folder
 
 
 @pytest.fixture
-def refused(tmp_path: Path, blobs) -> Workspace:
-    """With a candidate that has forgotten the old items, whatever part of its change is kept."""
+def workspace(fitted: Path, copy_of) -> Workspace:
+    """Fitted on 60 rows."""
+    return copy_of(fitted)
+
+
+@pytest.fixture(scope="module")
+def with_refused(tmp_path_factory: pytest.TempPathFactory, blobs) -> Path:
     fitted = learner(fit_strategy=Retrain(max_epochs=20))
-    created = Workspace.create(tmp_path / "space", fitted, tolerance=0.0)
+    folder = tmp_path_factory.mktemp("refused") / "space"
+    created = Workspace.create(folder, fitted, tolerance=0.0)
     created.fit(blobs(60))
     bad = FineTune(max_epochs=30, lr=Fixed(3e-2), ema_decay=0.0)
     assert not created.update(blobs(40, shift=30.0, seed=1), strategy=bad).promoted
-    return created
+    return folder
+
+
+@pytest.fixture
+def refused(with_refused: Path, copy_of) -> Workspace:
+    """With a candidate that has forgotten the old items, whatever part of its change is kept."""
+    return copy_of(with_refused)
 
 
 def weights(workspace: Workspace, version: int | None = None) -> dict[str, torch.Tensor]:
