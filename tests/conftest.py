@@ -45,6 +45,12 @@ def short_trials() -> None:
     drift.TRIAL = 0.05
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_disks() -> None:
+    """The power does not fail here: what is flushed, and when, is traced where it matters."""
+    os.fsync = os.fstat  # for which a wrong handle is an error, too
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data sets: INCONTRAST_DATA, or ../shared/data beside the project."""

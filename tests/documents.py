@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from sklearn.datasets import load_digits
+from sklearn.utils import Bunch
 
 from incontrast.compat import adapter
 from incontrast.strategies import Strategy
@@ -17,7 +19,7 @@ from incontrast.training.loop import Training
 from incontrast.training.task import Task, ViewBatch
 
 ROOT = Path(__file__).parents[1]
-BATCHES = 4
+BATCHES = 8
 GENERATED = re.compile(r"<!-- table: .*?<!-- end of table -->", re.DOTALL)
 NUMBER = re.compile(
     r"\d{4}-\d\d-\d\dT\S+"  # a time
@@ -69,6 +71,12 @@ def shape(output: str) -> list[str]:
         for line in lines
         if not any(words in line for words in by_chance)
     ]
+
+
+def fewer_digits() -> Any:
+    """What scikit-learn's load_digits gives, but for two thirds of the items."""
+    found = load_digits()
+    return Bunch(images=found.images[::3], target=found.target[::3])
 
 
 def train_shortly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import typer
 import incontrast
 from incontrast.cli.app import app
 from incontrast.cli.command import Exit
-from tests.documents import ROOT, blocks, pages, shape, text, train_shortly
+from tests.documents import ROOT, blocks, fewer_digits, pages, shape, text, train_shortly
 
 PROGRAMS = [page for page in pages() if blocks(page, "python")]
 
@@ -27,6 +27,8 @@ def test_the_programs_of_a_page_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     train_shortly(monkeypatch)
+    if "load_digits" in text(page):  # trains by itself, which nothing shortens
+        monkeypatch.setattr("sklearn.datasets.load_digits", fewer_digits)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
         # Empty lines before it, so that a traceback names the line of the page.
