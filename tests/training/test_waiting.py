@@ -24,7 +24,7 @@ from incontrast.training.engine import Engine
 from incontrast.training.loop import UNLIMITED, UNREAD, Training
 from incontrast.training.task import Increment, Task
 
-OLD, NEW = 70, 90
+OLD, NEW = 40, 50
 ADAM = functools.partial(torch.optim.Adam, foreach=True)  # fused Adam knows no such device
 
 
