@@ -37,6 +37,7 @@ def frozen() -> None:
     """What is imported by now is never garbage: it is not searched again at every collection."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)  # nor is the rest as often as usual
 
 
 @pytest.fixture(autouse=True, scope="session")
