@@ -54,6 +54,30 @@ class Objective(NamedArguments):
         check_number("(0, inf)", temperature=self.temperature)
         check_whole(1, negatives=self.negatives)
 
+    def losses(
+        self,
+        first: Tensor,
+        second: Tensor,
+        counts: tuple[int, ...],
+        weights: tuple[tuple[float, ...], ...],
+    ) -> Tensor:
+        """log(f⁺ + Σ w·f⁻) − log f⁺ of every item, the mean of both directions.
+
+        K times the mean of f over some negatives is a sum with weights, and so is a mean over
+        strata: any NCE-I is one softmax for each direction, in few and large operations.
+
+        Args:
+            first: (n, d) embeddings of the first views, stratum by stratum.
+            second: The same of the second views.
+            counts: Items of each stratum.
+            weights: w of an item as a negative, by the strata of anchor (row) and item (column).
+        """
+        table = _log_weights(first, counts, weights, range(len(first)))
+        losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
+            first, second, self.temperature, table
+        )
+        return losses
+
 
 def log_partition(positive: Tensor, negatives: Tensor, *, k: float) -> Tensor:
     """log(f⁺ + K·E f⁻): the denominator of Eq. 1."""
@@ -142,8 +166,7 @@ def batch_losses(first: Tensor, second: Tensor, objective: Objective) -> Tensor:
         raise ValueError(
             f"NCE-I compares the items of a batch: at least 2 items are needed, got {n}"
         )
-    weights = _log_weights(first, (n,), ((objective.negatives / (n - 1),),))
-    return _weighted(first, second, objective, weights)
+    return objective.losses(first, second, (n,), ((objective.negatives / (n - 1),),))
 
 
 def increment_losses(
@@ -178,28 +201,28 @@ def increment_losses(
     of_old = k * (1.0 - growth_ratio) / (old - 1), k * growth_ratio / new
     beside = 1.0 - growth_ratio if new > 1 else 1.0
     of_new = k * beside / old, k * growth_ratio / max(new - 1, 1)
-    weights = _log_weights(first, (old, new), (of_old, of_new))
-    old_losses, new_losses = _weighted(first, second, objective, weights).tensor_split([old])
+    losses = objective.losses(first, second, (old, new), (of_old, of_new))
+    old_losses, new_losses = losses.tensor_split([old])
     if retention != 1.0:  # L^II is L^{I,X′} − L^{I,X} (Theorem 1)
         within = batch_losses(first[:old], second[:old], objective)
         old_losses = old_losses - (1.0 - retention) * within
     return old_losses, new_losses
 
 
-def _weighted(first: Tensor, second: Tensor, objective: Objective, weights: Tensor) -> Tensor:
-    """log(f⁺ + Σ w·f⁻) − log f⁺ of every item, the mean of both directions.
-
-    K times the mean of f over some negatives is a sum with weights, and so is a mean over strata:
-    any NCE-I is one softmax for each direction, in few and large operations.
-
-    Shapes:
-        first, second: (n, d) embeddings
-        weights: (n, n) log w of each item (column) as a negative of each anchor (row), 0 for itself
-    """
-    losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
-        first, second, objective.temperature, weights
-    )
-    return losses
+def anchor_losses(
+    first: Tensor,
+    second: Tensor,
+    objective: Objective,
+    counts: tuple[int, ...],
+    weights: tuple[tuple[float, ...], ...],
+    anchors: range,
+) -> Tensor:
+    """``objective.losses`` of these anchors alone, without the similarities of all others."""
+    own = slice(anchors.start, anchors.stop)
+    pairs = (first[own], second), (second[own], first)
+    logits = torch.stack([similarities(*pair, objective) for pair in pairs])
+    log_shares = (logits + _log_weights(first, counts, weights, anchors)).log_softmax(dim=2)
+    return -_mean_of_diagonals(log_shares, anchors.start)
 
 
 def _log_probabilities(
@@ -217,8 +240,8 @@ def _log_probabilities(
     return torch.stack([logits, logits.T]).add_(weights).log_softmax(dim=2), unit, scale
 
 
-def _mean_of_diagonals(log_shares: Tensor) -> Tensor:
-    return log_shares.diagonal(dim1=1, dim2=2).mean(dim=0)
+def _mean_of_diagonals(log_shares: Tensor, start: int = 0) -> Tensor:
+    return log_shares.diagonal(start, dim1=1, dim2=2).mean(dim=0)
 
 
 class _Losses(Function):
@@ -254,27 +277,31 @@ class _Losses(Function):
 
 
 def _log_weights(
-    like: Tensor, counts: tuple[int, ...], weights: tuple[tuple[float, ...], ...]
+    like: Tensor, counts: tuple[int, ...], weights: tuple[tuple[float, ...], ...], anchors: range
 ) -> Tensor:
-    """(n, n) log of the weights of items as negatives, by the strata of anchor and item."""
+    """(anchors, n) log of the weights of items as negatives, by the strata of anchor and item."""
     make = _made_once if len(like) <= REMEMBERED else _made_once.__wrapped__
-    return make(counts, weights, like.dtype, like.device)
+    return make(counts, weights, anchors, like.dtype, like.device)
 
 
 @lru_cache(maxsize=8)
 def _made_once(
     counts: tuple[int, ...],
     weights: tuple[tuple[float, ...], ...],
+    anchors: range,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    n = sum(counts)
     with torch.inference_mode(False):  # what is kept must serve gradients too
-        table = torch.empty(n, n, dtype=dtype, device=device)
-        for rows, own in zip(torch.split(table, list(counts)), weights, strict=True):
+        table = torch.empty(len(anchors), sum(counts), dtype=dtype, device=device)
+        start = -anchors.start  # of a stratum's rows
+        for count, own in zip(counts, weights, strict=True):
+            rows, start = table[max(start, 0) : max(start + count, 0)], start + count
             for block, weight in zip(torch.split(rows, list(counts), dim=1), own, strict=True):
                 block.fill_(math.log(weight) if weight > 0.0 else -math.inf)
-        return table.fill_diagonal_(0.0)  # the positive pair counts as it is
+        # The positive pair counts as it is.
+        table.diagonal(anchors.start).fill_(0.0)
+        return table
 
 
 def check_growth_ratio(growth_ratio: float) -> None:

@@ -14,6 +14,8 @@ from torch import distributed as dist
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
+from incontrast.loss import Objective
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
@@ -134,6 +136,17 @@ class Engine:
     def backward(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
         """Fill the gradients of these parameters from a loss of gathered embeddings."""
         loss.backward()  # type: ignore[no-untyped-call]
+
+    def objective(self, objective: Objective) -> Objective:
+        """The same for losses of gathered embeddings, of which processes may share the work."""
+        return objective
+
+    def for_steps(self, encoder: nn.Module, views: Any, items: int) -> Engine:
+        """The engine for steps on so many items: small ones are not worth sharing.
+
+        ``views`` are some of those that the encoder will get.
+        """
+        return self
 
     def broadcast_float(self, number: float) -> float:
         """The first process's number, for all: what they decide by must not differ by a bit."""
