@@ -160,11 +160,10 @@ class FabricEngine(Engine):
             )
         return _Replicas(self.fabric)
 
-    def broadcast_float(self, number: float) -> float:
-        box = torch.tensor(number, dtype=torch.float64, device=self.device)
+    def broadcast_(self, tensor: Tensor) -> Tensor:
         with in_contact():
-            dist.broadcast(box, src=0)
-        return box.item()
+            dist.broadcast(tensor, src=0)
+        return tensor
 
     def broadcast(self, value: T) -> T:
         return broadcast_object(value)
@@ -173,9 +172,13 @@ class FabricEngine(Engine):
         return all_gather_objects(value)
 
     def broadcast_weights(self, encoder: nn.Module) -> None:
-        with in_contact():
-            for values in encoder.state_dict().values():
-                dist.broadcast(values, src=0)
+        weights = list(encoder.state_dict().values())
+        for dtype in dict.fromkeys(tensor.dtype for tensor in weights):  # a message each
+            own = [tensor for tensor in weights if tensor.dtype == dtype]
+            flat = self.broadcast_(torch.cat([tensor.reshape(-1) for tensor in own]))
+            parts = flat.split([tensor.numel() for tensor in own])
+            for tensor, part in zip(own, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
 
     @contextmanager
     def error_barrier(self, task: str) -> Iterator[None]:

@@ -325,7 +325,7 @@ def two_views(
     if not parts:  # more processes than items
         collection, indices = sources[0]
         parts.append(collection.take(indices[:0]))
-    batch = (parts[0] if len(parts) == 1 else domain.join(parts)).to(device)
+    batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts), device)
     if len(share) == count:
         joined = domain.joined_views(batch, draws)
     else:
@@ -336,7 +336,7 @@ def two_views(
             f"views() must keep the number of items: {len(batch)} went in, {len(joined)} came out "
             "of both views together"
         )
-    return joined.to(engine.device)
+    return engine.place(joined)
 
 
 def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:
