@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -83,6 +83,7 @@ class Times(NamedTuple):
 
 def make_task(domain: ic.Images | ic.Vectors, engine: Engine) -> Task:
     generator = torch.Generator().manual_seed(0)
+    items: Any
     if isinstance(domain, ic.Vectors):
         items = domain.collect(torch.randn(ITEMS, domain.dim, generator=generator))
         domain = domain.fit_statistics(items)

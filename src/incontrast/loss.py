@@ -24,7 +24,7 @@ Shapes:
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,13 @@ from incontrast.names import NamedArguments
 
 EPS = 1e-12  # the least norm that is divided by, as in normalize()
 REMEMBERED = 1024  # items of a batch up to which its weights are kept for the next one
+
+
+class Strata(NamedTuple):
+    """The parts of a batch, in order, whose items have one weight as negatives."""
+
+    counts: tuple[int, ...]  # items of each
+    weights: tuple[tuple[float, ...], ...]  # by the part of the anchor (row) and of the item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +61,7 @@ class Objective(NamedArguments):
         check_number("(0, inf)", temperature=self.temperature)
         check_whole(1, negatives=self.negatives)
 
-    def losses(
-        self,
-        first: Tensor,
-        second: Tensor,
-        counts: tuple[int, ...],
-        weights: tuple[tuple[float, ...], ...],
-    ) -> Tensor:
+    def losses(self, first: Tensor, second: Tensor, strata: Strata) -> Tensor:
         """log(f⁺ + Σ w·f⁻) − log f⁺ of every item, the mean of both directions.
 
         K times the mean of f over some negatives is a sum with weights, and so is a mean over
@@ -69,10 +70,9 @@ class Objective(NamedArguments):
         Args:
             first: (n, d) embeddings of the first views, stratum by stratum.
             second: The same of the second views.
-            counts: Items of each stratum.
-            weights: w of an item as a negative, by the strata of anchor (row) and item (column).
+            strata: Which items of the batch are alike, and what they weigh.
         """
-        table = _log_weights(first, counts, weights, range(len(first)))
+        table = _log_weights(first, strata, range(len(first)))
         losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
             first, second, self.temperature, table
         )
@@ -166,7 +166,8 @@ def batch_losses(first: Tensor, second: Tensor, objective: Objective) -> Tensor:
         raise ValueError(
             f"NCE-I compares the items of a batch: at least 2 items are needed, got {n}"
         )
-    return objective.losses(first, second, (n,), ((objective.negatives / (n - 1),),))
+    strata = Strata((n,), ((objective.negatives / (n - 1),),))
+    return objective.losses(first, second, strata)
 
 
 def increment_losses(
@@ -201,8 +202,8 @@ def increment_losses(
     of_old = k * (1.0 - growth_ratio) / (old - 1), k * growth_ratio / new
     beside = 1.0 - growth_ratio if new > 1 else 1.0
     of_new = k * beside / old, k * growth_ratio / max(new - 1, 1)
-    losses = objective.losses(first, second, (old, new), (of_old, of_new))
-    old_losses, new_losses = losses.tensor_split([old])
+    strata = Strata((old, new), (of_old, of_new))
+    old_losses, new_losses = objective.losses(first, second, strata).tensor_split([old])
     if retention != 1.0:  # L^II is L^{I,X′} − L^{I,X} (Theorem 1)
         within = batch_losses(first[:old], second[:old], objective)
         old_losses = old_losses - (1.0 - retention) * within
@@ -210,18 +211,13 @@ def increment_losses(
 
 
 def anchor_losses(
-    first: Tensor,
-    second: Tensor,
-    objective: Objective,
-    counts: tuple[int, ...],
-    weights: tuple[tuple[float, ...], ...],
-    anchors: range,
+    first: Tensor, second: Tensor, objective: Objective, strata: Strata, anchors: range
 ) -> Tensor:
     """``objective.losses`` of these anchors alone, without the similarities of all others."""
     own = slice(anchors.start, anchors.stop)
     pairs = (first[own], second), (second[own], first)
     logits = torch.stack([similarities(*pair, objective) for pair in pairs])
-    log_shares = (logits + _log_weights(first, counts, weights, anchors)).log_softmax(dim=2)
+    log_shares = (logits + _log_weights(first, strata, anchors)).log_softmax(dim=2)
     return -_mean_of_diagonals(log_shares, anchors.start)
 
 
@@ -276,22 +272,15 @@ class _Losses(Function):
         return of_first, of_second, None, None
 
 
-def _log_weights(
-    like: Tensor, counts: tuple[int, ...], weights: tuple[tuple[float, ...], ...], anchors: range
-) -> Tensor:
+def _log_weights(like: Tensor, strata: Strata, anchors: range) -> Tensor:
     """(anchors, n) log of the weights of items as negatives, by the strata of anchor and item."""
     make = _made_once if len(like) <= REMEMBERED else _made_once.__wrapped__
-    return make(counts, weights, anchors, like.dtype, like.device)
+    return make(strata, anchors, like.dtype, like.device)
 
 
 @lru_cache(maxsize=8)
-def _made_once(
-    counts: tuple[int, ...],
-    weights: tuple[tuple[float, ...], ...],
-    anchors: range,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
+def _made_once(strata: Strata, anchors: range, dtype: torch.dtype, device: torch.device) -> Tensor:
+    counts, weights = strata
     with torch.inference_mode(False):  # what is kept must serve gradients too
         table = torch.empty(len(anchors), sum(counts), dtype=dtype, device=device)
         start = -anchors.start  # of a stratum's rows

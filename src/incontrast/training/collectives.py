@@ -124,7 +124,7 @@ class Buckets:
             if work is not None:
                 with in_contact():
                     work.wait()
-            parts = flat.div_(self._processes).split([p.numel() for p in parameters])
+            parts = torch.split(flat.div_(self._processes), [p.numel() for p in parameters])
             for parameter, part in zip(parameters, parts, strict=True):
                 parameter.grad = part.view_as(parameter)
 

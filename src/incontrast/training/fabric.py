@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
-from incontrast.loss import Objective, anchor_losses
+from incontrast.loss import Objective, Strata, anchor_losses
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (
     Buckets,
@@ -137,7 +137,7 @@ class FabricEngine(Engine):
         with ExitStack() as hooks:
             buckets = Buckets(self.processes)
             for parameter in parameters:
-                hook = parameter.register_post_accumulate_grad_hook(buckets.add)
+                hook = parameter.register_post_accumulate_grad_hook(buckets.add)  # type: ignore[no-untyped-call]
                 hooks.callback(hook.remove)
             super().backward(loss, parameters)
         buckets.finish()
@@ -176,7 +176,7 @@ class FabricEngine(Engine):
         for dtype in dict.fromkeys(tensor.dtype for tensor in weights):  # a message each
             own = [tensor for tensor in weights if tensor.dtype == dtype]
             flat = self.broadcast_(torch.cat([tensor.reshape(-1) for tensor in own]))
-            parts = flat.split([tensor.numel() for tensor in own])
+            parts = torch.split(flat, [tensor.numel() for tensor in own])
             for tensor, part in zip(own, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
 
@@ -209,8 +209,9 @@ class FabricEngine(Engine):
 class _Replicas(FabricEngine):
     """Processes that all do the work of one, without a message but for what the first decides."""
 
-    encoding, share, gather = Engine.encoding, Engine.share, Engine.gather
-    all_reduce, average_gradients = Engine.all_reduce, Engine.average_gradients
+    encoding = Engine.encoding  # type: ignore[assignment]
+    share, gather, all_reduce = Engine.share, Engine.gather, Engine.all_reduce
+    average_gradients = Engine.average_gradients
     backward, objective = Engine.backward, Engine.objective
 
     def __init__(self, fabric: Fabric) -> None:
@@ -222,18 +223,12 @@ class _Replicas(FabricEngine):
 class SharedObjective(Objective):
     """Each process compares its own anchors with all items: n²/P similarities instead of n²."""
 
-    def losses(
-        self,
-        first: Tensor,
-        second: Tensor,
-        counts: tuple[int, ...],
-        weights: tuple[tuple[float, ...], ...],
-    ) -> Tensor:
+    def losses(self, first: Tensor, second: Tensor, strata: Strata) -> Tensor:
         count = len(first)
         if count < MANY_ANCHORS:  # the loss is quick, and takes two messages less
-            return super().losses(first, second, counts, weights)
+            return super().losses(first, second, strata)
         own = share_of(count, dist.get_rank(), dist.get_world_size())
-        losses = anchor_losses(first, second, self, counts, weights, own)
+        losses = anchor_losses(first, second, self, strata, own)
         return all_reduce(pad(losses, (own.start, count - own.stop)))
 
 
@@ -249,7 +244,7 @@ def operations(encoder: nn.Module, views: Any) -> int:
         encoder(views)
     for module in training:
         module.training = True
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def share_of(count: int, rank: int, processes: int) -> range:
