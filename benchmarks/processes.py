@@ -8,7 +8,8 @@ machine hits all three, and the second says what the machine has to give at that
 others use as well, two processes may not get two cores. The medians of the ratios are shown, and by
 processor time too, which other programs disturb less but which does not know of waiting. Before
 that, small and large sums over processes are timed: from these and the time of one process,
-``benchmarks/cost_model.py`` predicts the ratio.
+``benchmarks/cost_model.py`` predicts the ratio. Where a step is too small to share, each process
+does all of it: no faster than one. ``--always`` shares it nevertheless.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,6 +29,7 @@ import incontrast as ic
 from cost_model import Link, Step, step_seconds
 from incontrast.loss import Objective, increment_losses
 from incontrast.randomness import seeded
+from incontrast.training import fabric
 from incontrast.training.collectives import all_reduce_
 from incontrast.training.engine import Engine, choose_engine
 from incontrast.training.loop import train
@@ -39,7 +41,7 @@ ITEMS = 256
 
 class Case(NamedTuple):
     name: str
-    domain: ic.Images
+    domain: ic.Images | ic.Vectors
     strategy: ic.ICL
     steps: int
 
@@ -57,6 +59,18 @@ CASES = (
         ic.ICL(batch_size=32, old_batch_size=64),
         20,
     ),
+    Case(
+        "small encoder, 64 px, 128 + 128 items",
+        ic.Images(64, encoder="small"),
+        ic.ICL(batch_size=128, old_batch_size=128),
+        2,
+    ),
+    Case(
+        "vectors of 64, 16 + 48 items",
+        ic.Vectors(64),
+        ic.ICL(),
+        50,
+    ),
 )
 
 
@@ -67,10 +81,15 @@ class Times(NamedTuple):
     processor: float
 
 
-def make_task(domain: ic.Images, engine: Engine) -> Task:
+def make_task(domain: ic.Images | ic.Vectors, engine: Engine) -> Task:
     generator = torch.Generator().manual_seed(0)
-    shape = (ITEMS, domain.channels, domain.size, domain.size)
-    items = domain.collect(torch.randint(256, shape, generator=generator).to(torch.uint8))
+    items: Any
+    if isinstance(domain, ic.Vectors):
+        items = domain.collect(torch.randn(ITEMS, domain.dim, generator=generator))
+        domain = domain.fit_statistics(items)
+    else:
+        shape = (ITEMS, domain.channels, domain.size, domain.size)
+        items = domain.collect(torch.randint(256, shape, generator=generator).to(torch.uint8))
     half = torch.arange(ITEMS // 2)
     with seeded(0, "benchmark"):
         encoder = domain.encoder()
@@ -146,8 +165,10 @@ def common(case: Case, rounds: int = 5) -> float:
     return statistics.median(taken)
 
 
-def work(rounds: int, chosen: str) -> None:
+def work(rounds: int, chosen: str, always: bool) -> None:
     torch.set_num_threads(1)
+    if always:
+        fabric.PAYS = 0.0
     many, alone = choose_engine("cpu", "float32", None), Engine("cpu")
     path = link(many)
     if many.rank == 0:
@@ -210,14 +231,15 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--case", default="", help="Part of a case's name.")
+    parser.add_argument("--always", action="store_true", help="Share small steps as well.")
     settings = parser.parse_args()
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        work(settings.rounds, settings.case)
+        work(settings.rounds, settings.case, settings.always)
         return
     for count in settings.processes:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", str(count), __file__, "--rounds", str(settings.rounds)]
-        command += ["--case", settings.case]
+        command += ["--case", settings.case, *["--always"] * settings.always]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 

@@ -33,7 +33,7 @@ def embed(
     total = sum(map(len, own))
 
     def fetch(order: Tensor) -> Any:
-        return items.take(order).to(engine.device)
+        return engine.place(items.take(order))
 
     parts: list[Tensor] = []
     for batch in read_ahead(fetch, own, background=items.background):

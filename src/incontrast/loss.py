@@ -24,7 +24,7 @@ Shapes:
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,13 @@ from incontrast.names import NamedArguments
 
 EPS = 1e-12  # the least norm that is divided by, as in normalize()
 REMEMBERED = 1024  # items of a batch up to which its weights are kept for the next one
+
+
+class Strata(NamedTuple):
+    """The parts of a batch, in order, whose items have one weight as negatives."""
+
+    counts: tuple[int, ...]  # items of each
+    weights: tuple[tuple[float, ...], ...]  # by the part of the anchor (row) and of the item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +60,23 @@ class Objective(NamedArguments):
     def __post_init__(self) -> None:
         check_number("(0, inf)", temperature=self.temperature)
         check_whole(1, negatives=self.negatives)
+
+    def losses(self, first: Tensor, second: Tensor, strata: Strata) -> Tensor:
+        """log(f⁺ + Σ w·f⁻) − log f⁺ of every item, the mean of both directions.
+
+        K times the mean of f over some negatives is a sum with weights, and so is a mean over
+        strata: any NCE-I is one softmax for each direction, in few and large operations.
+
+        Args:
+            first: (n, d) embeddings of the first views, stratum by stratum.
+            second: The same of the second views.
+            strata: Which items of the batch are alike, and what they weigh.
+        """
+        table = _log_weights(first, strata, range(len(first)))
+        losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
+            first, second, self.temperature, table
+        )
+        return losses
 
 
 def log_partition(positive: Tensor, negatives: Tensor, *, k: float) -> Tensor:
@@ -142,8 +166,8 @@ def batch_losses(first: Tensor, second: Tensor, objective: Objective) -> Tensor:
         raise ValueError(
             f"NCE-I compares the items of a batch: at least 2 items are needed, got {n}"
         )
-    weights = _log_weights(first, (n,), ((objective.negatives / (n - 1),),))
-    return _weighted(first, second, objective, weights)
+    strata = Strata((n,), ((objective.negatives / (n - 1),),))
+    return objective.losses(first, second, strata)
 
 
 def increment_losses(
@@ -178,28 +202,23 @@ def increment_losses(
     of_old = k * (1.0 - growth_ratio) / (old - 1), k * growth_ratio / new
     beside = 1.0 - growth_ratio if new > 1 else 1.0
     of_new = k * beside / old, k * growth_ratio / max(new - 1, 1)
-    weights = _log_weights(first, (old, new), (of_old, of_new))
-    old_losses, new_losses = _weighted(first, second, objective, weights).tensor_split([old])
+    strata = Strata((old, new), (of_old, of_new))
+    old_losses, new_losses = objective.losses(first, second, strata).tensor_split([old])
     if retention != 1.0:  # L^II is L^{I,X′} − L^{I,X} (Theorem 1)
         within = batch_losses(first[:old], second[:old], objective)
         old_losses = old_losses - (1.0 - retention) * within
     return old_losses, new_losses
 
 
-def _weighted(first: Tensor, second: Tensor, objective: Objective, weights: Tensor) -> Tensor:
-    """log(f⁺ + Σ w·f⁻) − log f⁺ of every item, the mean of both directions.
-
-    K times the mean of f over some negatives is a sum with weights, and so is a mean over strata:
-    any NCE-I is one softmax for each direction, in few and large operations.
-
-    Shapes:
-        first, second: (n, d) embeddings
-        weights: (n, n) log w of each item (column) as a negative of each anchor (row), 0 for itself
-    """
-    losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
-        first, second, objective.temperature, weights
-    )
-    return losses
+def anchor_losses(
+    first: Tensor, second: Tensor, objective: Objective, strata: Strata, anchors: range
+) -> Tensor:
+    """``objective.losses`` of these anchors alone, without the similarities of all others."""
+    own = slice(anchors.start, anchors.stop)
+    pairs = (first[own], second), (second[own], first)
+    logits = torch.stack([similarities(*pair, objective) for pair in pairs])
+    log_shares = (logits + _log_weights(first, strata, anchors)).log_softmax(dim=2)
+    return -_mean_of_diagonals(log_shares, anchors.start)
 
 
 def _log_probabilities(
@@ -217,8 +236,8 @@ def _log_probabilities(
     return torch.stack([logits, logits.T]).add_(weights).log_softmax(dim=2), unit, scale
 
 
-def _mean_of_diagonals(log_shares: Tensor) -> Tensor:
-    return log_shares.diagonal(dim1=1, dim2=2).mean(dim=0)
+def _mean_of_diagonals(log_shares: Tensor, start: int = 0) -> Tensor:
+    return log_shares.diagonal(start, dim1=1, dim2=2).mean(dim=0)
 
 
 class _Losses(Function):
@@ -253,28 +272,25 @@ class _Losses(Function):
         return of_first, of_second, None, None
 
 
-def _log_weights(
-    like: Tensor, counts: tuple[int, ...], weights: tuple[tuple[float, ...], ...]
-) -> Tensor:
-    """(n, n) log of the weights of items as negatives, by the strata of anchor and item."""
+def _log_weights(like: Tensor, strata: Strata, anchors: range) -> Tensor:
+    """(anchors, n) log of the weights of items as negatives, by the strata of anchor and item."""
     make = _made_once if len(like) <= REMEMBERED else _made_once.__wrapped__
-    return make(counts, weights, like.dtype, like.device)
+    return make(strata, anchors, like.dtype, like.device)
 
 
 @lru_cache(maxsize=8)
-def _made_once(
-    counts: tuple[int, ...],
-    weights: tuple[tuple[float, ...], ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
-    n = sum(counts)
+def _made_once(strata: Strata, anchors: range, dtype: torch.dtype, device: torch.device) -> Tensor:
+    counts, weights = strata
     with torch.inference_mode(False):  # what is kept must serve gradients too
-        table = torch.empty(n, n, dtype=dtype, device=device)
-        for rows, own in zip(torch.split(table, list(counts)), weights, strict=True):
+        table = torch.empty(len(anchors), sum(counts), dtype=dtype, device=device)
+        start = -anchors.start  # of a stratum's rows
+        for count, own in zip(counts, weights, strict=True):
+            rows, start = table[max(start, 0) : max(start + count, 0)], start + count
             for block, weight in zip(torch.split(rows, list(counts), dim=1), own, strict=True):
                 block.fill_(math.log(weight) if weight > 0.0 else -math.inf)
-        return table.fill_diagonal_(0.0)  # the positive pair counts as it is
+        # The positive pair counts as it is.
+        table.diagonal(anchors.start).fill_(0.0)
+        return table
 
 
 def check_growth_ratio(growth_ratio: float) -> None:

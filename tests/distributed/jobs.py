@@ -22,6 +22,8 @@ from incontrast.call import BudgetTooSmall
 from incontrast.data import sources
 from incontrast.data.sources import Source
 from incontrast.loggers import Logger
+from incontrast.training import collectives
+from incontrast.training import fabric as fabric_module
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (
     LostProcess,
@@ -36,6 +38,7 @@ from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.files import read_json
 
 Result = dict[str, Any]
+PAYS, fabric_module.PAYS = fabric_module.PAYS, 0.0  # everything is shared, however small
 
 
 def engine() -> FabricEngine:
@@ -47,6 +50,9 @@ def engine() -> FabricEngine:
 def equal(data: str, strategy: str, precision: str) -> Result:
     """The largest difference between one process and many, of losses, gradients and weights."""
     wide, many = precision == "float64", engine()
+    # What is built for large batches and encoders, on small ones.
+    fabric_module.MANY_ANCHORS = 8 if data in ("vectors", "graphs") else 10**9
+    collectives.BUCKET, collectives.SMALL = (2**9, 2**9) if data == "images" else (2**22, 2**17)
     how = cases.STRATEGIES[strategy] if wide else cases.gentle(cases.STRATEGIES[strategy])
     theirs = cases.trained(data, how, many, wide=wide)
     if many.rank > 0:
@@ -62,6 +68,55 @@ def _differences(first: dict[str, Tensor], second: dict[str, Tensor]) -> Result:
         difference = float((value.double() - second[name].double()).abs().max())
         found[kind] = max(found.get(kind, 0.0), difference)
     return found
+
+
+def replicas() -> Result:
+    """A step that is too small to share: every process does what one would, to the last bit."""
+    many = engine()
+    fabric_module.PAYS = PAYS
+    messages: list[str] = []
+    fabric_module.log.warning = lambda text, *values: messages.append(text % values)
+    try:
+        theirs = cases.trained("texts", cases.JOINT, many, wide=False)
+    finally:
+        fabric_module.PAYS = 0.0
+    ours = cases.trained("texts", cases.JOINT, Engine("cpu"), wide=False)
+    return {"differences": _differences(ours, theirs), "told": messages}
+
+
+def chosen() -> Result:
+    """Which encoders are worth sharing, by their operations."""
+    many = engine()
+    fabric_module.PAYS = PAYS
+    large, small = ic.Images(32), ic.Images(28, 1, encoder="small")
+    try:
+        kinds = {
+            "large": many.for_steps(large.encoder(), torch.zeros(4, 3, 32, 32), 64),
+            "small": many.for_steps(small.encoder(), torch.zeros(4, 1, 28, 28), 96),
+        }
+    finally:
+        fabric_module.PAYS = 0.0
+    return {name: kind is many for name, kind in kinds.items()}
+
+
+def overlap() -> Result:
+    """Gradients are on their way before the backward pass ends."""
+    many = engine()
+    encoder = ic.Images(8, 1, encoder="small").encoder()
+    first, *_ = parameters = list(encoder.parameters())
+    sent: list[int] = []
+    hook = first.register_post_accumulate_grad_hook(lambda _: sent.append(len(works)))
+    works: list[Any] = []
+    plain = collectives.Buckets._send
+    collectives.Buckets._send = lambda self: (works.append(self), plain(self))  # type: ignore
+    collectives.BUCKET = collectives.SMALL = 2**9
+    try:
+        embeddings = many.forward(encoder, torch.randn(4, 1, 8, 8))
+        many.backward(many.gather(embeddings).square().mean(), parameters)
+    finally:
+        collectives.Buckets._send = plain  # type: ignore[method-assign]
+        hook.remove()
+    return {"before": sent[0], "all": len(works)}
 
 
 def rounding(data: str, strategy: str) -> Result:

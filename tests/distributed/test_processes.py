@@ -22,7 +22,7 @@ WIDE.append("equal:texts:ICL, retention 1:float64")
 SINGLE = ["equal:vectors:ICL, retention 1:float32"]  # images and graphs are in tests/slow
 ADAM = ["rounding:vectors:ICL, retention 1"]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]
-OTHERS.append("logged")
+OTHERS += ["logged", "replicas", "chosen", "overlap"]
 SPACES = ["spaces"]
 LAST = ["lost:kill"]  # after which there is no group any more
 
@@ -67,6 +67,22 @@ def test_many_processes_do_no_more_than_rounding_does(
     found = results[0][case]
     for kind, difference in found["many"].items():
         assert difference < max(1e-5, 3 * found["last bit"][kind]), found
+
+
+def test_what_is_too_small_to_share_is_done_by_each_process_as_by_one(
+    results: list[dict[str, Any]],
+) -> None:
+    for result in results:
+        assert set(result["replicas"]["differences"].values()) == {0.0}
+        assert result["chosen"] == {"large": True, "small": False}
+    first, second = (result["replicas"]["told"] for result in results)
+    assert "too small for 2 processes to share" in first[0]
+    assert second == []
+
+
+def test_gradients_are_reduced_while_backward_runs(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert 1 < result["overlap"]["before"] < result["overlap"]["all"]
 
 
 def test_batch_norm_sees_the_items_of_all_processes(results: list[dict[str, Any]]) -> None:

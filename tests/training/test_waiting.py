@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Generator, Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import incontrast as ic
 from incontrast.loss import Objective
 from incontrast.training.calibration import train_mode
-from incontrast.training.engine import Engine
+from incontrast.training.engine import Engine, _Pinned
 from incontrast.training.loop import UNLIMITED, UNREAD, Training
 from incontrast.training.task import Increment, Task
 
@@ -44,6 +45,15 @@ def graphs() -> tuple[ic.Domain, Any, int]:
     path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     items = [(path, torch.randn(3, 2)) for _ in range(OLD + NEW)]
     return ic.Graphs(hidden=4), ic.Graphs().collect(items), 0  # the thread that makes views copies
+
+
+def texts(encoder: str = "transformer") -> tuple[ic.Domain, Any, int]:
+    items = ic.Text().collect([f"text {number} of some words" for number in range(OLD + NEW)])
+    return ic.Text(encoder=encoder, width=32), items, 0
+
+
+def bags_of_tokens() -> tuple[ic.Domain, Any, int]:
+    return texts("ngrams")
 
 
 KINDS = [vectors, images, graphs]
@@ -104,7 +114,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{type(s).__name__}-{s.lr}")
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*KINDS, texts, bags_of_tokens], ids=lambda kind: kind.__name__)
 def test_no_step_waits_for_the_device(kind: Any, strategy: ic.Strategy) -> None:
     run = training(kind, strategy, "meta")
     assert run.epoch() is None
@@ -119,6 +129,26 @@ def test_a_step_copies_its_batch_to_the_device_and_nothing_else(kind: Any) -> No
     with Copies() as copies:
         run.epoch()
     assert copies.count == (run.steps - steps) * kind()[2]
+
+
+def test_what_goes_to_an_accelerator_goes_by_way_of_pinned_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No device here has pinned memory: it is seen which calls are made."""
+    calls: list[Any] = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            calls.append((func.__name__, kwargs))
+            return args[0] if func is Tensor.pin_memory else func(*args, **(kwargs or {}))
+
+    rows = torch.ones(3, 2)
+    with Watch(), _Pinned():
+        assert rows.to("meta").is_meta
+    names = [call for call in calls if call[0] in ("pin_memory", "to")]
+    assert names == [("pin_memory", None), ("to", {"non_blocking": True})]
 
 
 def test_waiting_is_noticed() -> None:

@@ -75,7 +75,9 @@ def support_steps(
         loss = of_old.mean()
         if lr.watches:
             lr.observe(task.engine.broadcast_float(loss.item()))
-        step = task.engine.broadcast_float(lr.next_lr(task.done))
+        step = lr.next_lr(task.done)
+        if lr.watches:  # what is learned may differ by a bit between processes
+            step = task.engine.broadcast_float(step)
         weights = adapt(weights, loss, step, order=meta.order, engine=task.engine)
     return {**weights, **buffers}
 

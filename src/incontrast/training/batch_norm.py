@@ -52,9 +52,9 @@ def synchronised_batch_norm(
             input, running_mean, running_var, weight, bias, False, momentum, eps
         )
     mean, variance, count = _moments(input.detach())
-    if count < 2:
+    if input.numel() < 2 * len(mean) and count < 2:  # read only where it may be: no wait
         raise ValueError(
-            f"BatchNorm needs at least 2 values per channel in training, got {count} in all "
+            f"BatchNorm needs at least 2 values per channel in training, got {int(count)} in all "
             "processes"
         )
     if running_mean is not None and running_var is not None:
@@ -69,7 +69,7 @@ def synchronised_batch_norm(
     return result
 
 
-def _moments(x: Tensor) -> tuple[Tensor, Tensor, int]:
+def _moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of each channel, and values per channel, over all processes."""
     channels = x.shape[1]
     here = x.numel() // channels
@@ -84,8 +84,8 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor, int]:
         sums[channels:-1] = (variance.double() + mean.square()) * here
         sums[-1] = here
     all_reduce_(sums)
-    count = int(sums[-1])
-    mean, square = (sums[:-1] / max(count, 1)).chunk(2)
+    count = sums[-1]
+    mean, square = (sums[:-1] / count.clamp_min(1.0)).chunk(2)
     variance = (square - mean.square()).clamp_(min=0.0)
     return mean.to(wide.dtype), variance.to(wide.dtype), count
 
@@ -101,11 +101,11 @@ class _Normalise(Function):
         bias: Tensor,
         mean: Tensor,
         variance: Tensor,
-        count: int,
+        count: Tensor,
         eps: float,
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, mean, variance)
-        ctx.count, ctx.eps = count, eps  # type: ignore[attr-defined]
+        ctx.save_for_backward(x, weight, mean, variance, count)
+        ctx.eps = eps  # type: ignore[attr-defined]
         if x.numel() == 0:  # torch's kernels divide by the number of items
             return torch.empty_like(x)
         return torch.batch_norm(x, weight, bias, mean, variance, False, 0.0, eps, False)
@@ -114,10 +114,10 @@ class _Normalise(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # Grad mode tells whether this derivative is to be differentiated again.
         rule = _differentiable_backward if torch.is_grad_enabled() else _fused_backward
-        return *rule(gradient, (*ctx.saved_tensors, ctx.count, ctx.eps)), *(None,) * 4
+        return *rule(gradient, (*ctx.saved_tensors, ctx.eps)), *(None,) * 4
 
 
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor, int, float]  # x, weight, moments, count, ε
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]  # x, weight, moments, count, ε
 
 
 def _fused_backward(gradient: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,6 +19,7 @@ from torch.autograd.function import FunctionCtx
 T = TypeVar("T")
 
 SMALL = 2**17  # bytes of all processes together
+BUCKET = 2**22  # bytes of gradients that are summed together
 
 
 class LostProcess(RuntimeError):
@@ -87,6 +88,45 @@ def all_gather_rows(rows: Tensor) -> Tensor:
     sizes = all_reduce_(counts).tolist()
     before, after = sum(sizes[:rank]), sum(sizes[rank + 1 :])
     return all_reduce(torch.nn.functional.pad(rows, (0, 0, before, after)))
+
+
+class Buckets:
+    """Averages gradients over processes while the backward pass goes on with those before them.
+
+    ``add`` is a hook of every parameter. Processes have the same graph and so the same order.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._waiting: list[Tensor] = []  # parameters whose gradients are not on their way
+        self._sent: list[tuple[dist.Work | None, Tensor, list[Tensor]]] = []
+
+    def add(self, parameter: Tensor) -> None:
+        self._waiting.append(parameter)
+        if sum(p.nbytes for p in self._waiting) >= BUCKET:
+            self._send()
+
+    def _send(self) -> None:
+        flat = torch.cat([p.grad.reshape(-1) for p in self._waiting if p.grad is not None])
+        if self._processes * flat.nbytes <= SMALL:
+            work, flat = None, all_reduce_(flat)
+        else:
+            with in_contact():
+                work = dist.all_reduce(flat, async_op=True)
+        self._sent.append((work, flat, self._waiting))
+        self._waiting = []
+
+    def finish(self) -> None:
+        """Wait, and give every parameter its averaged gradient."""
+        if self._waiting:
+            self._send()
+        for work, flat, parameters in self._sent:
+            if work is not None:
+                with in_contact():
+                    work.wait()
+            parts = torch.split(flat.div_(self._processes), [p.numel() for p in parameters])
+            for parameter, part in zip(parameters, parts, strict=True):
+                parameter.grad = part.view_as(parameter)
 
 
 def broadcast_object(value: T) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -12,7 +12,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch import distributed as dist
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
+
+from incontrast.loss import Objective
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -60,6 +63,11 @@ class Engine:
         tensor = next((t for t in (*encoder.parameters(), *encoder.buffers())), None)
         return Engine("cpu" if tensor is None else tensor.device)
 
+    def place(self, batch: Any, device: torch.device | None = None) -> Any:
+        """A batch on this engine's device, or on another; the host does not wait for the copy."""
+        with _pinned(device or self.device):
+            return batch.to(device or self.device)
+
     def encoding(self) -> AbstractContextManager[Any]:
         """What encoders run in: autocast, and BatchNorm over the items of all processes."""
         return self.autocast()
@@ -93,7 +101,9 @@ class Engine:
     def _encode(
         self, encoder: nn.Module, batch: Any, parameters: dict[str, Tensor] | None
     ) -> Tensor:
-        with self.encoding():
+        # Batches of texts and graphs may have more to move inside of an encoder.
+        plain = isinstance(batch, Tensor)
+        with self.encoding(), nullcontext() if plain else _pinned(self.device):
             if parameters is None:
                 embeddings: Tensor = encoder(batch)
             else:
@@ -135,9 +145,26 @@ class Engine:
         """Fill the gradients of these parameters from a loss of gathered embeddings."""
         loss.backward()  # type: ignore[no-untyped-call]
 
+    def objective(self, objective: Objective) -> Objective:
+        """The same for losses of gathered embeddings, of which processes may share the work."""
+        return objective
+
+    def for_steps(self, encoder: nn.Module, views: Any, items: int) -> Engine:
+        """The engine for steps on so many items: small ones are not worth sharing.
+
+        ``views`` are some of those that the encoder will get.
+        """
+        return self
+
+    def broadcast_(self, tensor: Tensor) -> Tensor:
+        """The first process's numbers, for all, in place."""
+        return tensor
+
     def broadcast_float(self, number: float) -> float:
         """The first process's number, for all: what they decide by must not differ by a bit."""
-        return number
+        if self.processes == 1:
+            return number
+        return self.broadcast_(torch.tensor(number, dtype=torch.float64, device=self.device)).item()
 
     def broadcast(self, value: T) -> T:
         """The first process's value, for all."""
@@ -159,6 +186,29 @@ class Engine:
 
     def check_equal(self, facts: Callable[[], dict[str, Any]]) -> None:
         """Raise an error in all processes if they do not agree on these facts."""
+
+
+def _pinned(device: torch.device) -> AbstractContextManager[Any]:
+    return _Pinned() if device.type == "cuda" else nullcontext()
+
+
+class _Pinned(TorchFunctionMode):
+    """A block in which what goes from the host to CUDA goes by way of pinned memory.
+
+    The host then need not wait for what the device does; torch keeps the memory until it is copied.
+    Batches may be of any class that moves its tensors by ``to(device)``.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is Tensor.to and args[0].is_cpu:
+            return args[0].pin_memory().to(*args[1:], **{**(kwargs or {}), "non_blocking": True})
+        return func(*args, **(kwargs or {}))
 
 
 def choose_engine(

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.nn.functional import pad
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.flop_counter import FlopCounterMode
 
+from incontrast.loss import Objective, Strata, anchor_losses
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (
+    Buckets,
     ProcessFailed,
     all_gather_objects,
     all_gather_rows,
@@ -29,8 +36,14 @@ from incontrast.training.engine import Engine, Precision
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+# A core, and messages between processes of one machine; a step counts as shared only where these
+# say that it pays. On an accelerator both are faster, the first one more.
+OPERATIONS, LATENCY, BANDWIDTH = 1e11, 5e-4, 1e9  # per second, seconds, bytes per second
+PAYS = 1.1  # times as fast as one process
+MANY_ANCHORS = 512  # items of a batch from which on each process compares its own with all
 TIMEOUT = "INCONTRAST_TIMEOUT"  # environment: seconds after which a silent process counts as lost
 DEFAULT_TIMEOUT = 600.0
 PRECISIONS: dict[str, Precision] = {"32-true": "float32", "bf16-mixed": "bfloat16"}
@@ -114,27 +127,43 @@ class FabricEngine(Engine):
         return all_reduce_(tensor.clone())
 
     def average_gradients(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-        return self._average(gradients, all_reduce)
+        flat = all_reduce(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        parts = torch.split(flat / self.processes, [gradient.numel() for gradient in gradients])
+        return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
 
     def backward(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
         # Not DDP, which counts forward passes and hooks parameters: a strategy may embed several
         # times for one loss, and the meta step runs the encoder with other weights.
-        super().backward(loss, parameters)
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        torch._foreach_copy_(gradients, self._average(gradients, all_reduce_))
+        with ExitStack() as hooks:
+            buckets = Buckets(self.processes)
+            for parameter in parameters:
+                hook = parameter.register_post_accumulate_grad_hook(buckets.add)  # type: ignore[no-untyped-call]
+                hooks.callback(hook.remove)
+            super().backward(loss, parameters)
+        buckets.finish()
 
-    def _average(
-        self, gradients: Sequence[Tensor], summed: Callable[[Tensor], Tensor]
-    ) -> list[Tensor]:
-        flat = summed(torch.cat([gradient.reshape(-1) for gradient in gradients]))
-        parts = torch.split(flat / self.processes, [gradient.numel() for gradient in gradients])
-        return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
+    def objective(self, objective: Objective) -> Objective:
+        return SharedObjective(**asdict(objective))
 
-    def broadcast_float(self, number: float) -> float:
-        box = torch.tensor(number, dtype=torch.float64, device=self.device)
+    def for_steps(self, encoder: nn.Module, views: Any, items: int) -> Engine:
+        alone = 3 * 2 * items * operations(encoder, views) / len(views) / OPERATIONS
+        norms = sum(isinstance(module, _BatchNorm) for module in encoder.modules())
+        size = sum(p.numel() * p.element_size() for p in encoder.parameters() if p.requires_grad)
+        talking = (2 * norms + 4) * LATENCY + 2 * size / BANDWIDTH
+        if alone >= PAYS * (alone / self.processes + talking):
+            return self
+        if self.rank == 0:
+            log.warning(
+                "a step of this encoder is too small for %d processes to share: each does all of "
+                "it, and one process would be as fast",
+                self.processes,
+            )
+        return _Replicas(self.fabric)
+
+    def broadcast_(self, tensor: Tensor) -> Tensor:
         with in_contact():
-            dist.broadcast(box, src=0)
-        return box.item()
+            dist.broadcast(tensor, src=0)
+        return tensor
 
     def broadcast(self, value: T) -> T:
         return broadcast_object(value)
@@ -143,9 +172,13 @@ class FabricEngine(Engine):
         return all_gather_objects(value)
 
     def broadcast_weights(self, encoder: nn.Module) -> None:
-        with in_contact():
-            for values in encoder.state_dict().values():
-                dist.broadcast(values, src=0)
+        weights = list(encoder.state_dict().values())
+        for dtype in dict.fromkeys(tensor.dtype for tensor in weights):  # a message each
+            own = [tensor for tensor in weights if tensor.dtype == dtype]
+            flat = self.broadcast_(torch.cat([tensor.reshape(-1) for tensor in own]))
+            parts = torch.split(flat, [tensor.numel() for tensor in own])
+            for tensor, part in zip(own, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
 
     @contextmanager
     def error_barrier(self, task: str) -> Iterator[None]:
@@ -171,6 +204,47 @@ class FabricEngine(Engine):
                         f"all processes must be given the same: {name} is {value} in process 0 "
                         f"and {theirs[name]} in process {rank}"
                     )
+
+
+class _Replicas(FabricEngine):
+    """Processes that all do the work of one, without a message but for what the first decides."""
+
+    encoding = Engine.encoding  # type: ignore[assignment]
+    share, gather, all_reduce = Engine.share, Engine.gather, Engine.all_reduce
+    average_gradients = Engine.average_gradients
+    backward, objective = Engine.backward, Engine.objective
+
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
+        self.own = ()  # dropout alike, too
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedObjective(Objective):
+    """Each process compares its own anchors with all items: n²/P similarities instead of n²."""
+
+    def losses(self, first: Tensor, second: Tensor, strata: Strata) -> Tensor:
+        count = len(first)
+        if count < MANY_ANCHORS:  # the loss is quick, and takes two messages less
+            return super().losses(first, second, strata)
+        own = share_of(count, dist.get_rank(), dist.get_world_size())
+        losses = anchor_losses(first, second, self, strata, own)
+        return all_reduce(pad(losses, (own.start, count - own.stop)))
+
+
+@torch.no_grad()
+def operations(encoder: nn.Module, views: Any) -> int:
+    """Of a forward pass, as torch counts them: additions and multiplications of matrices.
+
+    Counted and not timed, so that all processes, and a run that resumes, find the same.
+    """
+    training = [module for module in encoder.modules() if module.training]
+    encoder.eval()
+    with FlopCounterMode(display=False) as counter:
+        encoder(views)
+    for module in training:
+        module.training = True
+    return int(counter.get_total_flops())
 
 
 def share_of(count: int, rank: int, processes: int) -> range:

@@ -33,7 +33,7 @@ from incontrast.training.progress import (
     Run,
     Stop,
 )
-from incontrast.training.resume import Checkpoint, TrainingFile, restore, training_state
+from incontrast.training.resume import AGREED, Checkpoint, TrainingFile, restore, training_state
 from incontrast.training.task import Task, ViewBatch
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def train(
     if items == 0:
         task.encoder.eval()
         return Run((), 0, 0, 0.0, "nothing to do", 0, {})
+    task.share_steps(strategy.batch_size + getattr(strategy, "old_batch_size", 0))
     with seeded(task.seed, "modules", *task.engine.own, device=task.engine.device):
         limit = check_budget(budget)
         run = Training(task, strategy, items, limit, callbacks, schedule_state, file).run()
@@ -137,6 +138,7 @@ class Training:
         self.passes_before = task.forward_passes  # of what is measured before the first step
         self.passes_per_epoch, self.epochs = 2 * epoch_items, strategy.epochs(task.increment)
         self.steps, self.rollbacks, self.lr = 0, 0, math.nan
+        self.pace = 0.0  # seconds per step so far, where seconds are counted
         self.begun: tuple[float, float] | None = None  # seconds and part done after a first step
         self.batches = 0  # of the epoch under way that were taken
         self.history: list[Epoch] = []
@@ -286,7 +288,10 @@ class Training:
         """The part of the budget that is spent; 1 and more is all of it."""
         limit, spent = self.budget, 0.0
         if limit.seconds is not None:
-            spent = self.task.engine.broadcast_float(self.seconds()) / limit.seconds
+            # Several processes ask the first one's clock at every tenth step, and go by the pace.
+            if self.task.engine.processes == 1 or self.pace == 0.0 or self.steps % AGREED == 0:
+                self.pace = self.task.engine.broadcast_float(self.seconds()) / self.steps
+            spent = self.pace * self.steps / limit.seconds
         if limit.forward_passes is not None:
             spent = max(spent, self.task.forward_passes / limit.forward_passes)
         return spent
@@ -396,8 +401,7 @@ class _Losses:
 
     def _flush(self) -> None:
         if self._unread:
-            values: list[float] = torch.stack(self._unread).tolist()
-            self._read += self._engine.broadcast(values)
+            self._read += self._engine.broadcast_(torch.stack(self._unread)).tolist()
             self._unread = []
 
 

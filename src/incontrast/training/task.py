@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from incontrast.domains.base import Collection, Domain, Part
 from incontrast.loss import Objective
-from incontrast.randomness import generator
+from incontrast.randomness import generator, seeded
 from incontrast.schedules import LearningRate, Schedule, ScheduleState, as_schedule
 from incontrast.training.engine import Engine
 from incontrast.training.resume import Recorded, restore_once
@@ -23,6 +23,7 @@ R = TypeVar("R")
 
 NONE = torch.empty(0, dtype=torch.int64)
 DEPTH = 2  # batches in flight: one being read, one waiting
+COUNTED = 8  # items whose views tell how much work a step is
 BURST, BURST_BYTES = 8, 2**20  # batches, and bytes of their items, whose views are made in a row
 
 
@@ -190,6 +191,16 @@ class Task:
     def _views(self) -> Generator:
         return self.generator("views")
 
+    def share_steps(self, items: int) -> None:
+        """Choose how processes work on steps of so many items: together, or each for itself."""
+        if self.engine.processes > 1:
+            places = torch.arange(min(COUNTED, self.increment.new_count))
+            sources = [(self.increment.new, places)]
+            with seeded(self.seed, "operations", device=self.engine.device):
+                views = two_views(self.domain, sources, self.seed, Engine(self.engine.device))
+            self.engine = self.engine.for_steps(self.encoder, views, items)
+            self.objective = self.engine.objective(self.objective)
+
     def generator(self, purpose: str) -> Generator:
         """A random generator for one purpose, the same at every call with it."""
         return generator(self.seed, purpose)
@@ -303,9 +314,8 @@ def two_views(
         device = drawing = torch.device("cpu")
     draws = Generator(drawing).manual_seed(seed)
     sources = [(collection, indices) for collection, indices in sources if len(indices)]
-    share = range(sum(len(indices) for _, indices in sources))
-    if engine.processes > 1:
-        share = engine.share(len(share))
+    count = sum(len(indices) for _, indices in sources)
+    share = engine.share(count)
     parts, before = [], 0
     for collection, indices in sources:
         own = indices[max(share.start - before, 0) : max(share.stop - before, 0)]
@@ -315,8 +325,8 @@ def two_views(
     if not parts:  # more processes than items
         collection, indices = sources[0]
         parts.append(collection.take(indices[:0]))
-    batch = (parts[0] if len(parts) == 1 else domain.join(parts)).to(device)
-    if engine.processes == 1:
+    batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts), device)
+    if len(share) == count:
         joined = domain.joined_views(batch, draws)
     else:
         part = Part(batch, share.start, sources, device)
@@ -326,7 +336,7 @@ def two_views(
             f"views() must keep the number of items: {len(batch)} went in, {len(joined)} came out "
             "of both views together"
         )
-    return joined.to(engine.device)
+    return engine.place(joined)
 
 
 def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:

@@ -84,8 +84,21 @@ class TokenBatch:
     @property
     def mask(self) -> Tensor:
         """(n, L) whether there is a token."""
-        places = torch.arange(self.ids.shape[1])
-        return (places < self.lengths[:, None]).to(self.device)
+        return self._mask.to(self.device)
+
+    @property
+    def _mask(self) -> Tensor:
+        return torch.arange(self.ids.shape[1]) < self.lengths[:, None]
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """The text and the place in it of every token; found on the CPU, no device is waited for.
+
+        >>> batch = TokenBatch(torch.ones(2, 2).long(), torch.tensor([2, 1]))
+        >>> batch.places()
+        (tensor([0, 0, 1]), tensor([0, 1, 0]))
+        """
+        text, place = self._mask.nonzero().T.contiguous().to(self.device)
+        return text, place
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -113,7 +113,7 @@ class NGrams(TextEncoder):
         super().__init__(vocabulary, width, 1, dropout)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        text, place = batch.mask.nonzero(as_tuple=True)
+        text, place = batch.places()
         ids = batch.ids[text, place]
         weights = self.weights(ids).exp()
         weighted = torch.cat([weights * self.tokens(ids), weights], dim=1)
