@@ -18,7 +18,6 @@ from incontrast.evaluate.probes import Probe
 from incontrast.heads import backbone_of
 from incontrast.interpolation import PARTS
 from incontrast.memory.memory import Memory
-from incontrast.schedules import ScheduleState
 from incontrast.strategies import Strategy
 from incontrast.training.calibration import CALIBRATED
 from incontrast.training.engine import Engine
@@ -58,7 +57,6 @@ class Call:
     domain: Domain
     increment: Increment
     memory: Memory
-    schedule_state: ScheduleState
     version: int  # that it leads to
     strategy: Strategy
     measuring: Measuring

@@ -218,8 +218,7 @@ class Learner:
             learner._encoder = learner.made_elsewhere(learner.initial_domain, weights)
             learner.version = learner.space = 1
         else:
-            given = {"weights": weights, "head_weights": head_weights}
-            learner.adopt(seen, seen_count=seen_count, **given)
+            learner.adopt(seen, seen_count=seen_count, weights=weights, head_weights=head_weights)
         return learner
 
     def __repr__(self) -> str:
@@ -276,7 +275,7 @@ class Learner:
         if self.fitted:
             log.warning("fit() starts over: version %d and its memory are replaced", self.version)
         domain, increment = self._first(items)
-        begin = (None, domain, increment, Memory(self.memory.policy), {}, 1, self.fit_strategy)
+        begin = (None, domain, increment, Memory(self.memory.policy), 1, self.fit_strategy)
         return self._train(
             Call(*begin, self._measuring(), start, budget, callbacks, checkpoint, probe)
         )
@@ -309,7 +308,7 @@ class Learner:
         memory = self.memory
         if seen_count is not None:
             memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
-        begin = (encoder, domain, increment, memory, {}, 1, NoUpdate())
+        begin = (encoder, domain, increment, memory, 1, NoUpdate())
         return self._train(Call(*begin, self._measuring(), start, check_budget(None), probe=probe))
 
     def forecast(self, items: Any) -> float | None:
@@ -384,8 +383,7 @@ class Learner:
         strategy = self.strategy if strategy is None else _checked(strategy)
         with self.engine.error_barrier("read the new items"):
             increment = self._increment(items)
-        state, version = self.schedule_state, self.version + 1
-        begin = (self.encoder, self.domain, increment, self.memory, state, version, strategy)
+        begin = (self.encoder, self.domain, increment, self.memory, self.version + 1, strategy)
         return self._train(
             Call(*begin, self._measuring(), start, budget, callbacks, checkpoint, probe, tolerance)
         )
@@ -397,6 +395,7 @@ class Learner:
         """Work on copies throughout; the learner changes in the last lines, or not at all."""
         domain, increment, current = call.domain, call.increment, call.current
         strategy, version = call.strategy, call.version
+        schedule_state = {} if current is None else self.schedule_state
         if call.items < 2:
             raise ValueError("training needs at least 2 items, got 1: items are compared")
         if current is not None and not isinstance(current, EncoderWithHead):
@@ -452,14 +451,14 @@ class Learner:
         file = None
         if call.checkpoint is not None:
             others = (self.objective, self.engine.precision, call.budget.forward_passes)
-            same = identity(encoder, call.schedule_state, domain, increment, known(), *others)
+            same = identity(encoder, schedule_state, domain, increment, known(), *others)
             file = TrainingFile(Path(call.checkpoint), same)
         run = train(
             task,
             strategy,
             budget=call.for_training(seconds_before, pairs),
             callbacks=[*call.callbacks, HoursAhead()],
-            schedule_state=call.schedule_state,
+            schedule_state=schedule_state,
             file=file,
         )
         kept, trained = 1.0, time.perf_counter()
@@ -476,7 +475,7 @@ class Learner:
         outcome = _outcome(call, run, before, after, measuring, kept)
         self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
         self.space, self.links = version, links
-        self.schedule_state = run.schedule_state or call.schedule_state
+        self.schedule_state = run.schedule_state or schedule_state
         log.info("version %d: %s", version, outcome)
         for callback in call.callbacks:
             if isinstance(callback, Callback):
@@ -517,7 +516,7 @@ class Learner:
 
     def _measure(self, call: Call, encoder: nn.Module) -> Measured:
         domain, training = call.domain, encoder.training
-        how = {"sample": self.evaluation_sample, **self._settings()}
+        how: dict[str, Any] = {"sample": self.evaluation_sample, **self._settings()}
         population = measure(encoder.eval(), domain, call.increment, **how)
         scores = None
         if call.probe is not None:

@@ -209,7 +209,7 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
     with np.errstate(over="ignore"):
         rows = table[:, features].astype(np.float32)
     called = [names[column] for column in features if named]
-    numbered = called or [column + 1 for column in features]
+    numbered: Sequence[str | int] = called or [column + 1 for column in features]
     _check(rows, path, numbered, lambda row: _line(path, delimiter, row + named))
     beside = {
         name: np.array(list(known))[table[:, names.index(name)].astype(np.int64)]

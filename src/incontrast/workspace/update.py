@@ -457,9 +457,9 @@ class Update:
                 "probe": self._probe(operation),
             }
             if self.adopted is not None:
-                weights, head_weights, _ = self.adopted
-                given = {"weights": weights, "head_weights": head_weights}
-                outcome = learner.adopt(new, **given, probe=options["probe"])
+                weights, head, _ = self.adopted
+                probe = options["probe"]
+                outcome = learner.adopt(new, weights=weights, head_weights=head, probe=probe)
             elif before is None:
                 outcome = learner.fit(new, **options)
             else:
