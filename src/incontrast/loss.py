@@ -30,12 +30,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import normalize
+from torch.utils.checkpoint import checkpoint
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.names import NamedArguments
 
 EPS = 1e-12  # the least norm that is divided by, as in normalize()
 REMEMBERED = 1024  # items of a batch up to which its weights are kept for the next one
+BLOCK = 256  # anchors that are compared at a time with the items of a larger batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,10 +198,30 @@ def _weighted(first: Tensor, second: Tensor, objective: Objective, weights: Tens
         first, second: (n, d) embeddings
         weights: (n, n) log w of each item (column) as a negative of each anchor (row), 0 for itself
     """
+    if len(first) > REMEMBERED:
+        return _weighted_in_blocks(first, second, objective, weights)
     losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
         first, second, objective.temperature, weights
     )
     return losses
+
+
+def _weighted_in_blocks(
+    first: Tensor, second: Tensor, objective: Objective, weights: Tensor
+) -> Tensor:
+    """The same, with the similarities of some anchors at a time, computed again for gradients."""
+
+    def block(first: Tensor, second: Tensor, start: int, stop: int) -> Tensor:
+        pairs = (first[start:stop], second), (second[start:stop], first)
+        logits = torch.stack([similarities(*pair, objective) for pair in pairs])
+        log_shares = logits.add_(weights[start:stop]).log_softmax(dim=2)
+        return -log_shares.diagonal(start, dim1=1, dim2=2).mean(dim=0)
+
+    starts = range(0, len(first), BLOCK)
+    blocks = [(start, min(start + BLOCK, len(first))) for start in starts]
+    return torch.cat(
+        [checkpoint(block, first, second, *ends, use_reentrant=False) for ends in blocks]
+    )
 
 
 def _log_probabilities(
