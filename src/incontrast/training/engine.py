@@ -140,7 +140,8 @@ class Engine:
         if isinstance(views, ViewsInParts):
             both, done = torch.empty(0), 0
             for make in views.parts:
-                part = self._encode_part(encoder, make, parameters).unflatten(0, (2, -1))
+                part = self._encode_part(encoder, make, parameters)
+                part = part.view(2, -1, *part.shape[1:])
                 if not done:
                     both = part.new_empty(2, views.items, *part.shape[2:])
                 # Not joined at the end: many small results would lie between freed memory.

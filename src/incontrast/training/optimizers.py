@@ -174,7 +174,9 @@ class _Muon(_FusedAdam):
         groups = [{"params": part} for part in (matrices, others) if part]
         super().__init__(groups, weight_decay=0.0, fused=True)
         self.momentum = momentum
-        self.norms = {p: max(_spectral_norm(p), NEXT_TO_NOTHING) for p in matrices}
+        self.norms: dict[Tensor, float] = {
+            p: max(_spectral_norm(p), NEXT_TO_NOTHING) for p in matrices
+        }
         self.protection: dict[Tensor, Tensor] = {}  # what steps are multiplied by
 
     def _step(self, group: dict[str, Any]) -> None:
