@@ -30,12 +30,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import normalize
+from torch.utils.checkpoint import checkpoint
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.names import NamedArguments
 
 EPS = 1e-12  # the least norm that is divided by, as in normalize()
 REMEMBERED = 1024  # items of a batch up to which its weights are kept for the next one
+BLOCK = 256  # anchors that are compared at a time with the items of a larger batch
 
 
 class Strata(NamedTuple):
@@ -72,7 +74,18 @@ class Objective(NamedArguments):
             second: The same of the second views.
             strata: Which items of the batch are alike, and what they weigh.
         """
-        table = _log_weights(first, strata, range(len(first)))
+        n = len(first)
+        if n > REMEMBERED:  # with the similarities of some anchors at a time
+            blocks = [range(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK)]
+            return torch.cat(
+                [
+                    checkpoint(
+                        anchor_losses, first, second, self, strata, block, use_reentrant=False
+                    )
+                    for block in blocks
+                ]
+            )
+        table = _log_weights(first, strata, range(n))
         losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
             first, second, self.temperature, table
         )

@@ -9,8 +9,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 import incontrast as ic
+from incontrast import loss
 from incontrast.loss import Objective, batch_losses
-from incontrast.training.engine import Engine
+from incontrast.training.engine import Engine, ViewsInParts
+from incontrast.training.task import two_views
 
 
 def encoder() -> nn.Module:
@@ -57,6 +59,43 @@ def test_graphs_are_embedded_in_parts() -> None:
     torch.testing.assert_close(engine.forward(module, batch), whole)
 
 
+def test_views_of_images_are_made_part_by_part_and_are_the_same() -> None:
+    domain = ic.Images(8, 1, encoder="small")
+    draws = Generator().manual_seed(0)
+    pixels = torch.randint(256, (11, 8, 8), dtype=torch.uint8, generator=draws)
+    sources = [(domain.collect(pixels), torch.arange(11))]
+    engine, module = Engine("cpu"), domain.encoder().eval()
+    views = two_views(domain, sources, 7, engine)
+    whole = torch.autograd.grad(_loss(engine, module, views), list(module.parameters()))
+    engine.micro_batch_size = 6
+    parts = two_views(domain, sources, 7, engine)
+    assert isinstance(parts, ViewsInParts)
+    assert len(parts) == len(views) == 22
+    made = [make().chunk(2) for make in parts.parts]
+    assert max(len(first) for first, _ in made) == 3
+    torch.testing.assert_close(
+        torch.cat([torch.cat(side) for side in zip(*made, strict=True)]), views
+    )
+    found = torch.autograd.grad(_loss(engine, module, parts), list(module.parameters()))
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            engine.embed_pair(module, parts), engine.embed_pair(module, views)
+        )
+
+
+def test_views_of_ones_own_are_made_at_once() -> None:
+    domain = ic.Images(8, 1, encoder="small", views=lambda pixels, generator: pixels)
+    engine = Engine("cpu")
+    engine.micro_batch_size = 4
+    pixels = domain.collect(torch.zeros(6, 8, 8, dtype=torch.uint8))
+    assert isinstance(two_views(domain, [(pixels, torch.arange(6))], 7, engine), Tensor)
+
+
+def _loss(engine: Engine, module: nn.Module, views: Any) -> Tensor:
+    return batch_losses(*engine.embed_pair(module, views), Objective()).mean()
+
+
 def test_a_learner_trains_in_parts(blobs) -> None:
     def fitted(**settings: Any) -> ic.Outcome:
         domain = ic.Vectors(8, encoder=lambda: nn.Linear(8, 4))
@@ -68,3 +107,19 @@ def test_a_learner_trains_in_parts(blobs) -> None:
     assert parts.loss.after.all == pytest.approx(whole.loss.after.all, rel=1e-4)
     with pytest.raises(ValueError, match="micro_batch_size must be at least 2"):
         fitted(micro_batch_size=1)
+
+
+def test_a_large_batch_is_compared_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = Generator().manual_seed(0)
+    views = torch.randn(2, 23, 5, generator=draws, dtype=torch.float64, requires_grad=True)
+
+    def losses() -> tuple[Tensor, Tensor]:
+        parts = loss.increment_losses(*views, Objective(), old=14, growth_ratio=0.3, retention=0.5)
+        values = torch.cat(parts)
+        (gradient,) = torch.autograd.grad(values @ torch.arange(23.0).double(), views)
+        return values.detach(), gradient
+
+    whole = losses()
+    monkeypatch.setattr(loss, "REMEMBERED", 8)
+    monkeypatch.setattr(loss, "BLOCK", 5)
+    torch.testing.assert_close(losses(), whole)

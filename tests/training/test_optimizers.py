@@ -139,14 +139,64 @@ def test_orthogonalised_gives_all_directions_about_the_same_length() -> None:
     draws = torch.Generator().manual_seed(0)
     for shape in ((8, 72), (72, 8), (16, 16)):
         matrix = torch.randn(shape, generator=draws) * torch.logspace(-2, 0, shape[1])
+        matrix = matrix if shape[0] <= shape[1] else matrix.T
         left, before, right = torch.linalg.svd(matrix, full_matrices=False)
-        values = torch.linalg.svdvals(orthogonalised(matrix))
+        (result,) = orthogonalised(matrix[None])
+        values = torch.linalg.svdvals(result)
         assert values[before > 0.05 * matrix.norm()].min() > 0.6
         assert values.max() < 1.3
         # The nearest such matrix is U·Vᵀ: it keeps the directions.
-        turned = left.T @ orthogonalised(matrix) @ right.T
+        turned = left.T @ result @ right.T
         assert torch.allclose(turned, turned.diag().diag(), atol=1e-3)
-    assert torch.equal(orthogonalised(torch.zeros(3, 5)), torch.zeros(3, 5))
+    assert torch.equal(orthogonalised(torch.zeros(1, 3, 5)), torch.zeros(1, 3, 5))
+
+
+def naive_muon(weights, gradients, factors, lr: float, momentum: float):
+    """Jordan's iteration, twice, layer by layer as it is written."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    norms = [float(torch.linalg.matrix_norm(w.flatten(1), 2)) for w in weights]
+    past = [torch.zeros_like(w) for w in weights]
+    for step in gradients:
+        for w, g, m, norm, factor in zip(weights, step, past, norms, factors, strict=True):
+            m.mul_(momentum).add_(g)
+            x = (g + momentum * m).flatten(1)
+            x = x / x.norm()
+            for _ in range(2):
+                gram = x @ x.T
+                x = a * x + (b * gram + c * gram @ gram) @ x
+            x = x.view_as(w)
+            if factor is not None and len(factor) == w.shape[1]:
+                x = torch.einsum("oi...,ij->oj...", x, factor)
+            elif factor is not None:
+                x = (x.flatten(1) @ factor).view_as(w)
+            w.sub_(lr * norm * x)
+    return weights
+
+
+def test_muon_takes_the_steps_that_it_is_defined_by() -> None:
+    """Wide, tall and square layers, some of one shape, protected or not, against a loop."""
+    draws = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=draws, dtype=torch.float64)
+
+    shapes = ((8, 4, 3, 3), (8, 4, 3, 3), (12, 5), (5, 12), (6, 6), (6, 8))
+    weights = [normal(*shape) for shape in shapes]
+    weights[0] = weights[0].contiguous(memory_format=torch.channels_last)
+    factors = [normal(4, 4), normal(36, 36), None, normal(12, 12), normal(6, 6), None]
+    gradients = [[normal(*shape) for shape in shapes] for _ in range(3)]
+    expected = naive_muon([w.clone() for w in weights], gradients, factors, 0.01, 0.6)
+    parameters = [nn.Parameter(w) for w in weights]
+    pairs = zip(parameters, factors, strict=True)
+    stepper = Stepper(Muon()(parameters), protection={p: f for p, f in pairs if f is not None})
+    assert not stepper.capped
+    for step in gradients:
+        for p, gradient in zip(parameters, step, strict=True):
+            p.grad = gradient
+        stepper.step(0.01)
+    for p, wanted in zip(parameters, expected, strict=True):
+        # A layer's norm is measured in single precision.
+        torch.testing.assert_close(p.detach(), wanted, rtol=1e-6, atol=1e-7)
 
 
 def test_a_step_of_muon_changes_a_layer_by_a_share_of_its_norm_and_vectors_as_adam_does() -> None:

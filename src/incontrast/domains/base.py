@@ -145,6 +145,9 @@ class Domain(ABC):
     views_draw_globally: bool = False
     """Whether views draw from torch's own generators, as modules do: then never in a thread, where
     dropout would draw from them at the same time."""
+    views_by_part: bool = False
+    """Whether ``views_of_part`` costs little for a part of a batch: then views of a batch beyond
+    memory are made when they are embedded, part by part."""
     views_on_cpu: ClassVar[bool] = False
     """Whether views are made on the CPU and moved to the encoder's device afterwards.
 

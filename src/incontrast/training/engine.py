@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -22,6 +23,28 @@ if TYPE_CHECKING:
 
 Precision = Literal["float32", "bfloat16"]
 T = TypeVar("T")
+
+
+class ViewsInParts:
+    """Two views of some items that are made when they are embedded, part by part.
+
+    ``make`` gives the views of a range of the items: first views, then second ones. No part has
+    more than ``size`` views.
+    """
+
+    def __init__(self, make: Callable[[range], Any], items: int, size: int) -> None:
+        self.items = items
+        self.parts = [partial(make, own) for own in _ranges(items, max(size // 2, 1))]
+
+    def __len__(self) -> int:
+        return 2 * self.items
+
+
+def _ranges(count: int, size: int) -> list[range]:
+    """So many items in ranges of nearly equal length, none longer than ``size``."""
+    parts = -(-count // size)
+    ends = [count * number // parts for number in range(parts + 1)]
+    return [range(start, stop) for start, stop in pairwise(ends)]
 
 
 class Engine:
@@ -87,16 +110,22 @@ class Engine:
         """
         if self.micro_batch_size is None or len(batch) <= self.micro_batch_size:
             return self._encode(encoder, batch, parameters)
-        count, parts = len(batch), -(-len(batch) // self.micro_batch_size)
-        ends = [count * number // parts for number in range(parts + 1)]
-        embeddings = [
-            # Computed again for its gradient, part by part: nothing is kept until then.
-            checkpoint(self._encode, encoder, batch[start:stop], parameters, use_reentrant=False)
-            if torch.is_grad_enabled()
-            else self._encode(encoder, batch[start:stop], parameters)
-            for start, stop in pairwise(ends)
-        ]
-        return torch.cat(embeddings)
+        ranges = _ranges(len(batch), self.micro_batch_size)
+        parts = [lambda own=own: batch[own.start : own.stop] for own in ranges]
+        return torch.cat([self._encode_part(encoder, make, parameters) for make in parts])
+
+    def _encode_part(
+        self, encoder: nn.Module, make: Callable[[], Any], parameters: dict[str, Tensor] | None
+    ) -> Tensor:
+        """Computed again for its gradient, and the part made again: nothing is kept until then."""
+
+        def encode() -> Tensor:
+            return self._encode(encoder, make(), parameters)
+
+        if not torch.is_grad_enabled():
+            return encode()
+        embeddings: Tensor = checkpoint(encode, use_reentrant=False)
+        return embeddings
 
     def _encode(
         self, encoder: nn.Module, batch: Any, parameters: dict[str, Tensor] | None
@@ -118,6 +147,18 @@ class Engine:
 
         ``views`` is one batch: first views of this process's share of the items, then second ones.
         """
+        if isinstance(views, ViewsInParts):
+            both, done = torch.empty(0), 0
+            for make in views.parts:
+                part = self._encode_part(encoder, make, parameters)
+                part = part.view(2, -1, *part.shape[1:])
+                if not done:
+                    both = part.new_empty(2, views.items, *part.shape[2:])
+                # Not joined at the end: many small results would lie between freed memory.
+                both[:, done : done + part.shape[1]] = part
+                done += part.shape[1]
+            first, second = both
+            return first, second
         embeddings = self.forward(encoder, views, parameters)
         first, second = self.gather(embeddings.view(2, -1, *embeddings.shape[1:]))
         return first, second

@@ -15,7 +15,7 @@ from incontrast.domains.base import Collection, Domain, Part
 from incontrast.loss import Objective
 from incontrast.randomness import generator, seeded
 from incontrast.schedules import LearningRate, Schedule, ScheduleState, as_schedule
-from incontrast.training.engine import Engine
+from incontrast.training.engine import Engine, ViewsInParts
 from incontrast.training.resume import Recorded, restore_once
 
 T = TypeVar("T")
@@ -326,6 +326,16 @@ def two_views(
         collection, indices = sources[0]
         parts.append(collection.take(indices[:0]))
     batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts), device)
+    size = engine.micro_batch_size
+    if size is not None and 2 * len(batch) > size and domain.views_by_part:
+
+        def make(own: range) -> Any:
+            first = share.start + own.start
+            part = Part(batch[own.start : own.stop], first, sources, device)
+            draws = Generator(drawing).manual_seed(seed)
+            return engine.place(domain.join(domain.views_of_part(part, draws)))
+
+        return ViewsInParts(make, len(batch), size)
     if len(share) == count:
         joined = domain.joined_views(batch, draws)
     else:

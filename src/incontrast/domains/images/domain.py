@@ -127,6 +127,10 @@ class Images(ArgumentDomain):
     def after_views(self, view: Tensor) -> Tensor:
         return self._normalised(view)
 
+    @property
+    def views_by_part(self) -> bool:  # type: ignore[override]
+        return bool(vars(self)["views"].func == self.own_views)
+
     def own_views(
         self, batch: Tensor, generator: Generator, part: Part | None = None
     ) -> tuple[Tensor, Tensor]:
