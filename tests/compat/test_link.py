@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from sklearn.kernel_ridge import KernelRidge
 from torch import Generator, Tensor
 from torch.nn.functional import normalize
 
@@ -50,26 +51,34 @@ def test_equal_spaces_need_no_map() -> None:
     assert link.expected("to_new") == Quality(1.0, (1.0, 1.0), 1.0, (1.0, 1.0), pytest.approx(1.0))
 
 
-@pytest.mark.parametrize("kind", ["affine", "residual"])
-def test_ridge_regression_is_that_of_its_normal_equations(kind: Kind) -> None:
+def turn_between(source: Tensor, target: Tensor) -> np.ndarray:
+    left, _, right = np.linalg.svd(source.numpy().T @ target.numpy(), full_matrices=False)
+    return left @ right
+
+
+def test_ridge_regression_is_that_of_its_normal_equations() -> None:
     source, target = normalize(vectors()), normalize(vectors(seed=1)[:, :5] + 0.3)
-    fitted = next(iter(candidates(kind, Pairs(source, target), draws())))
+    fitted = next(iter(candidates("affine", Pairs(source, target), draws())))
     parts = {name: tensor.numpy().astype(np.float64) for name, tensor in fitted.tensors.items()}
     features, weight = source.numpy().astype(np.float64), parts["weight"]
-    if kind == "residual":
-        active = np.maximum(features @ parts["hidden"] + parts["hidden_bias"], 0.0)
-        features = np.concatenate([features, active], axis=1)
-        weight = np.concatenate([weight, parts["out"]])
     # The gradient of the penalised squared error is zero: relative to the turn that is its prior.
-    left, _, right = np.linalg.svd(source.numpy().T @ target.numpy(), full_matrices=False)
-    prior = np.zeros_like(weight)
-    prior[: source.shape[1]] = left @ right
     error = features @ weight + parts["bias"] - target.numpy()
     centred = features - features.mean(0)
     penalty = 1e-3 * np.square(centred).sum() / features.shape[1]
-    gradient = centred.T @ error + penalty * (weight - prior)
+    gradient = centred.T @ error + penalty * (weight - turn_between(source, target))
     assert np.abs(gradient).max() < 1e-2 * np.abs(centred.T @ target.numpy()).max()
     assert np.abs(error.mean(0)).max() < 1e-4
+
+
+def test_the_network_is_kernel_ridge_regression_of_what_a_turn_leaves() -> None:
+    source, target = normalize(vectors()), normalize(vectors(seed=1)[:, :5] + 0.3)
+    fitted = next(iter(candidates("residual", Pairs(source, target), draws())))
+    known, new = source.double().numpy(), normalize(vectors(50, seed=2)).double().numpy()
+    turned = turn_between(source, target)
+    ridge = KernelRidge(alpha=1e-2, kernel=lambda one, other: np.exp(one @ other - 1))
+    ridge.fit(known, target.double().numpy() - known @ turned)
+    wanted = normalize(torch.from_numpy(new @ turned + ridge.predict(new)))
+    torch.testing.assert_close(fitted(torch.from_numpy(new)).double(), wanted, atol=5e-3, rtol=0)
 
 
 def test_low_rank_corrections_have_their_rank_and_none_is_larger_than_the_space() -> None:
