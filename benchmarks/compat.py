@@ -15,9 +15,9 @@ the map was fitted on. Queries are items that no encoder has seen. Precision@10 
 query's ten nearest items that have its label, recall@10 the share of those ten that would also be
 found after everything was re-embedded. A share that is re-embedded counts the sample on which that
 map is corrected, as reembed does; in a small index the sample is more than the share. Encoders are
-trained once, all figures come from their embeddings; a rerun skips what is there. The sets are those
-of benchmarks/parity_sets.py; docs/explanation/stored-vectors.md says what was chosen on which. Rows
-of kinds "..., 1,000 pairs" are of maps fitted on as many, which the index had as well.
+trained once, all figures come from their embeddings; a rerun skips what is there. The sets are
+those of parity_sets.py; docs/explanation/stored-vectors.md says what was chosen on which.
+Rows of kinds "..., 1,000 pairs" are of maps fitted on as many, which the index had as well.
 """
 
 from __future__ import annotations
