@@ -24,7 +24,7 @@ from incontrast.training.engine import Engine
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.training.task import Increment
 
-PAIRS = 1000  # items at most, old and new, on which a map between two versions is fitted
+PAIRS = 4000  # items at most, old and new, on which a map between two versions is fitted
 
 
 class BudgetTooSmall(ValueError):

@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 
 EVALUATED = 512
 COMPARED = 16  # old and new items, each, that processes compare before they work together
+FEW_PAIRS, PASSES = 1000, 20  # of a map: more only if training had so many passes for each
 LINKS = 10  # versions back that a learner keeps maps to
 RISE = 0.01  # of the loss of new items, as a share: less is not worth a word
 
@@ -470,6 +471,8 @@ class Learner:
         elif continued is not None and call.tolerance is not None and run.steps:
             encoder, after, kept = keep_part(task, before, after, measure, call.tolerance)
             self.engine.broadcast_weights(encoder)  # statistics that were set again
+        allowed = int(self.engine.broadcast_float(run.forward_passes / PASSES))
+        pairs = min(pairs, max(FEW_PAIRS, allowed))
         links = self._links(call, current, encoder, pairs)
         measuring = seconds_before + time.perf_counter() - trained
         outcome = _outcome(call, run, before, after, measuring, kept)

@@ -65,6 +65,17 @@ def test_a_learner_embeds_into_the_spaces_of_before(tmp_path: Path, blobs) -> No
     assert learner.links == ()
 
 
+def test_a_map_costs_a_small_part_of_its_update(blobs, monkeypatch) -> None:
+    learner = new_learner()
+    learner.fit(blobs(90))
+    monkeypatch.setattr("incontrast.learner.FEW_PAIRS", 70)
+    learner.update(blobs(40, seed=1), budget=ic.Budget(forward_passes=100))
+    assert learner.links[0].pairs == 70
+    monkeypatch.setattr("incontrast.learner.PASSES", 1)
+    learner.update(blobs(40, seed=2))
+    assert learner.links[0].pairs == 170  # all there are
+
+
 def test_an_update_of_few_items_succeeds_without_a_map(blobs, caplog) -> None:
     learner = new_learner()
     learner.fit(blobs(30))

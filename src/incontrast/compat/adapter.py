@@ -22,10 +22,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)  # simplest first
 
 PENALTIES = (1e-3, 1e-2, 1e-1)  # shares of the mean variance of a feature
 RANKS = (4, 16, 32, 64)
-HIDDEN = 512  # units of the residual network, at most
+UNITS = 1024  # of the residual network, at most
+UNIT_PENALTIES = (1e-2, 1e-1)  # of that network
 ROWS = 1024  # vectors that are mapped at a time: as many as stay in a core's cache
 NARROW = 128  # dimensions
 SMALLEST = 1e-12  # length of a vector
+SMALLEST_UNIT = 1e-6  # penalty of a hidden unit, lest items that are alike make it singular
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +37,11 @@ class Adapter:
     Args:
         kind: Which map. ``none`` leaves directions as they are; ``orthogonal`` turns them, in a
             wide space perhaps only in the plane where most of the turn is; ``low-rank`` adds a
-            correction of low rank; ``affine`` is any matrix and an offset; ``residual`` adds to
-            that a network whose hidden layer is drawn at random.
+            correction of low rank; ``affine`` is any matrix and an offset; ``residual`` adds to a
+            turn a network, each hidden unit of which is the nearer to 1 the nearer a vector is to
+            one of the items it was fitted on.
         tensors: What it consists of: ``weight`` (d, e), ``bias`` (e,), ``down`` (d, r) and ``up``
-            (r, e), ``hidden`` (d, h), ``hidden_bias`` (h,) and ``out`` (h, e).
+            (r, e), ``items`` (d, u) and ``out`` (u, e).
     """
 
     kind: Kind
@@ -73,6 +76,8 @@ class Adapter:
         """Offsets are as long as the vector, instead of a vector of length 1: one pass less."""
         parts = self.tensors
         lengths = _lengths(rows, SMALLEST) if "bias" in parts else None
+        if "items" in parts:
+            rows = rows / _lengths(rows, SMALLEST)
         if "weight" in parts:
             torch.mm(rows, parts["weight"], out=out)
         elif "up" not in parts:
@@ -81,10 +86,9 @@ class Adapter:
             torch.addmm(rows, rows @ parts["down"], parts["up"], out=out)
         else:
             torch.mm(rows @ parts["down"], parts["up"], out=out)
+        if "items" in parts:
+            out.addmm_(_units(rows, parts["items"]), parts["out"])
         if lengths is not None:
-            if "out" in parts:
-                active = torch.addmm(lengths * parts["hidden_bias"], rows, parts["hidden"])
-                out.addmm_(active.relu_(), parts["out"])
             out.addcmul_(lengths, parts["bias"])
         out.div_(_lengths(out, SMALLEST**2))
 
@@ -102,6 +106,8 @@ class Adapter:
         """As ``_map``: a single vector would wait for PyTorch's calls rather than for numbers."""
         parts = self._arrays
         mapped: NDArray[Any]
+        if "items" in parts:
+            row = row / max(math.sqrt(row.dot(row)), SMALLEST)
         if "weight" in parts:
             mapped = row.dot(parts["weight"])
         elif "up" in parts:
@@ -111,17 +117,19 @@ class Adapter:
         else:
             mapped = row.copy()
         if "bias" in parts:
-            length = max(math.sqrt(row.dot(row)), SMALLEST)
-            if "out" in parts:
-                active = row.dot(parts["hidden"])
-                active += length * parts["hidden_bias"]
-                mapped += np.maximum(active, 0.0, out=active).dot(parts["out"])
-            mapped += length * parts["bias"]
+            mapped += max(math.sqrt(row.dot(row)), SMALLEST) * parts["bias"]
+        if "items" in parts:
+            mapped += np.exp(row.dot(parts["items"]) - 1.0).dot(parts["out"])
         mapped /= max(math.sqrt(mapped.dot(mapped)), SMALLEST**2)
         return mapped
 
 
 LAST = ("weight", "up")  # tensors whose columns are those of the result
+
+
+def _units(rows: Tensor, items: Tensor) -> Tensor:
+    """(n, u) hidden units of (n, d) unit vectors, given (d, u) others."""
+    return (rows @ items).sub_(1.0).exp_()
 
 
 def _lengths(rows: Tensor, smallest: float) -> Tensor:
@@ -173,7 +181,7 @@ class Pairs:
 
 
 def candidates(kind: Kind, pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
-    """Adapters of a kind, of several strengths, fitted on pairs; draws are for the hidden layer."""
+    """Adapters of a kind, of several strengths, fitted on pairs; draws are for hidden units."""
     source, target = pairs.source, pairs.target
     width, narrower = source.shape[1], min(source.shape[1], target.shape[1])
     same = torch.eye(width) if source.shape == target.shape else None
@@ -202,18 +210,13 @@ def candidates(kind: Kind, pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
         for weight, bias in pairs.corrections(pairs.rotation, PENALTIES):
             yield _adapter(kind, weight=pairs.rotation + weight, bias=bias)
     else:
-        hidden = torch.randn(width, min(HIDDEN, 4 * width), generator=draws)
-        hidden_bias = torch.randn(hidden.shape[1], generator=draws) / 2
-        features = torch.cat([source, (source @ hidden + hidden_bias).relu()], dim=1)
-        for weight, bias in ridge(features, target - source @ pairs.rotation, PENALTIES):
-            yield _adapter(
-                kind,
-                weight=pairs.rotation + weight[:width],
-                bias=bias,
-                hidden=hidden,
-                hidden_bias=hidden_bias,
-                out=weight[width:],
-            )
+        items = source[torch.randperm(len(source), generator=draws)[:UNITS]].T
+        active, units = (_units(rows, items).double() for rows in (source, items.T))
+        square, cross = active.T @ active, active.T @ (target - source @ pairs.rotation).double()
+        for penalty in UNIT_PENALTIES:  # kernel ridge regression (Nyström): units are its kernel
+            floor = penalty * units + SMALLEST_UNIT * torch.eye(len(units)).double()
+            out = torch.cholesky_solve(cross, torch.linalg.cholesky(square + floor)).float()
+            yield _adapter(kind, weight=pairs.rotation, items=items, out=out)
 
 
 def _adapter(kind: Kind, **tensors: Tensor) -> Adapter:

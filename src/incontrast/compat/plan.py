@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from incontrast.compat import link
-from incontrast.compat.adapter import HIDDEN, ridge
+from incontrast.compat.adapter import ridge
 from incontrast.compat.link import Link, NoAdapter, fit_link
 from incontrast.compat.quality import NEIGHBOURS, hits, nearest, relevant
 from incontrast.randomness import generator
@@ -21,6 +21,7 @@ FOLDS = 3
 FEWEST = 2 * link.FEWEST  # vectors of a sample at least
 QUERIES = 250  # of each kind by which vectors are ordered
 PENALTY = 0.1
+HIDDEN = 256  # random features at most
 
 Chunks = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Gives stored vectors and what their map makes of them, chunk by chunk, as often as called."""
@@ -38,7 +39,7 @@ class Expected(NamedTuple):
 class Spread:
     """How far the cosines of a mapped vector are off, as predicted from the stored vector.
 
-    A regression on the same features as the residual map's: movement that no adapter explains is
+    A regression on the vector and on random features of it: movement that no adapter explains is
     larger in some parts of a space than in others, above all where new items have come in.
     """
 
@@ -58,7 +59,7 @@ class Spread:
         logs = (queries @ (after - mapped).T).square().mean(0).clamp_(min=1e-12).log_() / 2
         unit = normalize(vectors.float())
         width = unit.shape[1]
-        hidden = torch.randn(width, min(HIDDEN // 2, 4 * width), generator=generator(0, "spread"))
+        hidden = torch.randn(width, min(HIDDEN, 4 * width), generator=generator(0, "spread"))
         weight, bias = next(ridge(_features(unit, hidden), logs[:, None], (PENALTY,)))
         return cls(hidden, weight, bias, (logs.min().item(), logs.max().item()))
 
@@ -109,15 +110,26 @@ def make_plan(
     spaces = {"old": old, "new": new, "seed": seed}
     whole = fit_link(before, after, **spaces)
     after = normalize(after.float())
-    mapped = torch.empty_like(after)
+    mapped = cross_mapped(before, after, **spaces)
     order = torch.randperm(len(after), generator=generator(seed, "plan", old, new))
-    for fold, rest in _folds(order):
-        mapped[fold] = fit_link(before[rest], after[rest], **spaces).to_new(before[fold])
     asked: tuple[Tensor, ...] = (after[order[:QUERIES]],)
     if queries is not None and len(queries):
         asked += (normalize(queries.float()[:QUERIES]),)
     spread = Spread.fit(before, mapped, after, torch.cat(asked))
     return Plan(whole, spread, asked, expected_shares(before, mapped, after, seed))
+
+
+def cross_mapped(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -> Tensor:
+    """(n, e) stored vectors, each mapped by what was fitted on other ones.
+
+    A map is at its best on what it was fitted on, so those say nothing about others.
+    """
+    mapped = torch.empty_like(after)
+    order = torch.randperm(len(after), generator=generator(seed, "plan", old, new))
+    for fold, rest in _folds(order):
+        link = fit_link(before[rest], after[rest], old=old, new=new, seed=seed)
+        mapped[fold] = link.to_new(before[fold])
+    return mapped
 
 
 def changes(queries: tuple[Tensor, ...], spread: Spread, chunks: Chunks) -> Tensor:

@@ -70,5 +70,6 @@ def _shares(found: Mapping[str, Any]) -> page.Table:
         title="After re-embedding a part",
         columns=columns(numbers=("re-embedded", *TITLES)),
         rows=tuple(rows),
-        caption="The vectors that the map misses most come first; the others are mapped.",
+        caption="The vectors that the map misses most come first; the others are mapped, each by "
+        "a map that was fitted without it.",
     )

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from incontrast.compat.link import FEWEST
-from incontrast.compat.plan import expected_shares
+from incontrast.compat.plan import FEWEST, cross_mapped, expected_shares
 from incontrast.compat.quality import hits, nearest
 from incontrast.evaluate.collapse import effective_rank, uniformity
 from incontrast.learner import Learner
@@ -204,7 +203,9 @@ def stored_vectors(
         new: How many of them, at the end, came with the update.
     """
     link = learner.links[0]
-    mapped, unit = link.to_new(before), normalize(after)
+    # Its own map was fitted on many of these items: one that was not tells what to expect.
+    mapped = cross_mapped(before, after, old=link.old, new=link.new, seed=learner.seed)
+    unit = normalize(after)
     found, wanted = (nearest(unit, corpus, NEAREST) for corpus in (mapped, unit))
     recall, _ = hits(found, wanted)
     worst = recall.argsort(stable=True)[: EXAMPLES // 2].tolist()
