@@ -15,16 +15,16 @@ from incontrast.cli.app import app
 from incontrast.data import digits
 
 
-def test_the_demonstration_prints_a_table_and_draws_a_picture(
+def test_the_demonstration_prints_a_table_and_writes_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "EPOCHS", 1)
     monkeypatch.setattr(demo, "digits", lambda: digits().select(np.arange(300)))
     quick = {"no update": NoUpdate(), "ICL": ICL(max_epochs=1), "retraining": Retrain(max_epochs=1)}
     monkeypatch.setattr(demo, "STRATEGIES", quick)
-    picture = tmp_path / "picture.svg"
+    page = tmp_path / "page.html"
     threads = torch.get_num_threads()
-    result = CliRunner().invoke(app, ["demo", "--picture", str(picture)])
+    result = CliRunner().invoke(app, ["demo", "--out", str(page)])
     torch.set_num_threads(threads)
     assert result.exit_code == 0, result.output
     for word in (
@@ -36,22 +36,22 @@ def test_the_demonstration_prints_a_table_and_draws_a_picture(
         "first-order",
     ):
         assert word in result.output
-    assert picture.read_text().startswith("<?xml")
+    assert page.read_text().count("<polyline") == 6  # three strategies, old and new items
+    assert page.read_text().count("stroke-dasharray") == 2  # no update: a level in each panel
 
 
-@pytest.mark.parametrize("picture", ["picture.txt", "missing/picture.svg"])
-def test_a_picture_that_cannot_be_drawn_is_refused_at_once(picture: str) -> None:
-    result = CliRunner().invoke(app, ["demo", "--picture", picture])
+def test_a_page_that_cannot_be_written_is_refused_at_once() -> None:
+    result = CliRunner().invoke(app, ["demo", "--out", "missing/page.html"])
     assert result.exit_code == 2
-    assert "picture ends in" in result.output or "there is no folder" in result.output
+    assert "is in a folder that does not exist" in " ".join(result.output.split())
 
 
-def test_a_picture_that_cannot_be_written_is_told(tmp_path, monkeypatch) -> None:
+def test_a_full_disk_is_told(tmp_path, monkeypatch) -> None:
     def full(**options: object) -> None:
-        raise OSError(28, "No space left on device", "picture.svg")
+        raise OSError(28, "No space left on device", "page.html")
 
     monkeypatch.setattr(demo, "demo", full)
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 7
-    expected = "No space left on device (picture.svg): nothing was changed; run it again"
+    expected = "No space left on device (page.html): nothing was changed; run it again"
     assert expected in result.output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from incontrast.report.page import neighbour_figure, render
+from incontrast.report.page import render
 from incontrast.report.update import update_page
 
 EPOCHS = [
@@ -135,7 +135,7 @@ def test_a_probe_says_what_changed_and_what_to_do() -> None:
     assert f"it got worse: {worse[0]}. " in html
     assert "<code>incontrast rollback</code> returns to the version before" in html
     assert "of new classes" not in html
-    assert html.index("Verdict</h2>") < html.index("What changed</h2>") < html.index("<image")
+    assert html.index("Verdict</h2>") < html.index("What changed</h2>") < html.index("<img")
     assert "--probe FOLDER" in page()
 
 
@@ -157,11 +157,10 @@ def test_a_cost_is_compared_with_a_retraining_that_converged_or_with_nothing() -
 
 
 def test_neighbours_as_pictures() -> None:
-    pictures = {3: "data:a", 5: "data:b", 6: "data:c"}
-    svg = neighbour_figure("Neighbours", EXAMPLES, pictures, "").svg
-    assert svg.count("<image") == 4  # 3, 5 before, 5 and 6 after
-    assert svg.count("forgotten") == 1  # 4 is gone
-    assert svg.count("stroke=") == 1  # 6 is new among the neighbours
+    html = page(pictures={3: "data:a", 5: "data:b", 6: "data:c"})
+    assert html.count("<img") == 4  # 3, 5 before, 5 and 6 after
+    assert html.count("(forgotten)") == 1  # 4 is gone
+    assert html.count('class="fresh"') == 1  # 6 is new among the neighbours
 
 
 def test_figures_that_are_not_finite() -> None:

@@ -384,15 +384,12 @@ def serve(
 @command(app, "demo", workspace=False)
 def demo(
     seed: Annotated[int, Option(help="The same seed gives the same losses.")] = 0,
-    picture: Annotated[
-        Path, Option(help="Where to draw the loss against time (.svg, .png or .pdf).")
-    ] = Path("demo.svg"),
+    out: Annotated[Path, Option(help="An HTML page to write, with the loss against time.")] = Path(
+        "demo.html"
+    ),
 ) -> None:
     """Fit an encoder on seven kinds of digits, then update it with three new ones, six ways."""
-    if picture.suffix not in (".svg", ".png", ".pdf"):
-        raise BadParameter(f"a picture ends in .svg, .png or .pdf, got {picture.name!r}")
-    if not picture.absolute().parent.is_dir():
-        raise BadParameter(f"there is no folder {picture.absolute().parent}")
+    _check_page(out)
 
 
 @command(app, "compare", opt.network, opt.table, workspace=False, timed=True)
@@ -415,6 +412,11 @@ def compare(
     """
     if minutes <= 0:
         raise BadParameter(f"minutes must be positive, got {minutes:g}")
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+    if out is not None:
+        _check_page(out)
+
+
+def _check_page(out: Path) -> None:
+    if out.is_dir() or not out.absolute().parent.is_dir():
         problem = "is a folder" if out.is_dir() else "is in a folder that does not exist"
         raise BadParameter(f"--out {out} {problem}: name a file")

@@ -147,16 +147,6 @@ def _shown_in(status: Status) -> Show:
 
 def _page(first: Source, later: Source, result: Comparison, table: Table) -> Page:
     choice = result.recommendation
-    figure = Figure(
-        title="Loss against time",
-        svg=chart(
-            loss_panels(result.traces),
-            title="evaluation loss of old and new items against time",
-            legend=True,
-            height=240,
-        ),
-        caption="A good update brings both down to where retraining ends, further left.",
-    )
     facts = (
         ("old items", f"{len(first):,}", f"{result.counts[0]:,} used"),
         ("new items", f"{len(later):,}", f"{result.counts[1]:,} used"),
@@ -166,7 +156,10 @@ def _page(first: Source, later: Source, result: Comparison, table: Table) -> Pag
     return Page(
         title="Which strategy for this data?",
         lead=f"**{choice.strategy}** is recommended. " + " ".join(choice.reasons),
-        sections=(Section("Data", (Facts(facts), paths)), Section("Strategies", (table, figure))),
+        sections=(
+            Section("Data", (Facts(facts), paths)),
+            Section("Strategies", (table, loss_figure(result.traces))),
+        ),
         foot="Written by `incontrast compare`.",
     )
 
@@ -231,8 +224,8 @@ def _losses(loss: EvaluationLoss, target: EvaluationLoss) -> list[Cell]:
     ]
 
 
-def loss_panels(traces: Mapping[str, Trace]) -> list[Panel]:
-    """Old and new items beside each other; what never trains is one level."""
+def loss_figure(traces: Mapping[str, Trace]) -> Figure:
+    """Losses of old and new items against time; what never trains is one level."""
     panels = []
     for part in ("old", "new"):
         series = {}
@@ -244,4 +237,9 @@ def loss_panels(traces: Mapping[str, Trace]) -> list[Panel]:
         panels.append(
             Panel(series, f"{part} items", x="seconds of training", y="loss", logs=(True, True))
         )
-    return panels
+    title = "evaluation loss of old and new items against time"
+    return Figure(
+        title="Loss against time",
+        svg=chart(panels, title=title, legend=True, height=240),
+        caption="A good update brings both down to where retraining ends, further left.",
+    )

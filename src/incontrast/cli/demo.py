@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from incontrast.cli.compare import CAPTION, loss_panels, strategies_table
+from incontrast.cli.compare import CAPTION, loss_figure, strategies_table
 from incontrast.cli.output import print_table, say, stdout, training_bar
 from incontrast.compare.run import side_by_side
-from incontrast.compare.trace import Trace
 from incontrast.data import Labelled, digits
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
 from incontrast.evaluate import knn_accuracy
 from incontrast.learner import Learner
+from incontrast.report.page import Page, Section, save
 from incontrast.strategies import ICL, FineTune, NoUpdate, Retrain, Strategy, WarmStart
 from incontrast.streams import by_class
 
 NEW_CLASSES = (7, 8, 9)
 EPOCHS = 18  # of the first fit, and of retraining
 SPACING = 1.15  # coarser than a comparison's: the loss need not be drawn more finely
-COLOURS = ("#7f7f7f", "#e69f00", "#009e73", "#0072b2", "#cc79a7", "#d55e00")  # Okabe & Ito
 
 STRATEGIES: dict[str, Strategy] = {
     "no update": NoUpdate(),
@@ -36,8 +34,8 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def demo(*, seed: int, picture: Path) -> None:
-    """Fit, update in six ways, print a table, draw a picture."""
+def demo(*, seed: int, out: Path) -> None:
+    """Fit, update in six ways, print a table, write a page with the curves."""
     torch.set_num_threads(1)  # the encoder is too small to share: more threads wait for each other
     begin = time.perf_counter()
     data = digits()
@@ -73,8 +71,11 @@ def demo(*, seed: int, picture: Path) -> None:
         "The paper's ICL is the first-order one."
     )
     title = "Three new classes, six ways to deal with them"
-    print_table(stdout(), strategies_table(title, result, more=knn, caption=caption))
-    say(_draw(result.traces, picture))
+    table = strategies_table(title, result, more=knn, caption=caption)
+    print_table(stdout(), table)
+    section = Section("Strategies", (table, loss_figure(result.traces)))
+    save(Page(title="incontrast demo", sections=(section,)), out)
+    say(f"The loss against time: {out}")
     say(f"The whole demonstration took {time.perf_counter() - begin:.0f} s.")
 
 
@@ -83,29 +84,3 @@ def _knn(learner: Learner, among: Labelled, *parts: Labelled) -> list[float]:
     embeddings, labels = learner.embed(among.items).numpy(), np.asarray(among.labels)
     members = [np.isin(labels, np.asarray(part.labels)) for part in parts]
     return [knn_accuracy(embeddings, labels, queries=queries) for queries in members]
-
-
-def _draw(traces: Mapping[str, Trace], path: Path) -> str:
-    """Draw the losses against time; returns a sentence about what was done."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return 'No picture: matplotlib is missing, pip install "incontrast[plot]" brings it.'
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = loss_panels(traces)
-    for axis, panel in zip(figure.subplots(1, 2, sharey=True), panels, strict=True):
-        for (name, points), colour in zip(panel.series.items(), COLOURS, strict=False):
-            if len(points) == 1:
-                axis.axhline(points[0][1], color=colour, linestyle=":", label=name)
-            else:
-                axis.plot(*zip(*points, strict=True), color=colour, label=name)
-        axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale="log", yscale="log")
-        for formatter in (axis.xaxis.set_major_formatter, axis.yaxis.set_major_formatter):
-            formatter("{x:g}")
-        axis.yaxis.set_minor_formatter("{x:g}")
-        axis.grid(True)
-    axis.legend(frameon=False, fontsize="small")
-    figure.savefig(path)
-    return f"The loss against time: {path}"

@@ -34,12 +34,7 @@ class Line(NamedTuple):
 
 
 def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[Line]:
-    """A line for each version that was trained and evaluated, also for those deleted since.
-
-    Args:
-        events: The journal.
-        current: The version that serves.
-    """
+    """A line for each version of a journal that was trained and evaluated, if deleted since too."""
     data: dict[int, list[Mapping[str, Any]]] = {}
     trained: dict[int, Mapping[str, Any]] = {}
     found: dict[int, Line] = {}
@@ -104,13 +99,7 @@ def _figures(event: Mapping[str, Any]) -> dict[str, float]:
 
 
 def history_page(lines: Sequence[Line], folder: str, earlier: int = 0) -> page.Page:
-    """The page of all versions; the newest last in the figures, first in the table.
-
-    Args:
-        lines: Of the versions.
-        folder: Of the workspace.
-        earlier: Versions that are left out.
-    """
+    """The page of all versions but some ``earlier`` ones; in the table, the newest comes first."""
 
     def known(names: Iterable[str]) -> list[str]:
         return [n for n in names if any(not math.isnan(line.figures[n]) for line in lines)]

@@ -25,8 +25,6 @@ from incontrast.files import write_bytes
 Mark = Literal["", "best", "second", "good", "bad", "quiet"]
 Standing = Literal["passed", "failed", "forced"]
 
-SIDE, GAP, BREAK, TOP = 56, 6, 22, 22  # pixels, of pictures of items
-
 
 @dataclass(frozen=True)
 class Column:
@@ -124,7 +122,22 @@ class Checks:
     kind: str = "checks"
 
 
-Block = Table | Figure | Text | Facts | Checks
+@dataclass(frozen=True)
+class Neighbours:
+    """Items with their nearest neighbours ``before`` and ``after``, by ids.
+
+    ``pictures`` (data URIs) or ``texts`` show them; an id that neither has was forgotten since.
+    """
+
+    title: str
+    examples: Sequence[Mapping[str, Any]]
+    pictures: Mapping[int, str]
+    texts: Mapping[int, str]
+    caption: str
+    kind: str = "neighbours"
+
+
+Block = Table | Figure | Text | Facts | Checks | Neighbours
 
 
 @dataclass(frozen=True)
@@ -182,47 +195,3 @@ def _marked(text: str) -> Any:
 
     safe = re.sub(r"``?([^`]+)``?", r"<code>\1</code>", escape(text))
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
-
-
-def neighbour_figure(
-    title: str, examples: Sequence[Mapping[str, Any]], pictures: Mapping[int, str], caption: str
-) -> Figure:
-    """Items and their nearest neighbours before and after, as pictures.
-
-    ``pictures`` are data URIs by id; an id that is missing was forgotten since.
-    """
-    count = max((len(example["before"]) for example in examples), default=0)
-    starts = [0, SIDE + BREAK, SIDE + BREAK + count * (SIDE + GAP) + BREAK]
-    width = starts[2] + count * (SIDE + GAP)
-    height = TOP + len(examples) * (SIDE + GAP)
-    parts = [
-        f'<text x="{x}" y="14" font-size="12" fill="currentColor">{heading}</text>'
-        for x, heading in zip(starts, ("item", "before", "after"), strict=True)
-    ]
-    for row, example in enumerate(examples):
-        y = TOP + row * (SIDE + GAP)
-        shown = {"item": [example["item"]], **{when: example[when] for when in ("before", "after")}}
-        for start, (when, items) in zip(starts, shown.items(), strict=True):
-            for place, item in enumerate(items):
-                fresh = when == "after" and item not in example["before"]
-                x = start + place * (SIDE + GAP)
-                parts.append(_picture(x, y, item, pictures, framed=fresh))
-    drawn = (
-        f'<svg viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="Nearest neighbours before and after">{"".join(parts)}</svg>'
-    )
-    return Figure(title=title, svg=drawn, caption=caption)
-
-
-def _picture(
-    x: int, y: int, item: int, pictures: Mapping[int, str], *, framed: bool = False
-) -> str:
-    place = f'x="{x}" y="{y}" width="{SIDE}" height="{SIDE}"'
-    if item not in pictures:
-        return f'<rect {place} fill="currentColor" opacity="0.15"><title>forgotten</title></rect>'
-    image = (
-        f'<image {place} href="{pictures[item]}" style="image-rendering: pixelated">'
-        f"<title>item {item}</title></image>"
-    )
-    frame = f'<rect {place} fill="none" stroke="var(--series-1)" stroke-width="3"/>'
-    return image + (frame if framed else "")

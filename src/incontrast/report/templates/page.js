@@ -1,5 +1,5 @@
 // A click on a heading sorts its table: first by the direction that puts the best figures on top.
-for (const table of document.querySelectorAll("table")) {
+for (const table of document.querySelectorAll(".table table")) {
   const headings = table.tHead.rows[table.tHead.rows.length - 1].cells;
   const original = [...table.tBodies[0].rows];
   [...headings].forEach((heading, column) => {
