@@ -722,7 +722,7 @@ def _outcome(
     increment = call.increment
     first, last = before.population, after.population
     probe = Change(before.probe, after.probe) if before.probe and after.probe else None
-    worse = list(fallen_scores(probe)) if increment.stored else []
+    worse = list(fallen_scores(probe)) if increment.stored and probe else []
     if increment.stored and increment.new_count > 1 and first.new and last.new:
         # The same views of the same items: what chance does shows in how their changes differ.
         changes = last.losses(last.new) - first.losses(first.new)

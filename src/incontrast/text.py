@@ -1,6 +1,6 @@
 """Words for people."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -95,7 +95,7 @@ def _plain(part: Any) -> Mapping[str, Any]:
 
 
 def sentence(event: Mapping[str, Any]) -> str:
-    """A line of a workspace's journal."""
+    """What an event of a workspace's journal was."""
     step, version, data = event["step"], event.get("version"), event.get("data", {})
     text = step
     match step:
@@ -142,4 +142,9 @@ def sentence(event: Mapping[str, Any]) -> str:
         case "forget":
             text = f"{counted(event['items'])} forgotten"
     seconds = f" ({event['seconds']:.1f} s)" if "seconds" in event else ""
-    return f"{event['time']}  {text}{seconds}"
+    return f"{text}{seconds}"
+
+
+def told(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """When each event of a journal was, and what was done."""
+    return [(event["time"], sentence(event)) for event in events]

@@ -73,7 +73,7 @@ def page(**changes) -> str:
         "evaluation": EVALUATION,
         "promoted": True,
         "current": True,
-        "journal": ["2026-11-16  workspace made", "2026-11-16  version 2 promoted"],
+        "journal": [("2026-11-16", "workspace made"), ("2026-11-16", "version 2 promoted")],
         "pictures": {3: "data:image/png;base64,AAAA", 5: "data:image/png;base64,BBBB"},
         "texts": {},
         "folder": "/model",

@@ -93,7 +93,7 @@ def adopt(
     workspace: opt.Folder = Path(),
     weights: Annotated[
         Path | None,
-        Option(help="A .safetensors file with the encoder's weights.", show_default=False),
+        Option(help="A .safetensors file with the encoder's weights."),
     ] = None,
     head: Annotated[
         str | None,
@@ -276,9 +276,7 @@ def config(
 @command(app, "workspace")
 def log(
     workspace: opt.Folder = Path(),
-    last: Annotated[
-        int | None, Option(min=0, help="Only so many events.", show_default=False)
-    ] = None,
+    last: Annotated[int | None, Option(min=0, help="Only so many events.")] = None,
 ) -> None:
     """Show the journal: what was done, with which data, how long, with what result."""
 
@@ -357,12 +355,11 @@ def serve(
         Option(
             envvar="INCONTRAST_TOKEN",
             help="What clients must give; better in the environment, where others do not see it.",
-            show_default=False,
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
-        Option(exists=True, dir_okay=False, help="A file with the token.", show_default=False),
+        Option(exists=True, dir_okay=False, help="A file with the token."),
     ] = None,
     batch_size: Annotated[int, Option(min=1, help="Items of a forward pass at most.")] = 64,
     max_items: Annotated[int, Option(min=1, help="Items of a request at most.")] = 1024,
@@ -402,7 +399,7 @@ def compare(
     out: Annotated[Path | None, Option(help="An HTML file to write as well.")] = None,
     workspace: Annotated[
         Path | None,
-        Option("--workspace", "-w", help="Read tables as this one does.", show_default=False),
+        Option("--workspace", "-w", help="Read tables as this one does."),
     ] = None,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one.

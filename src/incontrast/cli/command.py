@@ -223,7 +223,6 @@ def _machines(
         typer.Option(
             callback=_defaults,
             is_eager=True,
-            show_default=False,
             help="A TOML file with a table for each command; flags come before it.",
         ),
     ] = None,

@@ -219,7 +219,7 @@ def _told(space: Workspace, step: Step) -> Answer:
             page = write_report(space, record, step.evaluation)
     except OSError as error:
         note(f"the report cannot be written: {error}")
-    lines = summary(record, step.evaluation, space.current, refused=not step.promoted)
+    lines = summary(record, step.evaluation, space.state())
     if page is not None:
         lines.append(f"Report: {page}")
     if step.repeated:

@@ -25,7 +25,6 @@ Data = Annotated[
         help="A folder of images; vectors as .npy, .npz, .csv or .parquet; graphs as a TU folder "
         "or .jsonl; texts as .txt, .jsonl, .csv or .parquet. Left out, what was interrupted "
         "resumes.",
-        show_default=False,
     ),
 ]
 Size = Annotated[
@@ -103,9 +102,7 @@ def network(
     ] = None,
     encoder_args: Annotated[
         str | None,
-        Option(
-            callback=json_object, help="Arguments of your encoder, as JSON.", show_default=False
-        ),
+        Option(callback=json_object, help="Arguments of your encoder, as JSON."),
     ] = None,
 ) -> None:
     """Options of commands that decide the encoder."""
@@ -118,7 +115,6 @@ Changes = Annotated[
         metavar="NAME=VALUE",
         help="A setting: strategy.lr, strategy.batch_size, objective.temperature, head, device, "
         "precision, domain.views.flip, budget.seconds, …; may be given again.",
-        show_default=False,
     ),
 ]
 
@@ -132,12 +128,10 @@ def table(
             show_default="all others",
         ),
     ] = None,
-    id: Annotated[
-        str | None, Option(help="Tables: the column that names each item.", show_default=False)
-    ] = None,
+    id: Annotated[str | None, Option(help="Tables: the column that names each item.")] = None,
     label: Annotated[
         str | None,
-        Option(help="Tables: a column of labels, which is left out.", show_default=False),
+        Option(help="Tables: a column of labels, which is left out."),
     ] = None,
 ) -> None:
     """Options of commands that read data."""
@@ -157,7 +151,6 @@ def training(
         str | None,
         Option(
             help="Also write to tensorboard:FOLDER, mlflow:URI or wandb:PROJECT.",
-            show_default=False,
         ),
     ] = None,
     strict: Strict = False,
@@ -173,7 +166,6 @@ def probing(
         Option(
             help="Labelled items to judge encoders by, before and after: images in a subfolder for "
             "each class, or a table with labels. Remembered for the next updates.",
-            show_default=False,
         ),
     ] = None,
     probe_label: Annotated[str, Option(help="The probe's column of labels.")] = "label",

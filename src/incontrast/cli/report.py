@@ -21,9 +21,10 @@ from incontrast.text import (
     index_advice,
     part_of_the_way,
     probe_changes,
-    sentence,
+    told,
 )
 from incontrast.workspace import Workspace, WorkspaceError
+from incontrast.workspace.state import State
 
 LONGEST = 100  # characters of a text
 SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
@@ -39,7 +40,7 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
     space.versions.verify(number)
     record, evaluation = space.versions.record(number), space.versions.evaluation(number) or {}
     page = write_report(space, record, evaluation, to)
-    lines = summary(record, evaluation, space.current, refused=number == space.state().candidate)
+    lines = summary(record, evaluation, space.state())
     return Answer({"version": number, "report": page}, [*lines, f"Report: {page}"])
 
 
@@ -90,7 +91,7 @@ def write_report(
             evaluation=evaluation,
             promoted=number != state.candidate,
             current=number == state.current,
-            journal=[sentence(event) for event in workspace.journal.tail(SHOWN)],
+            journal=told(workspace.journal.tail(SHOWN)),
             pictures=pictures,
             texts=texts,
             folder=str(workspace.folder),
@@ -145,10 +146,9 @@ def _pictures(workspace: Workspace, contents: list[bytes]) -> Iterator[str]:
         yield f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
-def summary(
-    record: dict[str, Any], evaluation: dict[str, Any], current: int | None, *, refused: bool
-) -> list[str]:
+def summary(record: dict[str, Any], evaluation: dict[str, Any], state: State) -> list[str]:
     """What was done, what came of it, and which version serves."""
+    current, refused = state.current, record["version"] == state.candidate
     outcome = record["outcome"]
     items = counted(record["data"]["items"], "item" if record["parent"] is None else "new item")
     epochs, seconds = counted(outcome["epochs"], "epoch"), outcome["seconds"]

@@ -61,10 +61,12 @@ def log(*, workspace: Path, last: int | None) -> Answer:
     """The journal."""
     records = Workspace.open(workspace).journal.records()
     records = records[-last:] if last else [] if last == 0 else records
-    return Answer(
-        [record.event or {"damaged": record.problem} for record in records],
-        (sentence(record.event) if record.event else str(record.problem) for record in records),
+    value = [record.event or {"damaged": record.problem} for record in records]
+    lines = (
+        f"{record.event['time']}  {sentence(record.event)}" if record.event else str(record.problem)
+        for record in records
     )
+    return Answer(value, lines)
 
 
 def config(*, workspace: Path, changes: list[str] | None, trust: bool) -> Answer:

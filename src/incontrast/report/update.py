@@ -22,15 +22,15 @@ def update_page(
     evaluation: Mapping[str, Any],
     promoted: bool,
     current: bool,
-    journal: Sequence[str],
+    journal: Sequence[tuple[str, str]],
     pictures: Mapping[int, str],
     texts: Mapping[int, str],
     folder: str,
 ) -> page.Page:
     """The page of a version. Figures that are not finite are None, as JSON has them.
 
-    ``record`` and ``evaluation`` are a version's, ``journal`` has sentences, ``pictures`` (data
-    URIs) or ``texts`` show items by their ids.
+    ``record`` and ``evaluation`` are a version's, ``journal`` says when what was done,
+    ``pictures`` (data URIs) or ``texts`` show items by their ids.
     """
     outcome, number, kind = record["outcome"], record["version"], record["kind"]
     failed = evaluation.get("failed_checks", [])
@@ -308,12 +308,11 @@ def _with_interval(quality: Mapping[str, Any], figure: str) -> Cell:
     return figure_cell(quality[figure], note=f"{lower:.3f} to {upper:.3f}")
 
 
-def _journal(journal: Sequence[str]) -> page.Table:
-    lines = [line.partition("  ") for line in reversed(journal)]
+def _journal(journal: Sequence[tuple[str, str]]) -> page.Table:
     return page.Table(
         title="What was done with this workspace",
         columns=columns("time", "what"),
-        rows=tuple((Cell(when), Cell(what)) for when, _, what in lines),
+        rows=tuple((Cell(when), Cell(what)) for when, what in reversed(journal)),
     )
 
 

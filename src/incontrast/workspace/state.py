@@ -136,7 +136,7 @@ class StateMachine:
             return operation
         elif self.state.phase == "ingested" and self.versions.exists(operation["number"]):
             try:
-                self.trained()
+                self.trained(self.versions.record(operation["number"])["outcome"])
             except Damaged:
                 self.versions.remove(operation["number"])  # it is trained again
         self._remove_superseded()
@@ -225,21 +225,21 @@ class StateMachine:
         self.layout.training_file.unlink(missing_ok=True)
         self.move("ingested", operation={**self.state.operation, "failed_checks": failed})
 
-    def trained(self) -> None:
-        """The candidate has its folder."""
-        outcome = self.versions.record(self.state.operation["number"])["outcome"]
+    def trained(self, outcome: dict[str, Any]) -> None:
+        """The candidate has its folder; ``outcome`` as JSON has it."""
         shown = ("strategy", "from_scratch", "epochs", "steps", "forward_passes", "stopped")
         figures = {key: outcome[key] for key in (*shown, "seconds")}
         operation = {**self.state.operation, "failed_checks": []}
         event = self.log("train", kind=operation["kind"], **figures)
         self.move("trained", event, operation=operation)
 
-    def evaluated(self, evaluation: dict[str, Any], seconds: float) -> None:
+    def evaluated(
+        self, evaluation: dict[str, Any], outcome: dict[str, Any], seconds: float
+    ) -> None:
         """The candidate passed its checks or did not."""
         operation = self.state.operation
         failed = evaluation["failed_checks"]
         self.versions.set_evaluation(operation["number"], evaluation)
-        outcome = self.versions.record(operation["number"])["outcome"]
         figures = {name: outcome[name] for name in ("loss", "change_ratio", "probe")}
         figures["worse"] = outcome.get("worse", [])
         figures["overlap"] = evaluation.get("movement", {}).get("overlap")

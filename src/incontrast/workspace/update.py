@@ -166,9 +166,10 @@ class Update:
             if self._after is None:
                 self._before = None if operation["base"] is None else learner
                 self._after = self._load(number, machine.store)
-            evaluation = self._evaluate(operation, machine.store)
+            outcome = self.versions.record(number)["outcome"]
+            evaluation = self._evaluate(operation, outcome, machine.store)
             seconds = time.perf_counter() - begin
-            machine.evaluated(evaluation, seconds)
+            machine.evaluated(evaluation, outcome, seconds)
             machine.notify(f"evaluated version {number} in {seconds:.1f} s")
         if machine.state.refused and not self.force:
             return self._step(number, promoted=False)
@@ -357,7 +358,7 @@ class Update:
         }
         learner.space = number
         self.versions.write(number, lambda folder: saving.write(learner, folder), record)
-        machine.trained()
+        machine.trained(record["outcome"])
         done = f"trained version {number} in {outcome.seconds:.1f} s"
         machine.notify(done if self.adopted is None else f"adopted as version {number}")
 
@@ -401,7 +402,8 @@ class Update:
                 if order == "train":
                     self._train(payload, learner, store, [])
                 else:
-                    self._evaluate(payload, store)
+                    outcome = self.versions.record(payload["number"])["outcome"]
+                    self._evaluate(payload, outcome, store)
 
     def _send(self, order: Order, payload: Any = None) -> None:
         """Tell the others what comes next; without others, nothing happens."""
@@ -533,7 +535,9 @@ class Update:
         strategy = self._encoded() not in (None, operation["strategy"])
         return strategy or vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
 
-    def _evaluate(self, operation: Operation, store: Store) -> dict[str, Any]:
+    def _evaluate(
+        self, operation: Operation, outcome: dict[str, Any], store: Store
+    ) -> dict[str, Any]:
         assert self._after is not None
         with self._jointly("evaluate", operation, store):
             return evaluate(
@@ -541,7 +545,7 @@ class Update:
                 self._after,
                 store,
                 new=torch.from_numpy(_new_items(operation, store)[0]),
-                outcome=self.versions.record(operation["number"])["outcome"],
+                outcome=outcome,
                 tolerance=operation["tolerance"],
             )
 
