@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from incontrast import ICL, NoUpdate, Retrain
-from incontrast.cli import demo
+from incontrast.cli import compare as demo
 from incontrast.cli.app import app
 from incontrast.data import digits
 

@@ -7,9 +7,8 @@ import math
 import pytest
 
 from incontrast import ICL, Learner, Retrain, Vectors
-from incontrast.compare import clock as clocks
-from incontrast.compare.clock import Clock
-from incontrast.compare.run import SAMPLE, _affordable
+from incontrast.compare import run as comparison
+from incontrast.compare.run import SAMPLE, Clock, _affordable
 from incontrast.compare.trace import trace
 
 
@@ -26,7 +25,7 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch) -> Watch:
     made = Watch()
-    monkeypatch.setattr(clocks, "time", made)
+    monkeypatch.setattr(comparison, "time", made)
     return made
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from incontrast.serve.current import Current
 from incontrast.serve.metrics import Metrics
 from incontrast.serve.settings import ServeSettings
 from incontrast.workspace import WorkspaceError
+from incontrast.workspace.files import write_json
 
 
 @contextmanager
@@ -305,7 +306,7 @@ class TestWorkspace:
         content = weights.read_bytes()
         with client_of(space) as client:
             weights.write_bytes(content[:-1])
-            space.write_state(replace(space.state(), current=2), None)
+            write_json(space.state_file, asdict(replace(space.state(), current=2)))
             wait_for(lambda: health(client)["workspace"] == "unreadable")
             assert "is damaged" in client.get("/versions").json()["problem"]
             assert health(client)["version"] == 1

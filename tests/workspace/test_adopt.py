@@ -10,7 +10,7 @@ from torch import nn
 
 from incontrast import ICL, Images, ImportPath, KeepAll, Learner, Reservoir, Vectors, Workspace
 from incontrast.import_path import Untrusted
-from incontrast.workspace.errors import Unfinished, WorkspaceError
+from incontrast.workspace.files import Unfinished, WorkspaceError
 
 NETWORK = ImportPath("torch.nn:Linear", {"in_features": 8, "out_features": 4})
 SHORT = ICL(max_epochs=1)

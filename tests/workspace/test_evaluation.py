@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from incontrast.workspace.errors import Damaged
 from incontrast.workspace.evaluation import Health, failed_checks, health, movement, neighbours
-from incontrast.workspace.files import FORMAT, Journal, read_json, sealed, unsealed, write_json
+from incontrast.workspace.files import (
+    FORMAT,
+    Damaged,
+    Journal,
+    read_json,
+    sealed,
+    unsealed,
+    write_json,
+)
 
 FINE = Health(20.0, -2.5)
 

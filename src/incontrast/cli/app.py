@@ -92,8 +92,7 @@ def adopt(
     data: Annotated[Path, Argument(help="What the encoder was trained on, or a sample of it.")],
     workspace: opt.Folder = Path(),
     weights: Annotated[
-        Path | None,
-        Option(help="A .safetensors file with the encoder's weights."),
+        Path | None, Option(help="A .safetensors file with the encoder's weights.")
     ] = None,
     head: Annotated[
         str | None,
@@ -336,7 +335,7 @@ def history(
     """Write an HTML page over all versions: quality, drift, cost, neighbours kept."""
 
 
-@command(app, "serve")
+@command(app, "workspace")
 def serve(
     workspace: opt.Folder = Path(),
     index: Annotated[
@@ -358,8 +357,7 @@ def serve(
         ),
     ] = None,
     token_file: Annotated[
-        Path | None,
-        Option(exists=True, dir_okay=False, help="A file with the token."),
+        Path | None, Option(exists=True, dir_okay=False, help="A file with the token.")
     ] = None,
     batch_size: Annotated[int, Option(min=1, help="Items of a forward pass at most.")] = 64,
     max_items: Annotated[int, Option(min=1, help="Items of a request at most.")] = 1024,
@@ -378,7 +376,7 @@ def serve(
         raise BadParameter(f"{host} can be reached from elsewhere: give --token or --token-file")
 
 
-@command(app, "demo", workspace=False)
+@command(app, "compare", workspace=False)
 def demo(
     seed: Annotated[int, Option(help="The same seed gives the same losses.")] = 0,
     out: Annotated[Path, Option(help="An HTML page to write, with the loss against time.")] = Path(
@@ -398,8 +396,7 @@ def compare(
     seed: Annotated[int, Option(min=0, help="The same seed draws the same items.")] = 0,
     out: Annotated[Path | None, Option(help="An HTML file to write as well.")] = None,
     workspace: Annotated[
-        Path | None,
-        Option("--workspace", "-w", help="Read tables as this one does."),
+        Path | None, Option("--workspace", "-w", help="Read tables as this one does.")
     ] = None,
 ) -> None:
     """Try the strategies on your own data, within a time, and recommend one.

@@ -50,8 +50,7 @@ from incontrast.training.engine import Engine, choose_engine
 from incontrast.training.progress import Budget
 from incontrast.workspace import Workspace
 from incontrast.workspace.embeddings import embed_source
-from incontrast.workspace.errors import Busy
-from incontrast.workspace.files import SETTINGS, locked
+from incontrast.workspace.files import SETTINGS, Busy, locked
 from incontrast.workspace.ingest import KnownHashes, NewData, left_out
 from incontrast.workspace.update import Step
 

@@ -16,15 +16,14 @@ PolicyName = Literal["all", "reservoir", "queue"]
 EncoderName = Literal["small", "resnet18", "resnet18-standard", "transformer", "ngrams"]
 
 Folder = Annotated[
-    Path,
-    Option("--workspace", "-w", envvar="INCONTRAST_WORKSPACE", help="The workspace's folder."),
+    Path, Option("--workspace", "-w", envvar="INCONTRAST_WORKSPACE", help="The workspace's folder.")
 ]
 Data = Annotated[
     Path | None,
     Argument(
         help="A folder of images; vectors as .npy, .npz, .csv or .parquet; graphs as a TU folder "
         "or .jsonl; texts as .txt, .jsonl, .csv or .parquet. Left out, what was interrupted "
-        "resumes.",
+        "resumes."
     ),
 ]
 Size = Annotated[
@@ -39,8 +38,7 @@ Strict = Annotated[
 ]
 Force = Annotated[bool, Option("--force", help="Promote the new version even if checks failed.")]
 Discard = Annotated[
-    bool,
-    Option("--discard", help="Drop what was interrupted or refused before, with its items."),
+    bool, Option("--discard", help="Drop what was interrupted or refused before, with its items.")
 ]
 
 Trust = Annotated[
@@ -101,8 +99,7 @@ def network(
         ),
     ] = None,
     encoder_args: Annotated[
-        str | None,
-        Option(callback=json_object, help="Arguments of your encoder, as JSON."),
+        str | None, Option(callback=json_object, help="Arguments of your encoder, as JSON.")
     ] = None,
 ) -> None:
     """Options of commands that decide the encoder."""
@@ -130,8 +127,7 @@ def table(
     ] = None,
     id: Annotated[str | None, Option(help="Tables: the column that names each item.")] = None,
     label: Annotated[
-        str | None,
-        Option(help="Tables: a column of labels, which is left out."),
+        str | None, Option(help="Tables: a column of labels, which is left out.")
     ] = None,
 ) -> None:
     """Options of commands that read data."""
@@ -148,10 +144,7 @@ def training(
     ] = None,
     forward_passes: Annotated[int | None, Option(min=1, help="Forward passes at most.")] = None,
     log_to: Annotated[
-        str | None,
-        Option(
-            help="Also write to tensorboard:FOLDER, mlflow:URI or wandb:PROJECT.",
-        ),
+        str | None, Option(help="Also write to tensorboard:FOLDER, mlflow:URI or wandb:PROJECT.")
     ] = None,
     strict: Strict = False,
     force: Force = False,
@@ -165,7 +158,7 @@ def probing(
         Path | None,
         Option(
             help="Labelled items to judge encoders by, before and after: images in a subfolder for "
-            "each class, or a table with labels. Remembered for the next updates.",
+            "each class, or a table with labels. Remembered for the next updates."
         ),
     ] = None,
     probe_label: Annotated[str, Option(help="The probe's column of labels.")] = "label",

@@ -15,14 +15,7 @@ from incontrast.memory.store import PRESENT, Store
 from incontrast.report.history import ADOPTED, history_page, left_out, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import cost_share, update_page
-from incontrast.text import (
-    counted,
-    duration,
-    index_advice,
-    part_of_the_way,
-    probe_changes,
-    told,
-)
+from incontrast.text import counted, duration, index_advice, part_of_the_way, probe_changes, told
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.state import State
 
@@ -68,10 +61,7 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
 
 
 def write_report(
-    workspace: Workspace,
-    record: dict[str, Any],
-    evaluation: dict[str, Any],
-    to: Path | None = None,
+    workspace: Workspace, record: dict[str, Any], evaluation: dict[str, Any], to: Path | None = None
 ) -> Path:
     """Write the page of a version, from what was written down about it; returns where."""
     number = record["version"]

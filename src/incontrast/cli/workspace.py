@@ -1,16 +1,18 @@
-"""``incontrast status``, ``config``, ``log``, ``rollback``, ``forget``: they need no encoder."""
+"""``status``, ``config``, ``log``, ``rollback``, ``forget``, ``serve``: commands without torch."""
 
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from incontrast.cli.command import Answer, Exit
-from incontrast.cli.output import note_skipped
+from incontrast.cli.output import note, note_skipped
 from incontrast.text import counted, sentence
-from incontrast.workspace import Workspace
+from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.config import config_of, to_toml
 from incontrast.workspace.stamps import outputs
 from incontrast.workspace.status import status_of, unfinished
@@ -124,3 +126,56 @@ def forget(
     if files:
         lines.append(f"Embeddings of them may still be in {', '.join(files)}.")
     return Answer({"forgotten": count, "embeddings": files}, lines)
+
+
+def serve(
+    *,
+    workspace: Path,
+    index: Path | None,
+    host: str,
+    port: int,
+    workers: int,
+    token: str | None,
+    token_file: Path | None,
+    trust: bool,
+    **limits: Any,
+) -> None:
+    """Serve until somebody interrupts it."""
+    try:
+        import uvicorn
+
+        from incontrast.serve.settings import ServeSettings
+    except ImportError as error:
+        missing = "serve needs fastapi, uvicorn and prometheus-client"
+        raise WorkspaceError(f"{missing}: pip install 'incontrast[serve]'") from error
+
+    space = Workspace.open(workspace, trust=trust)
+    current = space.serving()
+    space.versions.verify(current)
+    if token_file is not None:
+        token = token_file.read_text(encoding="utf-8").strip()
+        if not token:
+            raise ValueError(f"{token_file} is empty: write the token into it")
+    threads = space.settings["threads"]
+    if threads is None and workers > 1:
+        threads = max(1, (os.cpu_count() or 1) // workers)
+    settings = ServeSettings(
+        workspace=space.folder,
+        index=None if index is None else index.absolute(),
+        token=token or None,
+        trust=trust,
+        threads=threads,
+        **limits,
+    )
+    note(f"serving version {current} of {space.folder} on http://{host}:{port}")
+    how: dict[str, Any] = {"host": host, "port": port, "access_log": False, "log_level": "warning"}
+    if workers == 1:
+        from incontrast.serve.app import create_app
+
+        uvicorn.run(create_app(settings), **how)
+        return
+    settings.export()
+    with tempfile.TemporaryDirectory(prefix="incontrast-metrics-") as shared:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # before the workers import its library
+        app = "incontrast.serve.app:from_environment"
+        uvicorn.run(app, factory=True, workers=workers, **how)

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
-from incontrast.compare.clock import Clock
 from incontrast.compare.recommend import Attempt, Recommendation, recommend, still_falling
 from incontrast.compare.trace import Trace, trace
 from incontrast.domains.base import Collection, Domain
@@ -22,7 +21,7 @@ from incontrast.strategies import ICL, Distill, FineTune, Replay, Retrain, Strat
 from incontrast.streams import pick
 from incontrast.text import counted, duration
 from incontrast.training.loop import TrainingDiverged
-from incontrast.training.progress import Budget, ProgressCallback
+from incontrast.training.progress import Budget, Progress, ProgressCallback
 
 STRATEGIES: dict[str, Strategy] = {
     "fine-tuning": FineTune(),
@@ -40,10 +39,55 @@ LOOKS = 3  # evaluations that a run takes besides: before, after, statistics and
 EVALUATING = 0.3  # of the time, which these may take
 SPARE = 0.1  # of the time, for the table, and for what nobody has foreseen
 FEWEST_STEPS, FEWEST_SECONDS = 5, 1.0  # of retraining, below which nothing can be told
+LEAST = 0.1  # of a run's share of the time, to train in even where evaluation takes all of it
 UNEQUAL = 0.8  # of retraining's time: who had less is named
 
 Show = Callable[[str], AbstractContextManager[ProgressCallback]]
 """Given the name of what begins, a callback for its progress while it runs."""
+
+
+class Clock:
+    """Gives every run the same time to train; less only if the end would be missed otherwise.
+
+    Args:
+        end: When the last run must have ended, by ``time.perf_counter``.
+        runs: That are to come.
+        ending: Seconds that a run takes besides its steps; corrected by what is seen.
+        measuring: Times the training, that evaluation along the way may take.
+
+    A run is within ``with clock:``.
+    """
+
+    def __init__(self, end: float, runs: int, *, ending: float, measuring: float) -> None:
+        self.end, self.left = end, runs
+        self.ending, self.measuring = ending, measuring
+        self.training = float("inf")  # seconds that the runs so far had to train in
+        self.begun = self.last_step = 0.0
+
+    def __enter__(self) -> Self:
+        self.begun = self.last_step = time.perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.left -= 1
+        self.ending = max(self.ending, time.perf_counter() - self.last_step)
+
+    def limits(self) -> dict[str, Any]:
+        """Arguments of ``trace`` for the run that has begun."""
+        share = max(self.end - self.begun, 0.01) / self.left
+        least = LEAST * share
+        self.training = min(self.training, max((share - self.ending) / (1 + self.measuring), least))
+        until = self.begun + max(share - self.ending, least)
+        return {"budget": Budget(seconds=self.training), "until": until}
+
+    def watching(self, callback: ProgressCallback) -> ProgressCallback:
+        """The callback, by which the clock knows when the last step was."""
+
+        def after(step: Progress) -> bool | None:
+            self.last_step = time.perf_counter()
+            return callback(step)
+
+        return after
 
 
 @dataclass(frozen=True, kw_only=True)

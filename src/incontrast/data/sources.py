@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +18,7 @@ from incontrast.data.graphs import json_graphs, tu
 from incontrast.data.inputs import Column, Kind, TarImages, loaded
 from incontrast.data.labelled import Labelled
 from incontrast.data.tables import TABLES, read_table
-from incontrast.data.texts import (
-    collected,
-    field_names,
-    holds_texts,
-    text_folder,
-    text_lines,
-    text_records,
-)
+from incontrast.data.texts import field_names, holds_texts, read_texts, text_files
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.graphs.domain import Graphs
 from incontrast.domains.images.collection import ImageCollection
@@ -44,9 +36,6 @@ from incontrast.domains.text.domain import Text
 from incontrast.domains.vectors import Vectors
 from incontrast.import_path import ImportPath
 from incontrast.streams import pick
-
-log = logging.getLogger(__name__)
-
 
 CHUNK_BYTES = 8 * 2**20  # of pixels that are decoded at a time
 CHUNK = 4096  # items of other kinds that are taken at a time
@@ -71,7 +60,6 @@ class Source:
         skipped: Images or texts that cannot be read, and why; they are not among the items.
         ids: A name for each item, if a table has them; else images have paths, others numbers.
         labels: A label for each item, if a table has them.
-        suspicious: Columns that are features though their names say that they are none.
         columns: The names of a table's features, if it has them.
     """
 
@@ -81,7 +69,6 @@ class Source:
     skipped: tuple[Skipped, ...] = ()
     ids: Sequence[str] | None = None
     labels: NDArray[Any] | None = None
-    suspicious: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -187,7 +174,7 @@ class Source:
             files = sorted([*self.items, *(skip.file for skip in self.skipped)])
         elif self.path.is_dir():
             shards = self.path.glob("*.npy") if self.kind == "vectors" else ()
-            files = [str(file) for file in sorted(shards) or _text_files(self.path)]
+            files = [str(file) for file in sorted(shards) or text_files(self.path)]
         digest = hashlib.blake2b(digest_size=16)
         for file in files:
             try:
@@ -241,20 +228,13 @@ def read_source(
     if not path.is_file():
         raise ValueError(f"{path} is neither a file nor a folder: save it to a file first")
     if suffix == ".txt":
-        return Source(path, "texts", *collected(path, text_lines(path), None, strict))
+        return Source(path, "texts", *read_texts(path, strict=strict))
     if suffix in (*TABLES, ".jsonl") and holds_texts(path, columns, id=id, label=label):
-        records = text_records(path, columns, id=id, label=label)
-        return Source(path, "texts", *collected(path, records, columns, strict))
+        texts = read_texts(path, strict=strict, columns=columns, id=id, label=label)
+        return Source(path, "texts", *texts)
     if suffix in TABLES:
         table = read_table(path, columns=columns, id=id, label=label)
-        for column in table.suspicious:
-            log.warning(
-                "%s: the column %r is taken as a feature: is it one? Choose by columns, id, label",
-                path,
-                column,
-            )
-        beside = (table.ids, table.labels, table.suspicious, table.columns)
-        return Source(path, "vectors", table.rows, (), *beside)
+        return Source(path, "vectors", table.rows, (), table.ids, table.labels, table.columns)
     if suffix == ".jsonl":
         return Source(path, "graphs", json_graphs(path))
     if is_image(path.name):
@@ -315,8 +295,8 @@ def _folder(path: Path, check: bool, strict: bool) -> Source:
     try:
         files = find_images(path)
     except ValueError as error:
-        if texts := _text_files(path):
-            return Source(path, "texts", *collected(path, text_folder(path, texts), None, strict))
+        if text_files(path):
+            return Source(path, "texts", *read_texts(path, strict=strict))
         others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
         found = f"it has {', '.join(others[:3])}{', …' * (len(others) > 3)}" if others else "empty"
         raise ValueError(
@@ -338,10 +318,6 @@ def _images(path: Path, files: list[str], check: bool, strict: bool) -> Source:
             f"none of the {len(files)} images in {path} can be read; the first: {skipped[0].reason}"
         )
     return Source(path, "images", kept, skipped)
-
-
-def _text_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*.txt") if file.is_file())
 
 
 def rows_at_once(domain: Domain) -> int:

@@ -46,24 +46,25 @@ class Record(NamedTuple):
     label: Any = None
 
 
-def text_lines(path: Path) -> Iterator[Record]:
-    """A text in each line; lines without any are passed over."""
-    for number, line in enumerate(_content(path).splitlines(), start=1):
-        if line.strip():
-            yield Record(f"{path}, line {number}", line)
+def text_files(folder: Path) -> list[Path]:
+    """The ``.txt`` files in a folder and below it."""
+    return sorted(file for file in folder.rglob("*.txt") if file.is_file())
 
 
-def text_folder(path: Path, files: Sequence[Path]) -> Iterator[Record]:
-    """A text in each file."""
-    for file in files:
-        name = printable(str(file.relative_to(path)))
-        yield Record(printable(str(file)), _content(file), name)
-
-
-def text_records(
-    path: Path, columns: Sequence[str] | None, *, id: str | None, label: str | None
+def _records(
+    path: Path, columns: Sequence[str] | None, id: str | None, label: str | None
 ) -> Iterator[Record]:
-    """A text or a pair of texts in each record, in one or two of its fields."""
+    """A text in each file of a folder, in each line, or in one or two fields of each record."""
+    if path.is_dir():
+        for file in text_files(path):
+            name = printable(str(file.relative_to(path)))
+            yield Record(printable(str(file)), _content(file), name)
+        return
+    if path.suffix.lower() == ".txt":
+        for number, line in enumerate(_content(path).splitlines(), start=1):
+            if line.strip():
+                yield Record(f"{path}, line {number}", line)
+        return
     if columns is not None and not 1 <= len(columns) <= 2:
         raise ValueError(f"a text is in one column, a pair in two, got {len(columns)}: {columns}")
     for where, row in _rows(path):
@@ -198,13 +199,18 @@ def _check_size(size: int, path: Path) -> None:
         )
 
 
-def collected(
-    path: Path, records: Iterator[Record], columns: Sequence[str] | None, strict: bool
+def read_texts(
+    path: Path,
+    *,
+    strict: bool,
+    columns: Sequence[str] | None = None,
+    id: str | None = None,
+    label: str | None = None,
 ) -> TextFile:
-    """The texts of these records; those that are none are left out, or refused if ``strict``."""
+    """The texts of a file or a folder; what is none is left out, or refused if ``strict``."""
     contents, ids, labels, skipped = [], [], [], []
     size = 0
-    for record in records:
+    for record in _records(path, columns, id, label):
         try:
             content = packed(record.text, record.where, columns)
             if len(content) > LONGEST:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from incontrast.names import nearest
-from incontrast.workspace.errors import WorkspaceError
+from incontrast.workspace.files import WorkspaceError
 
 CONFIG = "settings.toml"
 NONE = "none"  # TOML has no word for it

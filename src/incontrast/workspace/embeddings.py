@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from incontrast.data.sources import Source
 from incontrast.files import check_outside
-from incontrast.workspace.errors import Damaged, WorkspaceError
-from incontrast.workspace.files import guarded, read_json
+from incontrast.workspace.files import Damaged, WorkspaceError, guarded, read_json
 from incontrast.workspace.shards import (
     STAMPED,
     Shards,

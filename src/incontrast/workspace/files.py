@@ -13,15 +13,11 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from incontrast._version import __version__
-from incontrast.files import alone_in, flush_files, flush_folder, write_bytes
-from incontrast.memory.store import Extent, Store
-from incontrast.workspace.errors import Busy, Damaged, WorkspaceError
-from incontrast.workspace.state import State
+from incontrast.files import flush_files, flush_folder, write_bytes
 
 FORMAT = 3  # of every JSON file and line of a workspace
 SETTINGS = "workspace.json"
@@ -33,6 +29,22 @@ WEIGHTS = "encoder.safetensors"
 RECORD, MANIFEST, EVALUATION = "version.json", "manifest.json", "evaluation.json"
 UNFINISHED = ".unfinished-"
 SUMMARY = "summary"  # the step of an event that stands for all before it
+
+
+class WorkspaceError(RuntimeError):
+    """A workspace cannot do what was asked of it."""
+
+
+class Busy(WorkspaceError):
+    """Another process is writing."""
+
+
+class Damaged(WorkspaceError):
+    """A file of the workspace is missing, truncated, changed, or of another format."""
+
+
+class Unfinished(WorkspaceError):
+    """Something else was begun and not finished."""
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -128,6 +140,24 @@ class Journal:
                 with suppress(OSError):
                     os.truncate(self.path, end)  # nor does half a line stay on a full disk
                 raise
+
+    def commit(
+        self, file: Path, state: dict[str, Any], event: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Write a state with a single write; if it has an event, then add its line.
+
+        The line is in the state, too, so that it can be added after a power cut.
+        """
+        if event is not None:  # numbered, so that a journal tells whether it is whole
+            number = 1 + (state["event"] or {"number": 0})["number"]
+            event = self.event(number=number, **event)
+            state = {**state, "event": event}
+        write_json(file, state)
+        if event is not None:
+            self.add(event)
+            if event["number"] % SHORTENED == 0:
+                self.shorten(EVENTS)
+        return state
 
     def shorten(self, keep: int) -> None:
         """Sum up all but the last ``keep`` events in one, unless one of them is damaged or lost.
@@ -284,112 +314,6 @@ class Versions:
 def _hash(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-class Layout:
-    """Where the files of a workspace are, and what can be read without torch."""
-
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder = folder
-        self.settings = settings
-        self.versions = Versions(folder / "versions")
-        self.journal = Journal(folder / "journal.jsonl")
-        self.outputs = Journal(folder / "outputs.jsonl")
-        self.state_file = folder / "state.json"
-        self.store_file = folder / "memory.sqlite"
-        self.lock_file = folder / "lock"
-        self.reports = folder / "reports"
-        self.training_file = folder / "training.checkpoint"
-
-    @property
-    def id(self) -> str:
-        """Given to nothing else in the world."""
-        return str(self.settings["id"])
-
-    def report_file(self, version: int) -> Path:
-        """Where the report of a version is, once it is written."""
-        return self.reports / f"version-{version}.html"
-
-    def check_reports(self) -> None:
-        """Refuse to write or delete pages in a folder that is elsewhere."""
-        check_no_link(self.reports)
-
-    @contextmanager
-    def writing_reports(self) -> Iterator[None]:
-        """While nobody else writes reports, or forgets what they show."""
-        self.check_reports()
-        self.reports.mkdir(exist_ok=True)
-        with alone_in(self.reports):
-            yield
-
-    def state(self) -> State:
-        """What is under way, and which version serves, if that is there."""
-        try:
-            state = State(**read_json(self.state_file))
-        except TypeError as error:
-            raise Damaged(f"{self.state_file} is damaged ({error})") from error
-        except Damaged as error:
-            raise Damaged(f"{error}, or choose a version with incontrast rollback --to N") from None
-        if state.current is not None and not self.versions.exists(state.current):
-            raise Damaged(
-                f"{self.state_file} names version {state.current}, which is not in "
-                f"{self.versions.root}: incontrast rollback --to N chooses one that is there"
-            )
-        return state
-
-    def write_state(self, state: State, event: dict[str, Any] | None = None) -> State:
-        """With a single write; then add the step's line to the journal, if it is an ``event``."""
-        if event is not None:  # numbered, so that a journal tells whether it is whole
-            number = 1 + (state.event or {"number": 0})["number"]
-            event = self.journal.event(number=number, **event)
-            state = replace(state, event=event)
-        write_json(self.state_file, asdict(state))
-        if state.phase != "ingested":
-            self.training_file.unlink(missing_ok=True)
-        if event is not None:
-            self.journal.add(event)
-            if event["number"] % SHORTENED == 0:
-                self.journal.shorten(EVENTS)
-        return state
-
-    def sweep(self) -> None:
-        """Delete what an interrupted writing or deleting has left."""
-        for entry in self.versions.root.glob(f"{UNFINISHED}*"):
-            shutil.rmtree(entry)
-        for pattern in (".*.json.*", ".*.toml.*", ".*.checkpoint.*"):
-            for path in self.folder.glob(pattern):
-                path.unlink(missing_ok=True)
-
-    @property
-    def current(self) -> int | None:
-        """The number of the version that serves; None before the first fit."""
-        return self.state().current
-
-    def serving(self, version: int | None = None) -> int:
-        """The version that was asked for, or the one that serves."""
-        number = self.current if version is None else version
-        if number is None:
-            raise WorkspaceError(f"{self.folder} has no encoder yet: run incontrast fit DATA")
-        return number
-
-    def extent(self, number: int) -> Extent:
-        """What of the store the memory of a version holds."""
-        memory = self.versions.record(number)["memory"]
-        threshold = memory["threshold"]
-        return Extent(
-            memory["arrivals"],
-            float("inf") if threshold is None else threshold,
-            tuple((first, end) for first, end in memory["skipped"]),
-            memory["elsewhere"],
-        )
-
-    def counts(self, number: int, store: Store) -> dict[str, int]:
-        """How many items the memory of a version has stored, and has seen."""
-        extent = self.extent(number)
-        columns = store.columns(extent.arrivals)
-        stored = extent.stored(columns, self.settings["learner"]["policy"].get("bytes"))
-        seen = extent.arrivals - int(extent.forgotten(columns).sum()) + extent.elsewhere
-        return {"kept": int(stored.sum()), "seen": seen}
 
 
 def check_no_link(path: Path) -> None:

@@ -19,7 +19,7 @@ from incontrast.learner import Learner
 from incontrast.memory.store import Extent, Store, StoreError, content_hash, short_hashes
 from incontrast.randomness import generator
 from incontrast.text import counted
-from incontrast.workspace.errors import WorkspaceError
+from incontrast.workspace.files import WorkspaceError
 from incontrast.workspace.state import StateMachine
 
 ROWS = 1024  # items of a collection that are packed together

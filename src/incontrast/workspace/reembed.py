@@ -34,8 +34,7 @@ from incontrast.files import write_bytes
 from incontrast.learner import Learner
 from incontrast.randomness import generator
 from incontrast.text import FEWEST_SEARCHED
-from incontrast.workspace.errors import Damaged, WorkspaceError
-from incontrast.workspace.files import guarded, read_json, write_json
+from incontrast.workspace.files import Damaged, WorkspaceError, guarded, read_json, write_json
 from incontrast.workspace.shards import Shard, export, finish_exports, workplace
 from incontrast.workspace.stamps import MANIFEST, ids_file, problems, register, stamp_of
 from incontrast.workspace.workspace import Workspace

@@ -27,8 +27,7 @@ from incontrast.embedding import BATCH_SIZE, embed
 from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner
 from incontrast.training.engine import Engine
-from incontrast.workspace.errors import Damaged
-from incontrast.workspace.files import read_json, write_json
+from incontrast.workspace.files import Damaged, read_json, write_json
 from incontrast.workspace.stamps import MANIFEST, damaged, digest, ids_file, stamp_file
 
 _LEFT = re.compile(r"\.(manifest|\d{5})\.(json|npy|ids\.jsonl)\.\d+")

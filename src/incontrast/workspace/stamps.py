@@ -9,10 +9,12 @@ from __future__ import annotations
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from incontrast.workspace.errors import WorkspaceError
-from incontrast.workspace.files import Layout, read_json
+from incontrast.workspace.files import WorkspaceError, read_json
+
+if TYPE_CHECKING:
+    from incontrast.workspace.workspace import Workspace
 
 MANIFEST = "manifest.json"
 
@@ -37,20 +39,20 @@ def stamp_of(file: Path) -> dict[str, Any] | None:
     return stamp
 
 
-def outputs(layout: Layout) -> list[Path]:
+def outputs(workspace: Workspace) -> list[Path]:
     """The embeddings that this workspace has written and that are still there."""
-    return [file for file in _registered(layout) if file.exists() and stamp_file(file).exists()]
+    return [file for file in _registered(workspace) if file.exists() and stamp_file(file).exists()]
 
 
-def register(layout: Layout, file: Path) -> None:
+def register(workspace: Workspace, file: Path) -> None:
     """Note that embeddings of this workspace are there."""
-    if file not in _registered(layout):
+    if file not in _registered(workspace):
         with suppress(OSError):  # a workspace that may only be read can still embed
-            layout.outputs.add(layout.outputs.event("embed", file=str(file)))
+            workspace.outputs.add(workspace.outputs.event("embed", file=str(file)))
 
 
-def _registered(layout: Layout) -> list[Path]:
-    return [Path(event["file"]) for event in layout.outputs.events()]
+def _registered(workspace: Workspace) -> list[Path]:
+    return [Path(event["file"]) for event in workspace.outputs.events()]
 
 
 def digest(file: Path) -> dict[str, int]:

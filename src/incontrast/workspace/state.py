@@ -32,14 +32,14 @@ discards it. New data join it: ``ingesting`` again, and a new candidate is train
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from incontrast.memory.store import Store
-from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
+from incontrast.workspace.files import Damaged, Unfinished, WorkspaceError, check_no_link
 
 if TYPE_CHECKING:
-    from incontrast.workspace.files import Layout
+    from incontrast.workspace.workspace import Workspace
 
 NAMES = {"fit": "a fit", "update": "an update", "adopt": "an adoption"}
 
@@ -98,17 +98,20 @@ class StateMachine:
     ``store`` is open for writing; ``notify`` is called with a sentence about what was done.
     """
 
-    def __init__(self, layout: Layout, store: Store, notify: Notify | None = None) -> None:
-        self.layout = layout
-        self.versions = layout.versions
+    def __init__(self, workspace: Workspace, store: Store, notify: Notify | None = None) -> None:
+        self.workspace = workspace
+        self.versions = workspace.versions
         self.store = store
         self.notify = notify or (lambda sentence: None)
         self.state = State()
 
     def move(self, phase: Phase, event: dict[str, Any] | None = None, **changes: Any) -> None:
         """Enter a phase, with a single write; then write its line of the journal."""
-        state = replace(self.state, phase=phase, **changes)
-        self.state = self.layout.write_state(state, event)
+        state = asdict(replace(self.state, phase=phase, **changes))
+        workspace = self.workspace
+        self.state = State(**workspace.journal.commit(workspace.state_file, state, event))
+        if phase != "ingested":
+            workspace.training_file.unlink(missing_ok=True)
 
     def log(self, step: str, **about: Any) -> dict[str, Any]:
         """An event of the candidate that is under way, for the journal."""
@@ -119,11 +122,11 @@ class StateMachine:
 
         Returns the operation that had switched to another version, and is finished now.
         """
-        self.layout.sweep()
-        self.state = self.layout.state()
+        self.workspace.sweep()
+        self.state = self.workspace.state()
         event = self.state.event
-        if event is not None and [event] != self.layout.journal.tail(1):
-            self.layout.journal.add(event)
+        if event is not None and [event] != self.workspace.journal.tail(1):
+            self.workspace.journal.add(event)
         operation = self.state.operation
         if self.state.phase == "ingesting":
             self.cancel_ingest()
@@ -192,7 +195,7 @@ class StateMachine:
     def _remove_candidate(self, number: int) -> None:
         if self.versions.exists(number):
             self.versions.remove(number)
-        self.layout.report_file(number).unlink(missing_ok=True)
+        self.workspace.report_file(number).unlink(missing_ok=True)
 
     def retry(
         self, strategy: dict[str, Any] | None, budget: dict[str, Any], settings: dict[str, Any]
@@ -222,7 +225,7 @@ class StateMachine:
     def failed(self, error: Exception) -> None:
         """Training came to nothing; the new items stay."""
         failed = [f"training diverged: {error}"]
-        self.layout.training_file.unlink(missing_ok=True)
+        self.workspace.training_file.unlink(missing_ok=True)
         self.move("ingested", operation={**self.state.operation, "failed_checks": failed})
 
     def trained(self, outcome: dict[str, Any]) -> None:
@@ -250,7 +253,7 @@ class StateMachine:
         """Make the candidate the current version, and delete what nobody needs any more."""
         operation = self.state.operation
         number, failed = operation["number"], operation["failed_checks"]
-        event, memory = self.log("promote", despite=failed), self.layout.counts(number, self.store)
+        event, memory = self.log("promote", despite=failed), self._counts(number)
         self.move("switched", event, current=number, last=number, memory=memory)
         self._finish()
         self.notify(f"version {number} is the current one")
@@ -283,7 +286,7 @@ class StateMachine:
             if to is None:
                 raise
             # Of what was under way, the items go when the rest is deleted that nobody needs.
-            events = self.layout.journal.events()
+            events = self.workspace.journal.events()
             self.state = State(
                 last=max(self.versions.numbers(), default=0), event=events[-1] if events else None
             )
@@ -305,7 +308,7 @@ class StateMachine:
             "switched",
             event,
             current=to,
-            memory=self.layout.counts(to, self.store),
+            memory=self._counts(to),
             operation=operation,
             reverted=reverted,
         )
@@ -330,7 +333,7 @@ class StateMachine:
 
     def forget(self, ids: list[int], items: int) -> None:
         """Delete items for good, so many of which are stored."""
-        self.layout.check_reports()  # before anything is begun
+        check_no_link(self.workspace.reports)  # before anything is begun
         event = {"step": "forgetting", "ids": ids}
         operation = {"ids": ids, "items": items, "joined": self._refused()}
         self.move("forgetting", event, operation=operation)
@@ -338,17 +341,25 @@ class StateMachine:
 
     def _forget(self) -> None:
         operation = self.state.operation
-        with self.layout.writing_reports():
+        with self.workspace.writing_reports():
             self.store.remove(operation["ids"], forgotten=True)
             # Reports show pictures of items; `incontrast report` writes them again.
             for pattern in ("version-*.html", "history.html"):
-                for page in self.layout.reports.glob(pattern):
+                for page in self.workspace.reports.glob(pattern):
                     page.unlink()
         ids, items, joined = (operation[name] for name in ("ids", "items", "joined"))
         event = {"step": "forget", "ids": ids, "items": items}
         current = self.state.current
-        memory = self.state.memory if current is None else self.layout.counts(current, self.store)
+        memory = self.state.memory if current is None else self._counts(current)
         self.move(joined["phase"], event, operation=joined["operation"], memory=memory)
+
+    def _counts(self, number: int) -> dict[str, int]:
+        """How many items the memory of a version has stored, and has seen."""
+        extent = self.workspace.extent(number)
+        columns = self.store.columns(extent.arrivals)
+        policy = self.workspace.settings["learner"]["policy"]
+        seen = extent.arrivals - int(extent.forgotten(columns).sum()) + extent.elsewhere
+        return {"kept": int(extent.stored(columns, policy.get("bytes")).sum()), "seen": seen}
 
     # Cleaning up ---------------------------------------------------------------------------------
 
@@ -358,7 +369,7 @@ class StateMachine:
         The oldest go first, but never the current one nor the one it was created from. While a
         version cannot be read, nobody knows what is needed, and everything stays.
         """
-        keep: int = self.layout.settings["keep"]
+        keep: int = self.workspace.settings["keep"]
         current = self.state.current
         numbers = self.versions.numbers()
         try:
@@ -369,10 +380,10 @@ class StateMachine:
             old = [number for number in numbers if number not in way_back]
             for number in old[: max(0, len(numbers) - keep)]:
                 self.versions.remove(number)
-                self.layout.report_file(number).unlink(missing_ok=True)
+                self.workspace.report_file(number).unlink(missing_ok=True)
                 reason = f"{keep} are kept"
                 self.move("switched", {"step": "drop", "version": number, "reason": reason})
-            extents = [self.layout.extent(number) for number in self.versions.numbers()]
+            extents = [self.workspace.extent(number) for number in self.versions.numbers()]
         except Damaged:
             pass
         else:

@@ -5,47 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from incontrast.memory.store import Store
 from incontrast.text import counted
-from incontrast.workspace.errors import Damaged, WorkspaceError
-from incontrast.workspace.files import SUMMARY, Journal, Layout, holder
+from incontrast.workspace.files import SUMMARY, Damaged, Journal, WorkspaceError, holder
 from incontrast.workspace.stamps import outputs, problems, stamp_of
 from incontrast.workspace.state import NAMES, State
 
+if TYPE_CHECKING:
+    from incontrast.workspace.workspace import Workspace
 
-def status_of(layout: Layout) -> dict[str, Any]:
+
+def status_of(workspace: Workspace) -> dict[str, Any]:
     """What is there, as JSON."""
-    state = layout.state()
+    state = workspace.state()
     about: dict[str, Any] = {
-        "folder": str(layout.folder),
-        "id": layout.id,
+        "folder": str(workspace.folder),
+        "id": workspace.id,
         "current": state.current,
-        "versions": layout.versions.numbers(),
+        "versions": workspace.versions.numbers(),
         "unfinished": _unfinished(state),
         "advice": _advice(state),
-        "writer": holder(layout.lock_file),
-        "bytes": sum(map(_size, layout.folder.rglob("*"))),
+        "writer": holder(workspace.lock_file),
+        "bytes": sum(map(_size, workspace.folder.rglob("*"))),
         "embeddings": [],
     }
     encoder = None
     if state.current is not None:
-        record = layout.versions.record(state.current)
+        record = workspace.versions.record(state.current)
         encoder = record["encoder"]
-        domain = layout.settings["learner"]["domain"]
+        domain = workspace.settings["learner"]["domain"]
         about |= {
             "domain": domain.get("name", domain["type"]),
             "created": record["created"],
             **state.memory,
-            "policy": _policy(layout.settings["learner"]["policy"]),
+            "policy": _policy(workspace.settings["learner"]["policy"]),
         }
-    for file in outputs(layout):
+    for file in outputs(workspace):
         try:
             stamp = stamp_of(file) or {}
         except WorkspaceError:
             stamp = {}
-        if stamp.get("workspace") == layout.id:
+        if stamp.get("workspace") == workspace.id:
             about["embeddings"].append(
                 {
                     "file": str(file),
@@ -74,10 +76,10 @@ def _size(path: Path) -> int:
         return 0  # deleted meanwhile
 
 
-def unfinished(layout: Layout) -> str | None:
+def unfinished(workspace: Workspace) -> str | None:
     """What was begun and not finished, or was refused, in words; None if there is nothing."""
     try:
-        return _unfinished(layout.state())
+        return _unfinished(workspace.state())
     except Damaged:  # which a rollback writes again
         return None
 
@@ -120,7 +122,7 @@ def _advice(state: State) -> str | None:
     )
 
 
-def damage_in(layout: Layout) -> list[str]:
+def damage_in(workspace: Workspace) -> list[str]:
     """Read every file; returns what is wrong."""
     wrong: list[str] = []
     last = 0  # number of the lines that the journal must have, if the state can be read
@@ -133,21 +135,21 @@ def damage_in(layout: Layout) -> list[str]:
             wrong.append(str(error))
 
     with noted():
-        event = layout.state().event  # also in the state, and added if it is missing
+        event = workspace.state().event  # also in the state, and added if it is missing
         last = event["number"] - 1 if event else 0
-    for number in layout.versions.numbers():
+    for number in workspace.versions.numbers():
         try:
-            layout.versions.verify(number)
-            layout.versions.evaluation(number)
+            workspace.versions.verify(number)
+            workspace.versions.evaluation(number)
         except WorkspaceError as error:
-            if layout.versions.exists(number):  # and was not deleted meanwhile
+            if workspace.versions.exists(number):  # and was not deleted meanwhile
                 wrong.append(str(error))
-    with noted(), closing(Store.open(layout.store_file, readonly=True)) as store:
+    with noted(), closing(Store.open(workspace.store_file, readonly=True)) as store:
         wrong += store.check()
-    for file in outputs(layout):
+    for file in outputs(workspace):
         with noted():
             wrong += problems(file)
-    return wrong + _damage_in_journal(layout.journal, last)
+    return wrong + _damage_in_journal(workspace.journal, last)
 
 
 def _damage_in_journal(journal: Journal, last: int) -> list[str]:

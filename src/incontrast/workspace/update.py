@@ -37,8 +37,8 @@ from incontrast.training.loop import UNLIMITED, TrainingDiverged
 from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
 from incontrast.weights import Weights
 from incontrast.workspace.config import CONFIG, of_training
-from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.evaluation import evaluate
+from incontrast.workspace.files import Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.ingest import NewData, ingest
 from incontrast.workspace.state import NAMES, Notify, StateMachine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +15,9 @@ import numpy as np
 
 from incontrast._version import __version__
 from incontrast.bounds import check_number, check_whole
-from incontrast.files import flush_folder, make_folder, write_bytes
+from incontrast.files import alone_in, flush_folder, make_folder, write_bytes
 from incontrast.import_path import Trust, named_code, permit, permitted
-from incontrast.memory.store import PRESENT, Store
+from incontrast.memory.store import PRESENT, Extent, Store
 from incontrast.workspace.config import (
     CONFIG,
     NO_TABLE,
@@ -29,9 +30,21 @@ from incontrast.workspace.config import (
     to_toml,
     with_config,
 )
-from incontrast.workspace.errors import Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.files import CREATING, SETTINGS, Layout, locked, read_json, write_json
-from incontrast.workspace.state import NAMES, Notify, StateMachine
+from incontrast.workspace.files import (
+    CREATING,
+    SETTINGS,
+    UNFINISHED,
+    Damaged,
+    Journal,
+    Unfinished,
+    Versions,
+    WorkspaceError,
+    check_no_link,
+    locked,
+    read_json,
+    write_json,
+)
+from incontrast.workspace.state import NAMES, Notify, State, StateMachine
 from incontrast.workspace.status import damage_in
 
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
@@ -72,7 +85,7 @@ class FitOptions(Options, total=False):
     callbacks: Sequence[ProgressCallback]
 
 
-class Workspace(Layout):
+class Workspace:
     """A folder with versions of an encoder, the old items, and a journal.
 
     Make one with ``create``, come back to it with ``open``. One process at a time writes (``fit``,
@@ -92,7 +105,15 @@ class Workspace(Layout):
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any], **own: Unpack[Own]) -> None:
-        super().__init__(folder, settings)
+        self.folder, self.settings = folder, settings
+        self.versions = Versions(folder / "versions")
+        self.journal = Journal(folder / "journal.jsonl")
+        self.outputs = Journal(folder / "outputs.jsonl")
+        self.state_file = folder / "state.json"
+        self.store_file = folder / "memory.sqlite"
+        self.lock_file = folder / "lock"
+        self.reports = folder / "reports"
+        self.training_file = folder / "training.checkpoint"
         self._trust = own.get("trust", False)
         self._own: Own = {**own, "trust": self.trust}
         if own.get("fabric") is None and own.get("device") is None:
@@ -137,7 +158,7 @@ class Workspace(Layout):
         settings = initial_settings(learner, budget=budget, device=device, table=table, **limits)
         with engine.error_barrier("create the workspace"):
             if engine.rank == 0:
-                _create(folder, settings)
+                cls(folder, settings)._create()
                 permit(folder, named_code(settings["learner"]))
         fabric = engine.fabric if isinstance(engine, FabricEngine) else None
         return cls(
@@ -152,6 +173,31 @@ class Workspace(Layout):
             device=engine.device if fabric is None else None,
             fabric=fabric,
         )
+
+    def _create(self) -> None:
+        """Make the folder a workspace."""
+        folder, settings_file = self.folder, self.folder / SETTINGS
+        taken = WorkspaceError(f"{folder} is a workspace already: choose a new or an empty folder")
+        if settings_file.exists():
+            raise taken
+        begun = not folder.exists() or (folder / CREATING).exists()
+        if not begun and (not folder.is_dir() or any(folder.iterdir())):
+            raise WorkspaceError(f"{folder} is not empty: choose a new or an empty folder")
+        make_folder(folder)
+        (folder / CREATING).touch()
+        flush_folder(folder)  # or a power cut could leave files that nobody owns
+        with locked(self.lock_file, "init"):
+            if settings_file.exists():  # another process was faster
+                raise taken
+            for name in BEGUN:  # by an attempt that was interrupted
+                (folder / name).unlink(missing_ok=True)
+            self.sweep()
+            self.versions.root.mkdir(exist_ok=True)
+            with closing(Store.create(self.store_file)) as store:
+                StateMachine(self, store).move("idle", {"step": "init", "workspace": self.id})
+            write_bytes(folder / CONFIG, to_toml(config_of(self.settings)).encode())
+            write_json(settings_file, self.settings)  # with it, the folder is a workspace
+            (folder / CREATING).unlink()
 
     @classmethod
     def open(cls, folder: str | Path, **own: Unpack[Own]) -> Workspace:
@@ -188,6 +234,69 @@ class Workspace(Layout):
         return choose_engine(device, precision, fabric)
 
     # Reading -------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Given to nothing else in the world."""
+        return str(self.settings["id"])
+
+    def report_file(self, version: int) -> Path:
+        """Where the report of a version is, once it is written."""
+        return self.reports / f"version-{version}.html"
+
+    @contextmanager
+    def writing_reports(self) -> Iterator[None]:
+        """While nobody else writes reports, or forgets what they show."""
+        check_no_link(self.reports)
+        self.reports.mkdir(exist_ok=True)
+        with alone_in(self.reports):
+            yield
+
+    def state(self) -> State:
+        """What is under way, and which version serves, if that is there."""
+        try:
+            state = State(**read_json(self.state_file))
+        except TypeError as error:
+            raise Damaged(f"{self.state_file} is damaged ({error})") from error
+        except Damaged as error:
+            raise Damaged(f"{error}, or choose a version with incontrast rollback --to N") from None
+        if state.current is not None and not self.versions.exists(state.current):
+            raise Damaged(
+                f"{self.state_file} names version {state.current}, which is not in "
+                f"{self.versions.root}: incontrast rollback --to N chooses one that is there"
+            )
+        return state
+
+    def sweep(self) -> None:
+        """Delete what an interrupted writing or deleting has left."""
+        for entry in self.versions.root.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(entry)
+        for pattern in (".*.json.*", ".*.toml.*", ".*.checkpoint.*"):
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    @property
+    def current(self) -> int | None:
+        """The number of the version that serves; None before the first fit."""
+        return self.state().current
+
+    def serving(self, version: int | None = None) -> int:
+        """The version that was asked for, or the one that serves."""
+        number = self.current if version is None else version
+        if number is None:
+            raise WorkspaceError(f"{self.folder} has no encoder yet: run incontrast fit DATA")
+        return number
+
+    def extent(self, number: int) -> Extent:
+        """What of the store the memory of a version holds."""
+        memory = self.versions.record(number)["memory"]
+        threshold = memory["threshold"]
+        return Extent(
+            memory["arrivals"],
+            float("inf") if threshold is None else threshold,
+            tuple((first, end) for first, end in memory["skipped"]),
+            memory["elsewhere"],
+        )
 
     def template(self) -> Learner:
         """A learner with the workspace's settings, not fitted."""
@@ -571,30 +680,3 @@ def _check_limits(settings: dict[str, Any]) -> None:
         raise ValueError(
             f"table has columns, a list of names, and id and label, a name each, got {dict(table)}"
         )
-
-
-def _create(folder: Path, settings: dict[str, Any]) -> None:
-    """Make a folder a workspace."""
-    created = Layout(folder, settings)
-    taken = WorkspaceError(f"{folder} is a workspace already: choose a new or an empty folder")
-    if (folder / SETTINGS).exists():
-        raise taken
-    begun = not folder.exists() or (folder / CREATING).exists()
-    if not begun and (not folder.is_dir() or any(folder.iterdir())):
-        raise WorkspaceError(f"{folder} is not empty: choose a new or an empty folder")
-    make_folder(folder)
-    (folder / CREATING).touch()
-    flush_folder(folder)  # or a power cut could leave files that nobody owns
-    with locked(created.lock_file, "init"):
-        if (folder / SETTINGS).exists():  # another process was faster
-            raise taken
-        for name in BEGUN:  # by an attempt that was interrupted
-            (folder / name).unlink(missing_ok=True)
-        created.sweep()
-        created.versions.root.mkdir(exist_ok=True)
-        with closing(Store.create(created.store_file)) as store:
-            machine = StateMachine(created, store)
-            machine.move("idle", {"step": "init", "workspace": settings["id"]})
-        write_bytes(folder / CONFIG, to_toml(config_of(settings)).encode())
-        write_json(folder / SETTINGS, settings)  # with it, the folder is a workspace
-        (folder / CREATING).unlink()
