@@ -188,7 +188,8 @@ def embed(folder: Path, name: str = "rows.npy") -> None:
 
 def report(folder: Path) -> None:
     workspace = Workspace.open(folder)
-    write_report(workspace, workspace.versions.record(3), workspace.versions.evaluation(3) or {})
+    record, evaluation = workspace.versions.record(3), workspace.versions.evaluation(3) or {}
+    write_report(workspace, record, evaluation, workspace.state())
 
 
 def bits(folder: Path) -> dict[str, Any]:
@@ -212,7 +213,7 @@ def bits(folder: Path) -> dict[str, Any]:
         return found
     version = workspace.versions.folder(workspace.current)
     store = Store.open(workspace.store_file, readonly=True)
-    keys, sizes, states, *_ = store.columns(workspace.extent(workspace.current).arrivals)
+    keys, sizes, states, *_ = store.columns(workspace.versions.extent(workspace.current).arrivals)
     there = (states == 1).nonzero()[0].tolist()
     return found | {
         "weights": (version / "encoder.safetensors").read_bytes().hex(),

@@ -212,13 +212,13 @@ def _code(step: Step) -> Exit:
 
 def _told(space: Workspace, step: Step) -> Answer:
     note_skipped(step.skipped)
-    record, page = space.versions.record(step.version), None
+    record, state, page = space.versions.record(step.version), space.state(), None
     try:
         if not step.repeated or not space.report_file(step.version).exists():
-            page = write_report(space, record, step.evaluation)
+            page = write_report(space, record, step.evaluation, state)
     except OSError as error:
         note(f"the report cannot be written: {error}")
-    lines = summary(record, step.evaluation, space.state())
+    lines = summary(record, step.evaluation, state)
     if page is not None:
         lines.append(f"Report: {page}")
     if step.repeated:
@@ -358,7 +358,7 @@ def _unknown(
 ) -> tuple[Collection, int, int]:
     """The items that an update would ingest; how many it would not: known, and forgotten ones."""
     with closing(Store.open(space.store_file, readonly=True)) as store:
-        hashes = KnownHashes(store, space.extent(version))
+        hashes = KnownHashes(store, space.versions.extent(version))
     parts = [hashes.contains(contents) for contents in NewData(source, domain).packed()]
     known, forgotten = map(np.concatenate, zip(*parts, strict=True))
     items = domain.collect(source.items)

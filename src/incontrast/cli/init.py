@@ -62,15 +62,14 @@ def init(
     fit_epochs: int,
     fit_patience: int,
     seed: int,
-    tolerance: float,
-    keep: int,
     threads: int | None,
     changes: list[str] | None,
     show_config: bool,
     network: dict[str, Any],
     table: dict[str, Any],
+    **limits: Any,
 ) -> Answer:
-    """Create the workspace."""
+    """Create the workspace; ``limits`` are its tolerance and the versions to keep."""
     source = read_source(like, check=False, **table)
     domain = domain_of(source, **network)
     if isinstance(domain, Images):
@@ -82,10 +81,9 @@ def init(
         memory=POLICIES[memory](items=memory_items, bytes=memory_bytes),
         seed=seed,
     )
-    threads = threads or usual_threads(domain)
     table = {**table, "columns": table["columns"] or source.columns or None}
-    limits: dict[str, Any] = {"tolerance": tolerance, "keep": keep, "threads": threads}
-    settings = initial_settings(learner, table=table, **limits)
+    threads = threads or usual_threads(domain)
+    settings = initial_settings(learner, table=table, threads=threads, **limits)
     config = config_of(settings)
     if changes:
         config = changed(config, parse_changes(changes, config))

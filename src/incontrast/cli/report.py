@@ -17,6 +17,7 @@ from incontrast.report.page import save
 from incontrast.report.update import cost_share, update_page
 from incontrast.text import counted, duration, index_advice, part_of_the_way, probe_changes, told
 from incontrast.workspace import Workspace, WorkspaceError
+from incontrast.workspace.files import NO_ENCODER
 from incontrast.workspace.state import State
 
 LONGEST = 100  # characters of a text
@@ -28,12 +29,13 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
     space = Workspace.open(workspace)
     numbers = space.versions.numbers()
     if not numbers:
-        raise WorkspaceError(f"{space.folder} has no encoder yet: run incontrast fit DATA")
+        raise WorkspaceError(f"{space.folder} {NO_ENCODER}")
     number = numbers[-1] if version is None else version
     space.versions.verify(number)
     record, evaluation = space.versions.record(number), space.versions.evaluation(number) or {}
-    page = write_report(space, record, evaluation, to)
-    lines = summary(record, evaluation, space.state())
+    state = space.state()
+    page = write_report(space, record, evaluation, state, to)
+    lines = summary(record, evaluation, state)
     return Answer({"version": number, "report": page}, [*lines, f"Report: {page}"])
 
 
@@ -43,7 +45,7 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
     events = space.journal.events()
     lines = lines_of(events, space.current)
     if not lines:
-        raise WorkspaceError(f"{space.folder} has no version yet: run fit first")
+        raise WorkspaceError(f"{space.folder} {NO_ENCODER}")
     place = _place(to, space.reports / "history.html")
     with space.writing_reports() if to is None else nullcontext():
         save(history_page(lines, str(space.folder), left_out(events, lines)), place)
@@ -61,7 +63,11 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
 
 
 def write_report(
-    workspace: Workspace, record: dict[str, Any], evaluation: dict[str, Any], to: Path | None = None
+    workspace: Workspace,
+    record: dict[str, Any],
+    evaluation: dict[str, Any],
+    state: State,
+    to: Path | None = None,
 ) -> Path:
     """Write the page of a version, from what was written down about it; returns where."""
     number = record["version"]
@@ -74,7 +80,6 @@ def write_report(
     place = _place(to, workspace.report_file(number))
     # In the workspace, no item is shown that is forgotten meanwhile.
     with workspace.writing_reports() if to is None else nullcontext():
-        state = workspace.state()
         pictures, texts = _stored(workspace, sorted(shown))
         page = update_page(
             record=record,

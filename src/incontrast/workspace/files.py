@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 
 from incontrast._version import __version__
 from incontrast.files import flush_files, flush_folder, write_bytes
+from incontrast.memory.store import Extent
 
 FORMAT = 3  # of every JSON file and line of a workspace
 SETTINGS = "workspace.json"
@@ -28,6 +29,7 @@ LOOKS = 5  # attempts to take a lock
 WEIGHTS = "encoder.safetensors"
 RECORD, MANIFEST, EVALUATION = "version.json", "manifest.json", "evaluation.json"
 UNFINISHED = ".unfinished-"
+NO_ENCODER = "has no encoder yet: run incontrast fit DATA"
 SUMMARY = "summary"  # the step of an event that stands for all before it
 
 
@@ -292,6 +294,17 @@ class Versions:
         if key not in self._records:
             self._records[key] = read_json(file)
         return self._records[key]
+
+    def extent(self, number: int) -> Extent:
+        """What of the store the memory of a version holds."""
+        memory = self.record(number)["memory"]
+        threshold = memory["threshold"]
+        return Extent(
+            memory["arrivals"],
+            float("inf") if threshold is None else threshold,
+            tuple((first, end) for first, end in memory["skipped"]),
+            memory["elsewhere"],
+        )
 
     def evaluation(self, number: int) -> dict[str, Any] | None:
         """How a version was evaluated; None if it was not yet."""

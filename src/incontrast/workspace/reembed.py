@@ -318,7 +318,7 @@ class _Work:
             return learner.embed(source.take(learner.domain, chosen).items)
         if memory.items is None or not self.workspace.versions.exists(self.stamp["version"]):
             return None
-        since = self.workspace.extent(self.stamp["version"]).arrivals
+        since = self.workspace.versions.extent(self.stamp["version"]).arrivals
         fresh = (memory.ids >= since).nonzero()[:, 0]
         chosen = fresh[torch.randperm(len(fresh), generator=draws)[:QUERIES]].sort().values
         return learner.embed(memory.items.select(chosen)) if len(chosen) else None

@@ -355,7 +355,7 @@ class StateMachine:
 
     def _counts(self, number: int) -> dict[str, int]:
         """How many items the memory of a version has stored, and has seen."""
-        extent = self.workspace.extent(number)
+        extent = self.versions.extent(number)
         columns = self.store.columns(extent.arrivals)
         policy = self.workspace.settings["learner"]["policy"]
         seen = extent.arrivals - int(extent.forgotten(columns).sum()) + extent.elsewhere
@@ -383,7 +383,7 @@ class StateMachine:
                 self.workspace.report_file(number).unlink(missing_ok=True)
                 reason = f"{keep} are kept"
                 self.move("switched", {"step": "drop", "version": number, "reason": reason})
-            extents = [self.workspace.extent(number) for number in self.versions.numbers()]
+            extents = [self.versions.extent(number) for number in self.versions.numbers()]
         except Damaged:
             pass
         else:

@@ -38,7 +38,7 @@ from incontrast.training.progress import Budget, Callback, Progress, ProgressCal
 from incontrast.weights import Weights
 from incontrast.workspace.config import CONFIG, of_training
 from incontrast.workspace.evaluation import evaluate
-from incontrast.workspace.files import Damaged, Unfinished, WorkspaceError
+from incontrast.workspace.files import NO_ENCODER, Damaged, Unfinished, WorkspaceError
 from incontrast.workspace.ingest import NewData, ingest
 from incontrast.workspace.state import NAMES, Notify, StateMachine
 
@@ -108,7 +108,6 @@ class Update:
         """Begin, or resume, and take it as far as it goes."""
         if self.engine.rank > 0:
             return self._follow()
-        self._joint = False
         try:
             with self.workspace.writing(self.kind, notify) as machine:
                 step = self._lead(machine, items)
@@ -132,8 +131,8 @@ class Update:
                 f"{NAMES[operation['kind']]} with {operation['data']['name']} is unfinished: "
                 f"run incontrast {operation['kind']} to finish it"
             )
-        if self.kind == "update":
-            self.workspace.serving()  # refused where there is no encoder yet
+        if self.kind == "update" and current is None:
+            raise WorkspaceError(f"{self.workspace.folder} {NO_ENCODER}")
         learner = self._load(current, machine.store)
         _ = self._given_probe  # refused before anything is done
         how: dict[str, Any] = {"strict": self.strict, "read": self.workspace.read}
@@ -294,7 +293,7 @@ class Update:
             data,
             learner,
             operation,
-            extent=None if current is None else self.workspace.extent(current),
+            extent=None if current is None else self.versions.extent(current),
             again=self.again,
             waiting=lambda: self._send("wait"),
         )
@@ -328,7 +327,7 @@ class Update:
             if parent["outcome"]["from_scratch"]:
                 cost = {key: parent["outcome"][key] for key in ("forward_passes", "stopped")}
                 from_scratch = {**cost, "items": parent["memory"]["seen"]}
-            extent = self.workspace.extent(base)
+            extent = self.versions.extent(base)
             skipped = [*extent.skipped]
             if extent.arrivals < first:  # others arrived after versions that were rolled back
                 skipped.append((extent.arrivals, first))

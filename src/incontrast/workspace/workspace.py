@@ -17,7 +17,7 @@ from incontrast._version import __version__
 from incontrast.bounds import check_number, check_whole
 from incontrast.files import alone_in, flush_folder, make_folder, write_bytes
 from incontrast.import_path import Trust, named_code, permit, permitted
-from incontrast.memory.store import PRESENT, Extent, Store
+from incontrast.memory.store import PRESENT, Store
 from incontrast.workspace.config import (
     CONFIG,
     NO_TABLE,
@@ -32,6 +32,7 @@ from incontrast.workspace.config import (
 )
 from incontrast.workspace.files import (
     CREATING,
+    NO_ENCODER,
     SETTINGS,
     UNFINISHED,
     Damaged,
@@ -71,18 +72,13 @@ BEGUN = (
 class Options(TypedDict, total=False):
     """Arguments of ``fit``, ``adopt`` and ``update``, which describes them."""
 
+    budget: Budget | None
     strict: bool
     force: bool
     discard: bool
     probe: Probe | ProbeSet | str | Path | None
-    notify: Notify | None
-
-
-class FitOptions(Options, total=False):
-    """Arguments of ``fit`` and ``update``, which describes them."""
-
-    budget: Budget | None
     callbacks: Sequence[ProgressCallback]
+    notify: Notify | None
 
 
 class Workspace:
@@ -284,19 +280,8 @@ class Workspace:
         """The version that was asked for, or the one that serves."""
         number = self.current if version is None else version
         if number is None:
-            raise WorkspaceError(f"{self.folder} has no encoder yet: run incontrast fit DATA")
+            raise WorkspaceError(f"{self.folder} {NO_ENCODER}")
         return number
-
-    def extent(self, number: int) -> Extent:
-        """What of the store the memory of a version holds."""
-        memory = self.versions.record(number)["memory"]
-        threshold = memory["threshold"]
-        return Extent(
-            memory["arrivals"],
-            float("inf") if threshold is None else threshold,
-            tuple((first, end) for first, end in memory["skipped"]),
-            memory["elsewhere"],
-        )
 
     def template(self) -> Learner:
         """A learner with the workspace's settings, not fitted."""
@@ -347,7 +332,7 @@ class Workspace:
             policy = learner.memory.policy
             if store is None:
                 return Memory(policy)
-            return Memory.over(store, learner.domain, policy, self.extent(version))
+            return Memory.over(store, learner.domain, policy, self.versions.extent(version))
 
         folder, changes = self.versions.folder(version), of_versions(self.settings)
         learner = saving.read(folder, Learner, recall, changes, **self._own)
@@ -439,7 +424,7 @@ class Workspace:
             yield StateMachine(self, store, notify)
             store.fold()
 
-    def fit(self, items: Any = None, **how: Unpack[FitOptions]) -> Step:
+    def fit(self, items: Any = None, **how: Unpack[Options]) -> Step:
         """Train a first encoder; arguments as in ``update``."""
         return self._run("fit", items, **how)
 
