@@ -11,6 +11,7 @@ from typing import Any
 
 from incontrast.cli.command import Answer, Exit
 from incontrast.cli.output import note, note_skipped
+from incontrast.memory.store import content_hash
 from incontrast.text import counted, sentence
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.config import config_of, to_toml
@@ -114,7 +115,7 @@ def forget(
         from incontrast.workspace.ingest import NewData
 
         same = NewData(space.read(like, **table), space.learner(memory=False).domain)
-        wanted += [digest for digests in same.hashes() for digest in digests]
+        wanted += [content_hash(content) for contents in same.packed() for content in contents]
         note_skipped(same.skipped)
     count = space.forget(ids or [], hashes=wanted)
     files = [str(file) for file in outputs(space)]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,9 @@ from numpy.typing import NDArray
 
 from incontrast.data.sources import Source, resolve
 from incontrast.domains.base import Collection, Domain
-from incontrast.learner import Learner
-from incontrast.memory.store import Extent, Store, StoreError, content_hash, short_hashes
-from incontrast.randomness import generator
+from incontrast.memory.store import Extent, Store, content_hash, short_hashes
 from incontrast.text import counted
 from incontrast.workspace.files import WorkspaceError
-from incontrast.workspace.state import StateMachine
 
 ROWS = 1024  # items of a collection that are packed together
 LOOKED_AT = 8  # images that an encoder is tried on
@@ -92,11 +87,6 @@ class NewData:
                 "nothing was ingested; run it again when they are complete"
             )
 
-    def hashes(self) -> Iterator[list[bytes]]:
-        """The content hashes of the items, some at a time."""
-        for contents in self.packed():
-            yield list(map(content_hash, contents))
-
 
 class KnownHashes:
     """What the memory of a version has seen, items with further ids, and what was forgotten."""
@@ -124,80 +114,3 @@ def left_out(forgotten: int) -> str:
     """Forgotten items that the data still have, in words."""
     were = "was" if forgotten == 1 else "were"
     return f"{counted(forgotten, 'forgotten item')} {were} left out"
-
-
-def ingest(
-    machine: StateMachine,
-    data: NewData,
-    learner: Learner,
-    operation: dict[str, Any],
-    *,
-    extent: Extent | None,
-    again: bool,
-    waiting: Callable[[], None],
-) -> bool:
-    """Items into the store, where they do not count until the version is promoted.
-
-    Items that the current version has learned from, by the ``extent`` of its memory, and those that
-    were forgotten are left out, unless asked for again, as are those that were refused and are
-    joined now. ``waiting`` is called every few megabytes, before other processes take this one for
-    lost.
-
-    Returns whether any item was new.
-    """
-    begin = time.perf_counter()
-    store, memory = machine.store, learner.memory
-    empty: dict[str, Any] = {"name": "", "items": 0, "skipped": [], "parts": []}
-    before = machine.state.operation["data"] if machine.state.refused else empty
-    arrivals = store.arrivals()  # an id is used once, whichever version is the current one
-    first = arrivals - before["items"]
-    hashes = None if again else KnownHashes(store, extent, range(first, arrivals))
-    machine.ingesting({**operation, "first": first, "data": before, "incoming": data.name})
-    draws = generator(learner.seed, "memory", learner.version + 1)
-    memory.draw_keys(torch.arange(first, arrivals), draws)  # of items that have theirs
-    count = found = forgotten = 0
-    first_item: bytes | None = None
-    alike = True
-    try:
-        for contents in data.packed():
-            new = contents
-            if hashes is not None:
-                known, deleted = hashes.contains(contents)
-                new = [contents[place] for place in (~known & ~deleted).nonzero()[0]]
-                found += int(known.sum())
-                forgotten += int(deleted.sum())
-            first_item = new[0] if first_item is None and new else first_item
-            alike = alike and all(content == first_item for content in new)
-            ids = torch.arange(arrivals + count, arrivals + count + len(new))
-            store.append(arrivals + count, new, memory.draw_keys(ids, draws).numpy())
-            count += len(new)
-            waiting()
-        if count + found + forgotten == 0:
-            reason = f"; the first: {data.skipped[0]}" if data.skipped else ""
-            raise ValueError(f"nothing in {data.name} can be read{reason}")
-    except Exception:
-        with suppress(StoreError, OSError):  # on a full disk: the next run does it
-            machine.cancel_ingest()
-        raise
-    again_takes = f"{left_out(forgotten)} (--again ingests all items)" if forgotten else ""
-    if count == 0:
-        machine.cancel_ingest()
-        if again_takes:
-            machine.notify(again_takes)
-        return False
-    store.fold()
-    seconds = time.perf_counter() - begin
-    incoming = {"name": data.name, "fingerprint": data.fingerprint, "items": count}
-    about = {
-        "known": found,
-        "forgotten": forgotten,
-        "skipped": data.skipped,
-        "classes": data.classes,
-    }
-    machine.ingested({**incoming, **about}, seconds)
-    remark = f"; {counted(found)} had been ingested before" if found else ""
-    remark += f"; {again_takes}" if again_takes else ""
-    machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
-    if alike and count > 1:
-        machine.notify(f"all {count:,} new items are the same: is that so?")
-    return True
