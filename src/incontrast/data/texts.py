@@ -71,9 +71,9 @@ def _records(
         if not isinstance(row, dict):
             yield Record(where, row)
             continue
-        for name in (id, label):
-            if name is not None and name not in row:
-                raise ValueError(f"{where} has no field {name!r}: it has {sorted(row)}")
+        for asked in (id, label):
+            if asked is not None and asked not in row:
+                raise ValueError(f"{where} has no field {asked!r}: it has {sorted(row)}")
         fields = {name: value for name, value in row.items() if name not in (id, label)}
         named = None if id is None else str(row[id])
         yield Record(where, row if columns else fields, named, row[label] if label else None)
