@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from incontrast.domains.vectors import Vectors
 from incontrast.import_path import ImportPath
 from incontrast.streams import pick
 
+log = logging.getLogger(__name__)
+
 CHUNK_BYTES = 8 * 2**20  # of pixels that are decoded at a time
 CHUNK = 4096  # items of other kinds that are taken at a time
 
@@ -60,6 +63,7 @@ class Source:
         skipped: Images or texts that cannot be read, and why; they are not among the items.
         ids: A name for each item, if a table has them; else images have paths, others numbers.
         labels: A label for each item, if a table has them.
+        suspicious: Columns that are features though their names say that they are none.
         columns: The names of a table's features, if it has them.
     """
 
@@ -69,6 +73,7 @@ class Source:
     skipped: tuple[Skipped, ...] = ()
     ids: Sequence[str] | None = None
     labels: NDArray[Any] | None = None
+    suspicious: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -234,7 +239,14 @@ def read_source(
         return Source(path, "texts", *texts)
     if suffix in TABLES:
         table = read_table(path, columns=columns, id=id, label=label)
-        return Source(path, "vectors", table.rows, (), table.ids, table.labels, table.columns)
+        for column in table.suspicious:
+            log.warning(
+                "%s: the column %r is taken as a feature: is it one? Choose by columns, id, label",
+                path,
+                column,
+            )
+        beside = (table.ids, table.labels, table.suspicious, table.columns)
+        return Source(path, "vectors", table.rows, (), *beside)
     if suffix == ".jsonl":
         return Source(path, "graphs", json_graphs(path))
     if is_image(path.name):

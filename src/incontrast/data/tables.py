@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import logging
 import re
 import shlex
 import warnings
@@ -21,8 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incontrast.data.labelled import Labelled
-
-log = logging.getLogger(__name__)
 
 LARGEST = 2 * 2**30
 """Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
@@ -41,6 +38,7 @@ class Table(NamedTuple):
     rows: Any  # (n, d) finite numbers: an array, or ``StoredRows``
     ids: tuple[str, ...] | None
     labels: NDArray[Any] | None = None
+    suspicious: tuple[str, ...] = ()  # features whose names say that they are none
     columns: tuple[str, ...] = ()  # the features, where their names tell them apart
 
 
@@ -106,15 +104,12 @@ def read_table(
     with np.errstate(over="ignore"):
         rows = rows.astype(np.float32)
     _check(rows, path, features)  # a double may be too large for a float
-    for name in features:
-        if name.lower() in NO_FEATURES:
-            question = "%s: the column %r is taken as a feature: is it one? Choose by %s"
-            log.warning(question, path, name, "columns, id, label")
+    suspicious = tuple(name for name in features if name.lower() in NO_FEATURES)
     # Names that come twice do not tell which is which; 0, 1, 2, … are places.
     places = [str(place) for place in range(len(features))]
     distinct = len({*features}) == len(features) and list(features) != places
     labels = None if label is None else beside[label]
-    return Table(rows, ids, labels, tuple(features) if distinct else ())
+    return Table(rows, ids, labels, suspicious, tuple(features) if distinct else ())
 
 
 def _ids_beside(path: Path, rows: int) -> tuple[str, ...] | None:
