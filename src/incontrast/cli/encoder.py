@@ -325,8 +325,10 @@ def drift(
     space, _ = _opened(workspace, trust)
     version = space.serving()  # another may be promoted meanwhile
     learner = space.learner(version)
-    source = space.read(data, check=True, strict=strict, **table)  # finds out which can be read
+    source = space.read(data, strict=strict, **table)
     source.check(learner.domain)
+    if source.kind == "images":
+        source = space.read(data, check=True, strict=strict, **table)  # finds out which can be read
     note_skipped([skip.reason for skip in source.skipped])
     new, known, forgotten = _unknown(space, version, source, learner.domain)
     counts = {"known": known, "forgotten": forgotten, "version": version}

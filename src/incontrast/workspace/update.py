@@ -109,6 +109,7 @@ class Update:
         """Begin, or resume, and take it as far as it goes."""
         if self.engine.rank > 0:
             return self._follow()
+        self._joint = False  # it may have failed in such a block before
         try:
             with self.workspace.writing(self.kind, notify) as machine:
                 step = self._lead(machine, items)
