@@ -23,6 +23,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)  # simplest first
 PENALTIES = (1e-3, 1e-2, 1e-1)  # shares of the mean variance of a feature
 RANKS = (4, 16, 32, 64)
 UNITS = 1024  # of the residual network, at most
+GROUP = 3  # items in whose middle a unit is
 UNIT_PENALTIES = (1e-2, 1e-1)  # of that network
 ROWS = 1024  # vectors that are mapped at a time: as many as stay in a core's cache
 NARROW = 128  # dimensions
@@ -39,9 +40,9 @@ class Adapter:
             wide space perhaps only in the plane where most of the turn is; ``low-rank`` adds a
             correction of low rank; ``affine`` is any matrix and an offset; ``residual`` adds to a
             turn a network, each hidden unit of which is the nearer to 1 the nearer a vector is to
-            one of the items it was fitted on.
+            the middle of three items it was fitted on.
         tensors: What it consists of: ``weight`` (d, e), ``bias`` (e,), ``down`` (d, r) and ``up``
-            (r, e), ``items`` (d, u) and ``out`` (u, e).
+            (r, e), ``centres`` (d, u) and ``out`` (u, e).
     """
 
     kind: Kind
@@ -76,7 +77,7 @@ class Adapter:
         """Offsets are as long as the vector, instead of a vector of length 1: one pass less."""
         parts = self.tensors
         lengths = _lengths(rows, SMALLEST) if "bias" in parts else None
-        if "items" in parts:
+        if "centres" in parts:
             rows = rows / _lengths(rows, SMALLEST)
         if "weight" in parts:
             torch.mm(rows, parts["weight"], out=out)
@@ -86,8 +87,8 @@ class Adapter:
             torch.addmm(rows, rows @ parts["down"], parts["up"], out=out)
         else:
             torch.mm(rows @ parts["down"], parts["up"], out=out)
-        if "items" in parts:
-            out.addmm_(_units(rows, parts["items"]), parts["out"])
+        if "centres" in parts:
+            out.addmm_(_units(rows, parts["centres"]), parts["out"])
         if lengths is not None:
             out.addcmul_(lengths, parts["bias"])
         out.div_(_lengths(out, SMALLEST**2))
@@ -106,7 +107,7 @@ class Adapter:
         """As ``_map``: a single vector would wait for PyTorch's calls rather than for numbers."""
         parts = self._arrays
         mapped: NDArray[Any]
-        if "items" in parts:
+        if "centres" in parts:
             row = row / max(math.sqrt(row.dot(row)), SMALLEST)
         if "weight" in parts:
             mapped = row.dot(parts["weight"])
@@ -118,8 +119,8 @@ class Adapter:
             mapped = row.copy()
         if "bias" in parts:
             mapped += max(math.sqrt(row.dot(row)), SMALLEST) * parts["bias"]
-        if "items" in parts:
-            mapped += np.exp(row.dot(parts["items"]) - 1.0).dot(parts["out"])
+        if "centres" in parts:
+            mapped += np.exp(row.dot(parts["centres"]) - 1.0).dot(parts["out"])
         mapped /= max(math.sqrt(mapped.dot(mapped)), SMALLEST**2)
         return mapped
 
@@ -127,9 +128,20 @@ class Adapter:
 LAST = ("weight", "up")  # tensors whose columns are those of the result
 
 
-def _units(rows: Tensor, items: Tensor) -> Tensor:
+def _units(rows: Tensor, centres: Tensor) -> Tensor:
     """(n, u) hidden units of (n, d) unit vectors, given (d, u) others."""
-    return (rows @ items).sub_(1.0).exp_()
+    return (rows @ centres).sub_(1.0).exp_()
+
+
+def _centres(rows: Tensor, draws: Generator) -> Tensor:
+    """(d, u) unit vectors amid rows, each between one of them and those nearest to it.
+
+    So what is saved with a version is no item's embedding.
+    """
+    some = rows[torch.randperm(len(rows), generator=draws)[:UNITS]]
+    nearest = (some @ rows.T).topk(min(GROUP, len(rows)), dim=1).indices
+    centres = rows[nearest].mean(dim=1)
+    return (centres / _lengths(centres, SMALLEST)).T
 
 
 def _lengths(rows: Tensor, smallest: float) -> Tensor:
@@ -210,13 +222,13 @@ def candidates(kind: Kind, pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
         for weight, bias in pairs.corrections(pairs.rotation, PENALTIES):
             yield _adapter(kind, weight=pairs.rotation + weight, bias=bias)
     else:
-        items = source[torch.randperm(len(source), generator=draws)[:UNITS]].T
-        active, units = (_units(rows, items).double() for rows in (source, items.T))
+        centres = _centres(source, draws)
+        active, units = (_units(rows, centres).double() for rows in (source, centres.T))
         square, cross = active.T @ active, active.T @ (target - source @ pairs.rotation).double()
         for penalty in UNIT_PENALTIES:  # kernel ridge regression (Nyström): units are its kernel
             floor = penalty * units + SMALLEST_UNIT * torch.eye(len(units)).double()
             out = torch.cholesky_solve(cross, torch.linalg.cholesky(square + floor)).float()
-            yield _adapter(kind, weight=pairs.rotation, items=items, out=out)
+            yield _adapter(kind, weight=pairs.rotation, centres=centres, out=out)
 
 
 def _adapter(kind: Kind, **tensors: Tensor) -> Adapter:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, Literal
 
 import torch
@@ -73,8 +73,9 @@ def check_pairs(count: int) -> None:
 def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -> Link:
     """Fit every kind of adapter both ways on two thirds of the pairs, and keep the best.
 
-    Best is the fastest of those whose recall on the other pairs is highest, but for 0.002. What is
-    kept is fitted once more, on all pairs.
+    Best is the fastest of those whose recall on the other pairs is highest, but for 0.002 or what
+    may be chance: one standard error of the difference. What is kept is fitted once more, on all
+    pairs.
 
     Args:
         before: (n, d) embeddings of n items by the old version.
@@ -103,6 +104,7 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
     for direction, found in tried.items():
         source, target = (after, before) if direction == "to_old" else (before, after)
         fitted: list[tuple[Quality, int, Kind, int]] = []
+        recalls: list[Tensor] = []  # (held out,) of each
         pairs = Pairs(source[rest], target[rest])
         for kind in KINDS:
             made = candidates(kind, pairs, _draws(seed, old, new))
@@ -110,11 +112,13 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
                 mapped, wanted = adapter(source[held]), target[held]
                 queries, corpus = (mapped, wanted) if direction == "to_old" else (wanted, mapped)
                 cosine = (mapped * wanted).sum(1).mean().item()
-                quality = measured(queries, corpus, ranked)._replace(cosine=cosine)
-                fitted.append((quality, adapter.cost, kind, place))
-        least = max(quality.recall for quality, *_ in fitted) - TOLERANCE
-        good = [each for each in fitted if each[0].recall >= least]
-        chosen, _, kind, place = min(good, key=lambda each: each[1])
+                quality, recall = measured(queries, corpus, ranked)
+                fitted.append((quality._replace(cosine=cosine), adapter.cost, kind, place))
+                recalls.append(recall)
+        behind = max(recalls, key=Tensor.mean) - torch.stack(recalls)
+        chance = behind.std(dim=1) / len(held) ** 0.5
+        good = (behind.mean(dim=1) <= chance.clamp(min=TOLERANCE)).tolist()
+        chosen, _, kind, place = min(compress(fitted, good), key=lambda each: each[1])
         for quality, _, other, _ in fitted:
             if other not in found or quality.recall > found[other].recall:
                 found[other] = quality

@@ -39,8 +39,8 @@ def relevant(items: int) -> int:
     return min(max(items // RELEVANT_PART, NEIGHBOURS), RELEVANT)
 
 
-def measured(queries: Tensor, corpus: Tensor, ranked: Tensor) -> Quality:
-    """Search for n items among themselves, across spaces.
+def measured(queries: Tensor, corpus: Tensor, ranked: Tensor) -> tuple[Quality, Tensor]:
+    """Search for n items among themselves, across spaces; also (n,) the recall of each.
 
     Args:
         queries: (n, d) unit vectors to search with.
@@ -48,9 +48,8 @@ def measured(queries: Tensor, corpus: Tensor, ranked: Tensor) -> Quality:
         ranked: (n, r) the nearest items of each after re-embedding, nearest first.
     """
     recall, precision = hits(nearest(queries, corpus, NEIGHBOURS), ranked)
-    return Quality(
-        recall.mean().item(), _interval(recall), precision.mean().item(), _interval(precision)
-    )
+    means = recall.mean().item(), _interval(recall), precision.mean().item(), _interval(precision)
+    return Quality(*means), recall
 
 
 def hits(found: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor]:
