@@ -94,6 +94,6 @@ def train_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     def few(training: Training, batches: Iterator[ViewBatch]) -> Iterator[ViewBatch]:
         return islice(counted(training, batches), BATCHES)
 
-    monkeypatch.setattr(adapter, "HIDDEN", 32)
+    monkeypatch.setattr(adapter, "UNITS", 32)
     monkeypatch.setattr(Training, "__init__", short)
     monkeypatch.setattr(Training, "counted", few)

@@ -39,7 +39,7 @@ from incontrast.streams import by_class, in_batches
 @pytest.fixture(autouse=True)
 def small_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps between versions, which nothing here is about, have few hidden units."""
-    monkeypatch.setattr(adapter, "HIDDEN", 32)
+    monkeypatch.setattr(adapter, "UNITS", 32)
 
 
 @pytest.fixture(scope="module")

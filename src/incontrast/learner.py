@@ -17,7 +17,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from incontrast.call import BudgetTooSmall, Call, Measuring
 from incontrast.compat import Chain, Link, NoAdapter, chain, fit_link
-from incontrast.compat.link import unchanged
+from incontrast.compat.link import check_pairs, unchanged
 from incontrast.data.sources import collect
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
@@ -501,6 +501,7 @@ class Learner:
         if increment.old is not None:
             parts.insert(0, increment.old.select(order[~new]))
         try:
+            check_pairs(len(order))
             embedded = [
                 torch.cat(
                     [

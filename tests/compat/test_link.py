@@ -71,7 +71,8 @@ def test_ridge_regression_is_that_of_its_normal_equations() -> None:
     assert np.abs(error.mean(0)).max() < 1e-4
 
 
-def test_the_network_is_kernel_ridge_regression_of_what_a_turn_leaves() -> None:
+def test_the_network_is_kernel_ridge_regression_of_what_a_turn_leaves(monkeypatch) -> None:
+    monkeypatch.setattr("incontrast.compat.adapter.GROUP", 1)  # units at the items themselves
     source, target = normalize(vectors()), normalize(vectors(seed=1)[:, :5] + 0.3)
     fitted = next(iter(candidates("residual", Pairs(source, target), draws())))
     known, new = source.double().numpy(), normalize(vectors(50, seed=2)).double().numpy()
@@ -80,6 +81,26 @@ def test_the_network_is_kernel_ridge_regression_of_what_a_turn_leaves() -> None:
     ridge.fit(known, target.double().numpy() - known @ turned)
     wanted = normalize(torch.from_numpy(new @ turned + ridge.predict(new)))
     torch.testing.assert_close(fitted(torch.from_numpy(new)).double(), wanted, atol=5e-3, rtol=0)
+
+
+def test_no_unit_of_the_network_is_an_item() -> None:
+    source = normalize(vectors())
+    fitted = next(iter(candidates("residual", Pairs(source, source @ turn()), draws())))
+    centres = fitted.tensors["centres"]
+    assert centres.shape == (16, 400)
+    nearest_item = (source @ centres).max(dim=0).values
+    assert nearest_item.max() < 0.9999  # but they are where items are
+    assert nearest_item.median() > 0.8
+
+
+def test_a_better_map_that_may_be_chance_is_not_taken() -> None:
+    chosen = []
+    for seed in range(20):
+        before = normalize(vectors(150, 8, seed=seed))
+        moved = normalize(torch.randn(150, 8, generator=draws(50 + seed)))
+        link = linked(before, normalize(before + 0.2 * moved))  # nothing that a map could know
+        chosen.append(link.to_new.kind)
+    assert chosen.count("none") >= 13  # 17, and 9 if the highest recall decides alone
 
 
 def test_low_rank_corrections_have_their_rank_and_none_is_larger_than_the_space() -> None:

@@ -19,6 +19,7 @@ from incontrast.randomness import generator
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 1.0)
 FOLDS = 3
 FEWEST = 2 * link.FEWEST  # vectors of a sample at least
+CROSSED = link.FEWEST * FOLDS // (FOLDS - 1)  # vectors at least for ``cross_mapped``
 QUERIES = 250  # of each kind by which vectors are ordered
 PENALTY = 0.1
 HIDDEN = 256  # random features at most

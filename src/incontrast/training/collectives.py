@@ -91,7 +91,7 @@ def all_gather_rows(rows: Tensor) -> Tensor:
 
 
 class Buckets:
-    """Averages gradients over processes while the backward pass goes on with those before them.
+    """Averages gradients over processes while the backward pass is on its way to those before them.
 
     ``add`` is a hook of every parameter. Processes have the same graph and so the same order.
     """

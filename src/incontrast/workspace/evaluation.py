@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from incontrast.compat.plan import FEWEST, cross_mapped, expected_shares
+from incontrast.compat.plan import CROSSED, cross_mapped, expected_shares
 from incontrast.compat.quality import hits, nearest
 from incontrast.evaluate.collapse import effective_rank, uniformity
 from incontrast.learner import Learner
@@ -81,7 +81,7 @@ def evaluate(
         was_healthy = health(earlier)
         loss = (outcome["loss"]["before"]["old"], outcome["loss"]["after"]["old"])
         figures["movement"] = movement(earlier, embedded, ids, new=len(new))._asdict()
-        if after.links and len(ids) >= FEWEST:
+        if after.links and len(ids) >= CROSSED:
             figures["stored_vectors"] = stored_vectors(after, earlier, embedded, ids, new=len(new))
     figures["failed_checks"] = failed_checks(
         loss_before=loss[0],
