@@ -24,6 +24,7 @@ from incontrast.training.engine import Engine
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.training.task import Increment
 
+FITTING = 5e-4  # seconds that fitting a map takes for each of its pairs, about
 PAIRS = 4000  # items at most, old and new, on which a map between two versions is fitted
 
 
@@ -88,7 +89,7 @@ class Call:
         if self.budget.seconds is None:
             return pairs
         # Both encoders embed an item once, where both of its views were measured.
-        allowed = self.budget.seconds / 10 * self.measured / seconds
+        allowed = self.budget.seconds / 10 / (seconds / self.measured + FITTING)
         return min(pairs, max(FEWEST, int(self.measuring.engine.broadcast_float(allowed))))
 
     def for_training(self, seconds: float, pairs: int) -> Budget:
@@ -103,6 +104,7 @@ class Call:
         parts = 1 if self.tolerance is None else 1 + PARTS
         items = pairs + parts * min(self.items, CALIBRATED)
         after = seconds * (how.evaluations_after - 1 + parts + items / self.measured)
+        after += FITTING * pairs
         spent = how.engine.broadcast_float(time.perf_counter() - self.start + after)
         if spent >= budget.seconds:
             raise BudgetTooSmall(budget.seconds, spent)

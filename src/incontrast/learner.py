@@ -549,7 +549,7 @@ class Learner:
         encoder = encoder.to(self.engine.device)
         if self.head is None and weights is not None:
             raise ValueError(
-                "there are weights of a head, and no head: say which, as in head='mlp'"
+                "there are weights of a head, and no head: say which, as in head='mlp' (--head mlp)"
             )
         if self.head is None:
             return encoder

@@ -75,16 +75,8 @@ class Objective(NamedArguments):
             strata: Which items of the batch are alike, and what they weigh.
         """
         n = len(first)
-        if n > REMEMBERED:  # with the similarities of some anchors at a time
-            blocks = [range(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK)]
-            return torch.cat(
-                [
-                    checkpoint(
-                        anchor_losses, first, second, self, strata, block, use_reentrant=False
-                    )
-                    for block in blocks
-                ]
-            )
+        if n > REMEMBERED:
+            return losses_in_blocks(first, second, self, strata, range(n))
         table = _log_weights(first, strata, range(n))
         losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
             first, second, self.temperature, table
@@ -232,6 +224,19 @@ def anchor_losses(
     logits = torch.stack([similarities(*pair, objective) for pair in pairs])
     log_shares = (logits + _log_weights(first, strata, anchors)).log_softmax(dim=2)
     return -_mean_of_diagonals(log_shares, anchors.start)
+
+
+def losses_in_blocks(
+    first: Tensor, second: Tensor, objective: Objective, strata: Strata, anchors: range
+) -> Tensor:
+    """``anchor_losses``, in a large batch with the similarities of some anchors at a time."""
+    if len(first) <= REMEMBERED:
+        return anchor_losses(first, second, objective, strata, anchors)
+    blocks = (anchors[start : start + BLOCK] for start in range(0, len(anchors), BLOCK))
+    inputs = (first, second, objective, strata)
+    return torch.cat(
+        [checkpoint(anchor_losses, *inputs, block, use_reentrant=False) for block in blocks]
+    )
 
 
 def _log_probabilities(

@@ -145,6 +145,6 @@ def sentence(event: Mapping[str, Any]) -> str:
     return f"{text}{seconds}"
 
 
-def told(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def journal_lines(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """When each event of a journal was, and what was done."""
     return [(event["time"], sentence(event)) for event in events]

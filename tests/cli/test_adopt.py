@@ -143,6 +143,19 @@ def test_a_head_is_adopted_with_its_weights(files: Path) -> None:
     assert Workspace.open("space").learner().embed(rows, head=True).shape == (20, 3)
 
 
+def test_a_head_without_weights_is_pointed_out(files: Path) -> None:
+    command = ("adopt", "old.npy", *ENCODER, ARGUMENTS, "--weights", "weights.safetensors")
+    assert "those of the head are random" in run(*command, "--head", "mlp")
+
+
+def test_weights_of_a_head_are_not_left_aside(files: Path) -> None:
+    save_file(nn.Linear(4, 3).state_dict(), "head.safetensors")
+    command = ("adopt", "old.npy", *ENCODER, ARGUMENTS, "--weights", "weights.safetensors")
+    run(*command)
+    shown = run(*command, "--head-weights", "head.safetensors", code=Exit.STATE)
+    assert "with other weights" in shown
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

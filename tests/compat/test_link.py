@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,6 +102,24 @@ def test_a_better_map_that_may_be_chance_is_not_taken() -> None:
         link = linked(before, normalize(before + 0.2 * moved))  # nothing that a map could know
         chosen.append(link.to_new.kind)
     assert chosen.count("none") >= 13  # 17, and 9 if the highest recall decides alone
+
+
+@pytest.mark.parametrize("apart", [1e-2, 1e-3, 1e-5])
+def test_embeddings_that_nearly_coincide_are_mapped(apart) -> None:
+    one = torch.nn.functional.one_hot(torch.tensor(0), 64).float()
+    before, after = (one + apart * torch.randn(200, 64, generator=draws(seed)) for seed in (0, 1))
+    assert linked(before, after).to_new(before).isfinite().all()
+
+
+def test_maps_with_parts_that_are_not_known_are_left_out(caplog) -> None:
+    before = vectors(90)
+    links = tuple(
+        replace(linked(before, before @ turn()), old=old, new=old + 1) for old in (3, 2, 1)
+    )
+    tensors, about = pack(links)
+    tensors["2-3.to_new.hidden"] = torch.ones(2, 2)
+    assert [link.old for link in unpack(tensors, about)] == [3]
+    assert "maps to version 2 and before" in caplog.text
 
 
 def test_low_rank_corrections_have_their_rank_and_none_is_larger_than_the_space() -> None:

@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -391,3 +392,17 @@ def test_the_time_left_is_told_and_hours_are_warned_of(caplog) -> None:
         warn(later)
     assert "will take about 5.6 h on this machine" in caplog.text
     assert "--seconds 600), 6 epochs (max_epochs=6)" in caplog.text
+
+
+def test_a_slow_first_step_does_not_end_a_budget_of_several_processes() -> None:
+    run = SimpleNamespace(
+        budget=Budget(seconds=30), clock=0.0, steps=0, task=SimpleNamespace(forward_passes=0)
+    )
+    run.task.engine = SimpleNamespace(processes=2, broadcast_float=lambda number: number)
+    seconds, spent = 0.0, [0.0]
+    for run.steps in range(1, 201):
+        seconds += 4.0 if run.steps == 1 else 0.1
+        run.seconds = lambda now=seconds: now
+        spent.append(Training.spent(run))
+    assert spent == sorted(spent)
+    assert spent[20] == pytest.approx((4.0 + 1.9) / 30)

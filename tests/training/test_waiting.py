@@ -134,7 +134,7 @@ def test_a_step_copies_its_batch_to_the_device_and_nothing_else(kind: Any) -> No
 def test_what_goes_to_an_accelerator_goes_by_way_of_pinned_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No device here has pinned memory: it is seen which calls are made."""
+    """No device here has pinned memory, nor CUDA: it is seen which calls are made."""
     calls: list[Any] = []
 
     class Watch(TorchFunctionMode):
@@ -142,13 +142,17 @@ def test_what_goes_to_an_accelerator_goes_by_way_of_pinned_memory(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             calls.append((func.__name__, kwargs))
-            return args[0] if func is Tensor.pin_memory else func(*args, **(kwargs or {}))
+            moves = func in (Tensor.pin_memory, Tensor.to)
+            return args[0] if moves else func(*args, **(kwargs or {}))
 
     rows = torch.ones(3, 2)
     with Watch(), _Pinned():
-        assert rows.to("meta").is_meta
-    names = [call for call in calls if call[0] in ("pin_memory", "to")]
-    assert names == [("pin_memory", None), ("to", {"non_blocking": True})]
+        rows.to("cuda")
+        rows.to(torch.float64)  # stays where it is
+        rows.to("cuda", torch.float64, False)  # says how by itself
+    found = [call for call in calls if call[0] in ("pin_memory", "to")]
+    plain = ("to", {})
+    assert found == [("pin_memory", None), ("to", {"non_blocking": True}), plain, plain]
 
 
 def test_waiting_is_noticed() -> None:

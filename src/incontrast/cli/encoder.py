@@ -173,6 +173,8 @@ def adopt(
         note(theirs.normalisation + advice)
     if weights is None and space.current is None:
         _note_no_weights(theirs.arguments()["encoder"])
+    if template.head is not None and head_weights is None and space.current is None:
+        note("no --head-weights given: those of the head are random")
     options |= {"weights": weights, "head_weights": head_weights, "seen_count": seen_count}
     options["probe"] = _probe_set(**probing)
     try:

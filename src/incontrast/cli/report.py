@@ -15,7 +15,14 @@ from incontrast.memory.store import PRESENT, Store
 from incontrast.report.history import ADOPTED, history_page, left_out, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import cost_share, update_page
-from incontrast.text import counted, duration, index_advice, part_of_the_way, probe_changes, told
+from incontrast.text import (
+    counted,
+    duration,
+    index_advice,
+    journal_lines,
+    part_of_the_way,
+    probe_changes,
+)
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.files import NO_ENCODER
 from incontrast.workspace.state import State
@@ -49,7 +56,7 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
     place = _place(to, space.reports / "history.html")
     with space.writing_reports() if to is None else nullcontext():
         save(history_page(lines, str(space.folder), left_out(events, lines)), place)
-    told = [
+    sentences = [
         f"version {line.version}, {line.standing}: "
         + (
             f"adopted, with {counted(line.items)}"
@@ -59,7 +66,7 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
         for line in lines
     ]
     value = {"versions": [line.as_json() for line in lines], "report": place}
-    return Answer(value, [*told, f"Report: {place}"])
+    return Answer(value, [*sentences, f"Report: {place}"])
 
 
 def write_report(
@@ -86,7 +93,7 @@ def write_report(
             evaluation=evaluation,
             promoted=number != state.candidate,
             current=number == state.current,
-            journal=told(workspace.journal.tail(SHOWN)),
+            journal=journal_lines(workspace.journal.tail(SHOWN)),
             pictures=pictures,
             texts=texts,
             folder=str(workspace.folder),
@@ -193,5 +200,5 @@ def summary(record: dict[str, Any], evaluation: dict[str, Any], state: State) ->
 
 
 def _change(name: str, *values: float | None) -> str:
-    told = ("not finite" if value is None else f"{value:.3f}" for value in values)
-    return f"  {name:<35}{' → '.join(told)}"
+    shown = ("not finite" if value is None else f"{value:.3f}" for value in values)
+    return f"  {name:<35}{' → '.join(shown)}"

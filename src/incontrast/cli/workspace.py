@@ -1,4 +1,4 @@
-"""``status``, ``config``, ``log``, ``rollback``, ``forget``, ``serve``: commands without torch."""
+"""``status``, ``config``, ``log``, ``rollback``, ``forget``, ``serve``: what trains nothing."""
 
 from __future__ import annotations
 

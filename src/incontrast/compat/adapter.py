@@ -28,7 +28,7 @@ UNIT_PENALTIES = (1e-2, 1e-1)  # of that network
 ROWS = 1024  # vectors that are mapped at a time: as many as stay in a core's cache
 NARROW = 128  # dimensions
 SMALLEST = 1e-12  # length of a vector
-SMALLEST_UNIT = 1e-6  # penalty of a hidden unit, lest items that are alike make it singular
+SMALLEST_UNIT = 1e-9  # penalty of hidden units, lest items that are alike make them singular
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +126,7 @@ class Adapter:
 
 
 LAST = ("weight", "up")  # tensors whose columns are those of the result
+PARTS = {"weight", "bias", "down", "up", "centres", "out"}
 
 
 def _units(rows: Tensor, centres: Tensor) -> Tensor:
@@ -138,6 +139,7 @@ def _centres(rows: Tensor, draws: Generator) -> Tensor:
 
     So what is saved with a version is no item's embedding.
     """
+    rows = torch.unique(rows, dim=0)  # of items that come twice, one
     some = rows[torch.randperm(len(rows), generator=draws)[:UNITS]]
     nearest = (some @ rows.T).topk(min(GROUP, len(rows)), dim=1).indices
     centres = rows[nearest].mean(dim=1)
@@ -223,11 +225,12 @@ def candidates(kind: Kind, pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
             yield _adapter(kind, weight=pairs.rotation + weight, bias=bias)
     else:
         centres = _centres(source, draws)
-        active, units = (_units(rows, centres).double() for rows in (source, centres.T))
+        active, units = (_units(rows.double(), centres.double()) for rows in (source, centres.T))
         square, cross = active.T @ active, active.T @ (target - source @ pairs.rotation).double()
+        least = SMALLEST_UNIT * square.diagonal().mean() * torch.eye(len(units)).double()
         for penalty in UNIT_PENALTIES:  # kernel ridge regression (Nyström): units are its kernel
-            floor = penalty * units + SMALLEST_UNIT * torch.eye(len(units)).double()
-            out = torch.cholesky_solve(cross, torch.linalg.cholesky(square + floor)).float()
+            lower = torch.linalg.cholesky(square + penalty * units + least)
+            out = torch.cholesky_solve(cross, lower).float()
             yield _adapter(kind, weight=pairs.rotation, centres=centres, out=out)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import compress, islice
@@ -14,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from incontrast.compat.adapter import KINDS, Adapter, Kind, Pairs, candidates
+from incontrast.compat.adapter import KINDS, PARTS, Adapter, Kind, Pairs, candidates
 from incontrast.compat.quality import Quality, measured, nearest, relevant
 from incontrast.randomness import generator
+
+log = logging.getLogger(__name__)
 
 Direction = Literal["to_old", "to_new"]
 
@@ -82,7 +85,7 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
         after: (n, e) embeddings of the same items by the new one.
         old: The number of the old space.
         new: The number of the new space.
-        seed: Determines the split and hidden layers.
+        seed: Determines the split and hidden units.
 
     Raises:
         NoAdapter: There are too few pairs, or they are not finite.
@@ -162,7 +165,7 @@ def pack(links: Iterable[Link]) -> tuple[dict[str, Tensor], list[dict[str, Any]]
 
 def unpack(tensors: dict[str, Tensor], about: list[dict[str, Any]]) -> tuple[Link, ...]:
     """What ``pack`` packed."""
-    links = []
+    links: list[Link] = []
     for entry in about:
         adapters: dict[str, Any] = {}
         for direction, kind in entry["kinds"].items():
@@ -170,6 +173,13 @@ def unpack(tensors: dict[str, Tensor], about: list[dict[str, Any]]) -> tuple[Lin
             own = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             parts = {name.removeprefix(prefix): tensor for name, tensor in own.items()}
             adapters[direction] = Adapter(kind, parts)
+            if not PARTS.issuperset(parts):  # and those behind it lead nowhere without it
+                log.warning(
+                    "maps to version %d and before are of a kind that is no longer known; the next "
+                    "update fits a new one",
+                    entry["old"],
+                )
+                return tuple(links)
         tried: Any = {
             direction: {kind: _quality(**figures) for kind, figures in found.items()}
             for direction, found in entry["tried"].items()

@@ -126,7 +126,8 @@ class Buckets:
                     work.wait()
             parts = torch.split(flat.div_(self._processes), [p.numel() for p in parameters])
             for parameter, part in zip(parameters, parts, strict=True):
-                parameter.grad = part.view_as(parameter)
+                assert parameter.grad is not None
+                parameter.grad.copy_(part.view_as(parameter))  # keeps its layout and dtype
 
 
 def broadcast_object(value: T) -> T:

@@ -247,9 +247,12 @@ class _Pinned(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is Tensor.to and args[0].is_cpu:
-            return args[0].pin_memory().to(*args[1:], **{**(kwargs or {}), "non_blocking": True})
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is Tensor.to and len(args) == 2 and not kwargs and args[0].is_cpu:
+            target = args[1]
+            if isinstance(target, str | torch.device) and torch.device(target).type == "cuda":
+                return args[0].contiguous().pin_memory().to(target, non_blocking=True)
+        return func(*args, **kwargs)
 
 
 def choose_engine(

@@ -138,7 +138,7 @@ class Training:
         self.passes_before = task.forward_passes  # of what is measured before the first step
         self.passes_per_epoch, self.epochs = 2 * epoch_items, strategy.epochs(task.increment)
         self.steps, self.rollbacks, self.lr = 0, 0, math.nan
-        self.pace = 0.0  # seconds per step so far, where seconds are counted
+        self.clock = 0.0  # seconds of the first process, where they are counted
         self.begun: tuple[float, float] | None = None  # seconds and part done after a first step
         self.batches = 0  # of the epoch under way that were taken
         self.history: list[Epoch] = []
@@ -288,10 +288,11 @@ class Training:
         """The part of the budget that is spent; 1 and more is all of it."""
         limit, spent = self.budget, 0.0
         if limit.seconds is not None:
-            # Several processes ask the first one's clock at every tenth step, and go by the pace.
-            if self.task.engine.processes == 1 or self.pace == 0.0 or self.steps % AGREED == 0:
-                self.pace = self.task.engine.broadcast_float(self.seconds()) / self.steps
-            spent = self.pace * self.steps / limit.seconds
+            # Several processes ask the first one's clock, but for the first steps at every tenth.
+            many = self.task.engine.processes > 1 and self.clock and self.steps > AGREED
+            if not many or self.steps % AGREED == 0:
+                self.clock = self.task.engine.broadcast_float(self.seconds())
+            spent = self.clock / limit.seconds
         if limit.forward_passes is not None:
             spent = max(spent, self.task.forward_passes / limit.forward_passes)
         return spent

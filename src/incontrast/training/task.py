@@ -346,7 +346,7 @@ def two_views(
             f"views() must keep the number of items: {len(batch)} went in, {len(joined)} came out "
             "of both views together"
         )
-    return engine.place(joined)
+    return engine.place(joined) if domain.views_on_cpu else joined
 
 
 def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from torch.nn.functional import normalize
 
+from incontrast.compat.link import NoAdapter
 from incontrast.compat.plan import CROSSED, cross_mapped, expected_shares
 from incontrast.compat.quality import hits, nearest
 from incontrast.evaluate.collapse import effective_rank, uniformity
@@ -82,7 +85,10 @@ def evaluate(
         loss = (outcome["loss"]["before"]["old"], outcome["loss"]["after"]["old"])
         figures["movement"] = movement(earlier, embedded, ids, new=len(new))._asdict()
         if after.links and len(ids) >= CROSSED:
-            figures["stored_vectors"] = stored_vectors(after, earlier, embedded, ids, new=len(new))
+            with suppress(NoAdapter, LinAlgError):  # nothing else depends on them
+                figures["stored_vectors"] = stored_vectors(
+                    after, earlier, embedded, ids, new=len(new)
+                )
     figures["failed_checks"] = failed_checks(
         loss_before=loss[0],
         loss_after=loss[1],

@@ -246,6 +246,8 @@ class Update:
             return False
         learner = self.workspace.load(record["version"], None)
         width = learner.encoder.width if isinstance(learner.encoder, EncoderWithHead) else None
+        if head_weights is not None and width is None:
+            return False
         made = self.workspace.template().made_elsewhere
         given = made(learner.domain, weights, width, head_weights).state_dict()
         own = learner.encoder.state_dict()

@@ -69,16 +69,21 @@ BEGUN = (
 )
 
 
-class Options(TypedDict, total=False):
+class AdoptOptions(TypedDict, total=False):
     """Arguments of ``fit``, ``adopt`` and ``update``, which describes them."""
 
-    budget: Budget | None
     strict: bool
     force: bool
     discard: bool
     probe: Probe | ProbeSet | str | Path | None
-    callbacks: Sequence[ProgressCallback]
     notify: Notify | None
+
+
+class Options(AdoptOptions, total=False):
+    """Those of ``fit`` and ``update`` have these as well: they train."""
+
+    budget: Budget | None
+    callbacks: Sequence[ProgressCallback]
 
 
 class Workspace:
@@ -435,7 +440,7 @@ class Workspace:
         weights: Weights | None = None,
         head_weights: Weights | None = None,
         seen_count: int | None = None,
-        **how: Unpack[Options],
+        **how: Unpack[AdoptOptions],
     ) -> Step:
         """Take an encoder that was trained elsewhere as the first version; nothing is trained.
 
