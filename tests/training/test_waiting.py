@@ -151,7 +151,7 @@ def test_what_goes_to_an_accelerator_goes_by_way_of_pinned_memory(
         rows.to(torch.float64)  # stays where it is
         rows.to("cuda", torch.float64, False)  # says how by itself
     found = [call for call in calls if call[0] in ("pin_memory", "to")]
-    plain = ("to", {})
+    plain = ("to", None)
     assert found == [("pin_memory", None), ("to", {"non_blocking": True}), plain, plain]
 
 
