@@ -416,7 +416,8 @@ def million() -> None:
         workspace.update(data[5000:5300] + 1.0, force=True)
         del data
         program = "import compat; compat.plan_million(*map(compat.Path, compat.sys.argv[1:]))"
-        subprocess.run([sys.executable, "-c", program, folder, file], check=True)
+        here = str(Path(__file__).parent)
+        subprocess.run([sys.executable, "-c", program, folder, file], check=True, cwd=here)
 
 
 def plan_million(folder: Path, file: Path) -> None:

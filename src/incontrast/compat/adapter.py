@@ -23,6 +23,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)  # simplest first
 PENALTIES = (1e-3, 1e-2, 1e-1)  # shares of the mean variance of a feature
 RANKS = (4, 16, 32, 64)
 UNITS = 1024  # of the residual network, at most
+MOST_FITTED = 4000  # items on which it is fitted
 GROUP = 3  # items in whose middle a unit is
 UNIT_PENALTIES = (1e-2, 1e-1)  # of that network
 ROWS = 1024  # vectors that are mapped at a time: as many as stay in a core's cache
@@ -178,13 +179,17 @@ class Pairs:
         """(d, e) orthonormal rows or columns that bring source nearest to target (Procrustes)."""
         return _nearest_rotation(self.cross)
 
+    @cached_property
+    def covariances(self) -> tuple[Tensor, Tensor]:
+        """(d, d) and (d, e) in double, centred first: products that are alike lose all digits."""
+        centred = (self.source - self.centre).double()
+        return centred.T @ centred, centred.T @ (self.target - self.offset).double()
+
     def corrections(
         self, prior: Tensor | None, penalties: tuple[float, ...]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Ridge regression of what a matrix leaves: (d, e) weights and (e,) offsets."""
-        centre, offset = self.centre, self.offset
-        centred = (self.source - centre).double()  # first: products that are alike lose all digits
-        square, cross = centred.T @ centred, centred.T @ (self.target - offset).double()
+        centre, offset, (square, cross) = self.centre, self.offset, self.covariances
         if prior is not None:
             cross, offset = cross - square @ prior.double(), offset - centre @ prior
         for penalty in penalties:
@@ -224,6 +229,9 @@ def candidates(kind: Kind, pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
         for weight, bias in pairs.corrections(pairs.rotation, PENALTIES):
             yield _adapter(kind, weight=pairs.rotation + weight, bias=bias)
     else:
+        if len(source) > MOST_FITTED:
+            some = torch.randperm(len(source), generator=draws)[:MOST_FITTED]
+            source, target = source[some], target[some]
         centres = _centres(source, draws)
         active, units = (_units(rows.double(), centres.double()) for rows in (source, centres.T))
         square, cross = active.T @ active, active.T @ (target - source @ pairs.rotation).double()

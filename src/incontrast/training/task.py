@@ -315,7 +315,7 @@ def two_views(
     draws = Generator(drawing).manual_seed(seed)
     sources = [(collection, indices) for collection, indices in sources if len(indices)]
     count = sum(len(indices) for _, indices in sources)
-    share = engine.share(count)
+    share = engine.share(count) if engine.processes > 1 else range(count)
     parts, before = [], 0
     for collection, indices in sources:
         own = indices[max(share.start - before, 0) : max(share.stop - before, 0)]
