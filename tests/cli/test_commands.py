@@ -59,7 +59,7 @@ def test_from_nothing_to_the_third_week(space: Path, rows: list[Path], tmp_path:
         "change ratio",
         "of the 10 nearest neighbours stayed",
         "Too few items to say how precise search with the map is; recall@10",
-        "(embed --space 1).",
+        "embed --space 1; recall@10",
         "Version 2 is the current one.",
         "ingested 30 items",
     ):

@@ -181,9 +181,10 @@ def summary(record: dict[str, Any], evaluation: dict[str, Any], state: State) ->
         )
     if stored := evaluation.get("stored_vectors"):
         advice = index_advice(stored["expected"], stored["items"])
-        if not advice.startswith("Re-embed"):
-            advice = f"{advice[:-1]} (embed --space {stored['space']})."
-        lines.append(f"  {'stored vectors':<35}{advice}")
+        lines.append(f"  {'stored vectors, mapped (reembed)':<35}{advice}")
+        found = stored["tried"]["to_old"][stored["kinds"]["to_old"]]
+        how = f"embed --space {stored['space']}; recall@10 {found['recall']:.2f}"
+        lines.append(f"  {'stored vectors, as they are':<35}{how}")
     lines += [f"  failed check: {check}" for check in evaluation.get("failed_checks", [])]
     lines += [f"  worse: {change}" for change in outcome.get("worse", ())]
     if not refused and outcome.get("worse"):

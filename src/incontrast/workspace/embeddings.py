@@ -236,6 +236,9 @@ def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> No
     for name, what in differences.items():
         if stamp[name] != wanted[name]:
             advice = "overwrite it, or choose another name"
+            if name == "normalized":
+                option = "with" if stamp[name] else "without"
+                advice = f"embed {option} --normalize, {advice}"
             if name == "version":
                 advice = (
                     f"replace it (--overwrite), embed for its space (--space {stamp['version']}), "
