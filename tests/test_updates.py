@@ -126,9 +126,12 @@ def test_fine_tuning_forgets(learner, digits) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "every", "epochs"), [(6, 2, 5), pytest.param(20, 1, 10, marks=pytest.mark.slow)]
+    ("count", "every", "epochs", "bound"),
+    [(6, 2, 5, 0.75), pytest.param(20, 1, 10, 0.7, marks=pytest.mark.slow)],
 )
-def test_updates_in_a_row_with_a_small_memory(digits, count: int, every: int, epochs: int) -> None:
+def test_updates_in_a_row_with_a_small_memory(
+    digits, count: int, every: int, epochs: int, bound: float
+) -> None:
     """After a stream, what came first is known as well as what came last."""
     items = torch.cat(digits)[::every]
     parts, kept = list(in_batches(items, count, seed=0)), 180 // every
@@ -144,7 +147,7 @@ def test_updates_in_a_row_with_a_small_memory(digits, count: int, every: int, ep
     assert learner.memory.seen == len(items)
     assert len(learner.memory) == kept
     loss = learner.evaluation_loss(torch.cat(parts[:-1]), parts[-1])
-    assert loss.all < 0.75 * start
+    assert loss.all < bound * start
     assert loss.old < 1.6 * loss.new
 
 
