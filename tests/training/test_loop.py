@@ -93,7 +93,9 @@ def test_a_budget_of_passes_ends_training_inside_an_epoch(blobs) -> None:
 
 
 def test_a_budget_of_seconds_ends_training(blobs) -> None:
-    run = train(task(blobs(64)), Retrain(patience=None), budget=Budget(seconds=0.2))
+    run = train(
+        task(blobs(64)), Retrain(max_epochs=10**6, patience=None), budget=Budget(seconds=0.2)
+    )
     assert run.stopped == "budget"
     assert run.steps > 0
 
