@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from incontrast.training.optimizers import ExponentialMovingAverage
+from incontrast.training.averaging import ExponentialMovingAverage
 from incontrast.training.resume import Checkpoint
 
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from incontrast import ICL, Adam, Learner, Muon, Prodigy, Retrain, Vectors
-from incontrast.training.optimizers import Stepper, mark_tables, orthogonalised
+from incontrast.training import muon
+from incontrast.training.muon import mark_tables, orthogonalised, protected
+from incontrast.training.stepper import Stepper
 
 
 def cap(weights: Tensor, share: float = 1 / 8) -> float:
@@ -133,6 +135,26 @@ def test_any_torch_optimiser_takes_the_steps() -> None:
     assert outcome.loss_new.after < outcome.loss_new.before
     with pytest.raises(TypeError, match="optimizer must take parameters"):
         Retrain(optimizer="sgd")
+
+
+@pytest.mark.parametrize("one_dnn", [True, False])
+@pytest.mark.parametrize("shape", [(3, 8, 12), (2, 160, 160), (1, 128, 512)])  # most are LARGE
+def test_orthogonalised_is_newton_and_schulz_by_whatever_library(
+    shape: tuple[int, ...], one_dnn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not one_dnn:
+        monkeypatch.setattr(muon, "HAS_ONE_DNN", False)
+    wide = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    expected = wide.double() / torch.linalg.matrix_norm(wide.double(), keepdim=True)
+    a, b, c = muon.COEFFICIENTS
+    for _ in range(2):
+        gram = expected @ expected.mT
+        expected = a * expected + (b * gram + c * gram @ gram) @ expected
+    torch.testing.assert_close(orthogonalised(wide).double(), expected, rtol=1e-4, atol=1e-5)
+    factor = torch.randn(shape[2], shape[2]).double()
+    factor = factor + factor.T
+    step = protected(wide[0], factor.float())
+    torch.testing.assert_close(step.double(), wide[0].double() @ factor, rtol=1e-4, atol=1e-3)
 
 
 def test_orthogonalised_gives_all_directions_about_the_same_length() -> None:

@@ -27,8 +27,8 @@ from incontrast.files import write_bytes
 from incontrast.memory.memory import StoredCollection
 from incontrast.schedules import LearningRate, ScheduleState
 from incontrast.schedules.schedule import Verdict
+from incontrast.training.averaging import ExponentialMovingAverage
 from incontrast.training.engine import Engine
-from incontrast.training.optimizers import ExponentialMovingAverage
 from incontrast.training.progress import Epoch
 
 if TYPE_CHECKING:

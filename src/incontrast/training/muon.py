@@ -1,0 +1,188 @@
+"""Orthogonalised steps, the optimiser of updates, and the products that they are made of."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from incontrast.bounds import check_number
+from incontrast.names import NamedArguments
+from incontrast.training.optimizers import FusedAdam, check_dense
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon(NamedArguments):
+    """Steps that go equally far along all directions of a layer (Jordan et al. 2024).
+
+    Adam's steps follow the few directions that most gradients share. Here the momentum of a layer
+    becomes a matrix near it with about equal singular values, and the learning rate is relative: a
+    step changes a layer by ``lr`` times the spectral norm that it had when the run began. Vectors
+    (biases, BatchNorm), single rows and tables of embeddings take Adam's steps at the same ``lr``.
+
+    Args:
+        momentum: Weight of the past gradients; Nesterov's.
+    """
+
+    momentum: float = 0.6
+
+    def __post_init__(self) -> None:
+        check_number("[0, 1)", "it is the weight of the past", momentum=self.momentum)
+
+    def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return OrthogonalSteps(parameters, self.momentum)
+
+
+TABLE = "is_table"
+
+
+def mark_tables(encoder: nn.Module) -> None:
+    """Tell ``Muon`` which weights are looked up by number: a step uses few rows of them."""
+    for module in encoder.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            setattr(module.weight, TABLE, True)
+
+
+def _is_matrix(weights: Tensor) -> bool:
+    if weights.ndim < 2 or not weights.numel() or getattr(weights, TABLE, False):
+        return False
+    return min(len(weights), weights[0].numel()) > 1
+
+
+class OrthogonalSteps(FusedAdam):
+    def __init__(self, parameters: list[nn.Parameter], momentum: float) -> None:
+        matrices = [p for p in parameters if _is_matrix(p)]
+        others = [p for p in parameters if not _is_matrix(p)]
+        groups = [{"params": part} for part in (matrices, others) if part]
+        super().__init__(groups, weight_decay=0.0, fused=True)
+        self.momentum = momentum
+        self.norms: dict[Tensor, float] = {
+            p: max(spectral_norm(p), NEXT_TO_NOTHING) for p in matrices
+        }
+        self.protection: dict[Tensor, Tensor] = {}  # what steps are multiplied by
+
+    def _step(self, group: dict[str, Any]) -> None:
+        if group["params"][0] not in self.norms:
+            super()._step(group)
+            return
+        weights = [p for p in group["params"] if p.grad is not None]
+        if not weights:
+            return
+        gradients = [p.grad for p in weights]
+        past = [(self.state[p] or self._begin(p))["exp_avg"] for p in weights]
+        torch._foreach_mul_(past, self.momentum)
+        torch._foreach_add_(past, gradients)
+        ahead = torch._foreach_add(gradients, past, alpha=self.momentum)
+        # Those of one shape, lying or standing, are one batch: few and large operations.
+        alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+        for p, step in zip(weights, ahead, strict=True):
+            matrix = step.flatten(1)
+            wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+            alike.setdefault((wide.shape, p.dtype, p.device), []).append((p, wide))
+        for members in alike.values():
+            matrices = [wide for _, wide in members]
+            steps = orthogonalised(
+                torch.stack(matrices) if len(matrices) > 1 else matrices[0][None]
+            )
+            for (p, _), wide in zip(members, steps, strict=True):
+                step = (wide if len(wide) == len(p) else wide.T).view_as(p)
+                if p in self.protection:
+                    step = protected(step, self.protection[p])
+                p.add_(step, alpha=-group["lr"] * self.norms[p])
+
+    def _begin(self, weights: Tensor) -> dict[str, Tensor]:
+        if weights not in self.norms:
+            return super()._begin(weights)
+        check_dense(weights)
+        # Under torch's names, who expects a step of every parameter of AdamW
+        self.state[weights] = {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weights)}
+        state: dict[str, Tensor] = self.state[weights]
+        return state
+
+
+LARGE = 2**21  # multiplications of a product
+HAS_ONE_DNN = torch.backends.mkldnn.is_available() and hasattr(  # type: ignore[no-untyped-call]
+    torch.ops.mkldnn, "_linear_pointwise"
+)
+NEXT_TO_NOTHING = 1e-3  # the least norm of a layer: one that begins as zeros must be able to grow
+COEFFICIENTS = 3.4445, -4.7750, 2.0315  # Jordan's
+
+
+def orthogonalised(wide: Tensor) -> Tensor:
+    """(n, rows, columns) matrices, none of them tall, with singular values brought to about 1.
+
+    That holds of those above a tenth of a matrix's norm. Smaller ones, which are mostly noise, grow
+    up to twelve-fold. Two of Newton and Schulz's iterations X ← (a + b·G + c·G²)·X, where G is
+    X·Xᵀ; five, as is usual, are no better here and take half as long again.
+    """
+    a, b, c = COEFFICIENTS
+    lengths = torch.linalg.vector_norm(wide, dim=(1, 2), keepdim=True)
+    x = wide / lengths.clamp_min_(1e-30)
+    gram = products(x, x.mT)
+    first = product_plus(gram, gram, gram, b, c)  # b·G + c·G²
+    if 2 * wide.shape[2] <= 3 * wide.shape[1]:
+        x = product_plus(x, first, x, a)
+        gram = products(x, x.mT)
+        second = product_plus(gram, gram, gram, b, c)
+        return product_plus(x, second, x, a)
+    # On Gram matrices alone until the end: of wide ones that is a fraction of the work.
+    gram = product_plus(gram, first, gram, a)
+    gram = product_plus(gram, gram, first, a)
+    second = product_plus(gram, gram, gram, b, c)
+    both = product_plus(first + second, second, first, a)  # (a + second)·(a + first) − a²
+    return product_plus(x, both, x, a * a)
+
+
+def protected(step: Tensor, factor: Tensor) -> Tensor:
+    """A step (out, in, …) times a symmetric factor over patches or, where that is smaller, inputs.
+
+    >>> factor = torch.diag(torch.tensor([0.0, 2.0]))
+    >>> protected(torch.ones(1, 2, 3), factor).tolist()
+    [[[0.0, 0.0, 0.0], [2.0, 2.0, 2.0]]]
+    """
+    if len(factor) == step[0].numel():
+        return products(step.flatten(1)[None], factor[None]).view_as(step)
+    rows = step.movedim(1, -1)
+    product = products(rows.reshape(1, -1, len(factor)), factor[None])
+    return product.view(rows.shape).movedim(-1, 1)
+
+
+def products(left: Tensor, right: Tensor) -> Tensor:
+    """(n, r, m) · (n, m, c): large ones by oneDNN, small ones together.
+
+    On AMD's processors oneDNN is twice as fast as torch's MKL, but takes 10 µs to begin.
+    """
+    if _large(left, right):
+        found = [_one_dnn(a, b) for a, b in zip(left, right, strict=True)]
+        return torch.stack(found) if len(found) > 1 else found[0][None]
+    return torch.bmm(left, right)
+
+
+def product_plus(
+    addend: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0
+) -> Tensor:
+    """β·addend + α·left·right."""
+    if _large(left, right):
+        found = products(left, right)
+        return (found if alpha == 1.0 else found.mul_(alpha)).add_(addend, alpha=beta)
+    return torch.baddbmm(addend, left, right, beta=beta, alpha=alpha)
+
+
+def _large(left: Tensor, right: Tensor) -> bool:
+    _, rows, common = left.shape
+    if rows * common * right.shape[2] < LARGE or not HAS_ONE_DNN:
+        return False
+    return left.is_cpu and left.dtype == torch.float32 == right.dtype
+
+
+def _one_dnn(left: Tensor, right: Tensor) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.mT, None, "none", [], "")
+    return product
+
+
+def spectral_norm(weights: Tensor) -> float:
+    if not torch.isfinite(weights).all():  # the first step will say what is wrong
+        return 0.0
+    matrix = weights.detach().flatten(1).float().cpu()  # not every device has eigenvalues
+    narrow = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    return float(torch.linalg.eigvalsh(narrow @ narrow.T)[-1].clamp_min(0.0).sqrt())
