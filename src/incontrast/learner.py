@@ -26,7 +26,7 @@ from incontrast.domains.images import Images
 from incontrast.domains.pairs import Pairs
 from incontrast.domains.vectors import Vectors
 from incontrast.embedding import embed
-from incontrast.evaluate.drift import Drift, measure_drift
+from incontrast.evaluate.drift import FEW, FEWEST, Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
 from incontrast.evaluate.population import measure
 from incontrast.evaluate.probes import Probe
@@ -363,6 +363,7 @@ class Learner:
         checkpoint: str | Path | None = None,
         probe: Probe | None = None,
         tolerance: float | None = None,
+        only_if_drift: bool = False,
     ) -> Outcome:
         """Bring the encoder up to date with new items, and remember them.
 
@@ -377,6 +378,9 @@ class Learner:
                 5 %. The learner then keeps as large a part of the change as that allows, or half
                 of it where that is better on old and new items (``Outcome.kept``): weights on the
                 line between the encoder of before and the trained one. None keeps all of it.
+            only_if_drift: Train only if ``drift`` tells new items from old ones, or if there are
+                too few of either to tell. Otherwise the items are remembered and the encoder stays
+                as it is, for the cost of embedding at most 2,500 items.
         """
         start, budget = time.perf_counter(), check_budget(budget)
         if not self.fitted:
@@ -384,10 +388,20 @@ class Learner:
         strategy = self.strategy if strategy is None else _checked(strategy)
         with self.engine.error_barrier("read the new items"):
             increment = self._increment(items)
+        if only_if_drift and not self._may_differ(increment):
+            strategy = NoUpdate()
         begin = (self.encoder, self.domain, increment, self.memory, self.version + 1, strategy)
         return self._train(
             Call(*begin, self._measuring(), start, budget, callbacks, checkpoint, probe, tolerance)
         )
+
+    def _may_differ(self, increment: Increment) -> bool:
+        """Whether new items differ from old ones, or are too few of either to tell."""
+        if increment.stored < FEWEST or increment.new_count < FEW:
+            return True
+        found = measure_drift(self.encoder, self.domain, increment, **self._settings())
+        log.info("%s", found)
+        return bool(self.engine.broadcast(found.drifted))
 
     def _increment(self, new: Any) -> Increment:
         return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)

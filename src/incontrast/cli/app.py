@@ -153,6 +153,14 @@ def update(
             show_default="the workspace's",
         ),
     ] = None,
+    only_if_drift: Annotated[
+        bool,
+        Option(
+            "--only-if-drift",
+            help="Train only if new data differ from old ones; else remember them, as "
+            "incontrast drift would advise.",
+        ),
+    ] = False,
     trust: opt.Trust = False,
 ) -> None:
     """Ingest new data, train, evaluate, and promote the new version.

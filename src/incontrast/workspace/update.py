@@ -87,6 +87,7 @@ class Update:
     discard: bool = False
     again: bool = False
     tolerance: float | None = None
+    only_if_drift: bool = False
     probe: Probe | ProbeSet | str | Path | None = None
     callbacks: Sequence[ProgressCallback] = ()
     adopted: tuple[Weights | None, Weights | None, int | None] | None = None
@@ -284,6 +285,7 @@ class Update:
             "budget": vars(self.limit),
             "probe": self._parent(current).get("probe"),
             "tolerance": self.workspace.settings["tolerance"],
+            "only_if_drift": self.only_if_drift,
             "sample": sample,
             "settings": of_training(self.workspace.settings),
         }
@@ -530,6 +532,7 @@ class Update:
                 options |= {
                     "strategy": self._strategy(operation),
                     "tolerance": operation["tolerance"],
+                    "only_if_drift": operation.get("only_if_drift", False),
                 }
                 outcome = learner.update(new, **options)
         self._before, self._after = before, learner

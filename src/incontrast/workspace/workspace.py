@@ -465,6 +465,7 @@ class Workspace:
         discard: bool = False,
         again: bool = False,
         tolerance: float | None = None,
+        only_if_drift: bool = False,
         probe: Probe | ProbeSet | str | Path | None = None,
         callbacks: Sequence[ProgressCallback] = (),
         notify: Notify | None = None,
@@ -481,6 +482,7 @@ class Workspace:
             again: Ingest items that this version or one that led to it has learned from.
             tolerance: How much larger the loss of old items may be, for this once; what was refused
                 is judged by it again. That of ``create`` if None.
+            only_if_drift: As in ``Learner.update``.
             probe: Labelled items that the encoder is judged by, before and after. A path (or a
                 ``ProbeSet``, which also names the column of labels) is remembered, and judges the
                 next versions too. Old and new classes are told apart if the data have classes.
@@ -490,6 +492,7 @@ class Workspace:
         """
         flags = {"strict": strict, "force": force, "discard": discard, "again": again}
         how = {"strategy": strategy, "budget": budget, "tolerance": tolerance, "probe": probe}
+        flags["only_if_drift"] = only_if_drift
         return self._run("update", items, notify, callbacks=callbacks, **flags, **how)
 
     def _run(self, kind: str, items: Any, notify: Notify | None = None, **how: Any) -> Step:

@@ -1,0 +1,68 @@
+"""Updates that train only where new items differ from old ones."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import incontrast as ic
+
+
+def rows() -> torch.Tensor:
+    draws = torch.Generator().manual_seed(0)
+    return torch.randn(360, 8, generator=draws) + 4 * torch.eye(8)[torch.arange(360) % 3]
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[ic.Learner, torch.Tensor]:
+    """A learner of 300 rows in three groups, and 60 rows like them."""
+    learner = ic.Learner(ic.Vectors(8), fit_strategy=ic.Retrain(max_epochs=3))
+    learner.fit(rows()[:300])
+    return learner, rows()[300:]
+
+
+def weights(learner: ic.Learner) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in learner.encoder.parameters()]
+
+
+def update(learner: ic.Learner, new: torch.Tensor, **how: bool) -> tuple[ic.Learner, ic.Outcome]:
+    twin = copy.deepcopy(learner)
+    return twin, twin.update(new, strategy=ic.ICL(max_epochs=1, epoch_steps=1), **how)
+
+
+def test_items_like_the_old_ones_are_remembered_and_train_nothing(fitted) -> None:
+    learner, alike = fitted
+    after, outcome = update(learner, alike, only_if_drift=True)
+    assert outcome.steps == 0
+    assert isinstance(outcome.strategy, ic.NoUpdate)
+    assert all(map(torch.equal, weights(learner), weights(after)))
+    assert (after.memory.seen, after.version) == (360, 2)
+    assert update(learner, alike)[1].steps > 0
+
+
+def test_items_that_differ_train(fitted) -> None:
+    learner, alike = fitted
+    _, outcome = update(learner, alike - 8.0, only_if_drift=True)
+    assert outcome.steps > 0
+
+
+def test_too_few_items_to_tell_train(fitted) -> None:
+    learner, alike = fitted
+    _, outcome = update(learner, alike[:20], only_if_drift=True)
+    assert outcome.steps > 0
+
+
+def test_a_workspace_promotes_the_same_encoder(fitted, tmp_path) -> None:
+    learner, alike = fitted
+    space = ic.Workspace.create(
+        tmp_path / "space", ic.Learner(learner.initial_domain, fit_strategy=learner.fit_strategy)
+    )
+    space.fit(rows()[:300])
+    step = space.update(alike, only_if_drift=True)
+    assert step.promoted
+    assert step.outcome["steps"] == 0
+    before, after = (space.learner(version) for version in (1, 2))
+    assert all(map(torch.equal, weights(before), weights(after)))
+    assert after.memory.seen == 360
