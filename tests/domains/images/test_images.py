@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Generator, nn
 from torch.utils.data import Dataset, IterableDataset
 
+from incontrast.data import read_source
 from incontrast.domains.images.domain import Images
 from incontrast.domains.images.files import note_lost_colours
 from incontrast.domains.images.views import ImageViews
@@ -312,6 +313,8 @@ def test_colours_that_are_lost_are_told_once(tmp_path, caplog, how: str) -> None
     note_lost_colours.cache_clear()
     Images(8).collect(items).take(torch.arange(3))
     Images(8, 1).collect([picture.convert("L") for picture in pictures])
+    if items is files:
+        read_source(tmp_path, check=True)  # only whether they can be read
     assert not caplog.records
     for _ in range(2):
         Images(8, 1).collect(items).take(torch.arange(3))

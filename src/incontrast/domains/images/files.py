@@ -109,7 +109,7 @@ def decode(
         return _opened(source, use, f"image {number}" if isinstance(source, bytes) else None)
 
     reasons = _in_threads(read, len(sources))
-    if channels == 1 and any(coloured):
+    if keep and channels == 1 and any(coloured):
         note_lost_colours()
     return pixels, reasons
 
