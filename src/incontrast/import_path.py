@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from incontrast.files import write_bytes
 
@@ -57,6 +57,11 @@ class ImportPath:
                 f"{error}"
             ) from error
 
+    @property
+    def folder(self) -> str | None:
+        """Where ``pretrained`` reads a model; None of any other code."""
+        return self.arguments["folder"] if self.path == OURS else None
+
     def __call__(self, *given: Any) -> Any:
         function = self.resolve()
         try:
@@ -97,6 +102,11 @@ class ImportPath:
 def as_import_path(value: Any) -> Any:
     """A string with a colon in it is an import path; anything else stays as it is."""
     return ImportPath(value) if isinstance(value, str) and ":" in value else value
+
+
+def is_model(folder: str | Path | None) -> TypeGuard[str | Path]:
+    """Whether a model lies there, as ``save_pretrained`` of ``transformers`` writes it."""
+    return folder is not None and (Path(folder) / "config.json").is_file()
 
 
 def named_code(value: Any) -> set[str]:

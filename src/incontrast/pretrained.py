@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from incontrast.import_path import OURS, ImportPath
+from incontrast.import_path import OURS, ImportPath, is_model
 from incontrast.pooling import Pooling, pool
 
 ModelPooling = Pooling | Literal["pooler"]
@@ -32,7 +32,7 @@ def model(folder: str, pooling: Any = None) -> nn.Module:
     if pooling not in kinds:
         names = ", ".join(f'"{kind}"' for kind in kinds)
         raise ValueError(f"say what an embedding is: pooling is one of {names}, got {pooling!r}")
-    if not (Path(folder) / "config.json").is_file():
+    if not is_model(folder):
         raise ValueError(
             f"{folder} has no config.json: give a folder that save_pretrained() has written"
         )

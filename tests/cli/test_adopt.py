@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
 
-from incontrast import Workspace
+from incontrast import ImageViews, Workspace
 from incontrast.cli.app import app
 from incontrast.cli.command import Exit
 
@@ -86,6 +86,24 @@ def test_images_are_normalised_as_told_and_the_normalisation_is_shown(files: Pat
     refused = run("adopt", "graphs.jsonl", "--mean", 0.5, "-w", "graphs", code=Exit.DATA)
     assert "are for images and vectors" in refused
     assert "with commas" in run("adopt", "images", "--mean", "half", code=Exit.USAGE)
+
+
+def test_views_and_other_settings_are_those_that_are_given(files: Path) -> None:
+    Path("images").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(f"images/{number}.png")
+    options = ("adopt", "images", "--channels", 1, "--encoder", "torch.nn:Flatten", "--flip", 0)
+    settings = ("--crop", 0.4, "--set", "objective.temperature=0.05", "--set", "seed=3")
+    run(*options, *settings)
+    learner = Workspace.open("space", trust=True).learner()
+    assert learner.domain.views.given == ImageViews(flip=0.0, scale=(0.4, 1.0))
+    assert (learner.objective.temperature, learner.seed) == (0.05, 3)
+    assert "Nothing to do" in run(*options, *settings)
+    assert "another encoder already" in run(*options, "--crop", 0.5, code=Exit.DATA)
+    told = run(*options, "--set", "objective.temprature=1", "-w", "new", code=Exit.DATA)
+    assert "objective.temperature" in told
+    assert not Path("new").exists()
 
 
 def test_only_the_encoder_that_was_adopted_is_nothing_to_do(files: Path) -> None:
@@ -244,13 +262,14 @@ def test_a_workspace_is_ones_own_however_its_path_is_spelt(files: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--encoder", "linear"), "package.module:function; got 'linear'"),
+        (("--encoder", "linear"), "or a folder with a model of transformers; got 'linear'"),
         ((*ENCODER, "3"), "arguments are a JSON object"),
         ((*ENCODER, "{in_features"), "arguments are a JSON object"),
     ],
 )
 def test_encoders_that_are_written_wrongly_are_usage_errors(files, options, message) -> None:
-    assert message in " ".join(run("adopt", "old.npy", *options, code=Exit.USAGE).split())
+    told = run("adopt", "old.npy", *options, code=Exit.USAGE).replace("│", " ")
+    assert message in " ".join(told.split())
     assert not (files / "space").exists()
 
 

@@ -41,12 +41,8 @@ def incontrast(
 def init(
     folder: Annotated[Path, Argument(help="A new or empty folder.")],
     like: Annotated[Path, Option(help="Data of the kind to come: they decide the encoder.")],
-    flip: Annotated[
-        float, Option(min=0.0, max=1.0, help="Images: how often a view is mirrored.")
-    ] = 0.5,
-    crop: Annotated[
-        float, Option(min=0.0, max=1.0, help="Images: the least share of one that a view shows.")
-    ] = 0.2,
+    flip: opt.Flip = 0.5,
+    crop: opt.Crop = 0.2,
     memory: Annotated[
         opt.PolicyName, Option(help="Which old items to keep: all, a sample, or the newest.")
     ] = "all",
@@ -114,6 +110,9 @@ def adopt(
     ] = None,
     mean: opt.Mean = None,
     std: opt.Std = None,
+    flip: opt.Flip = 0.5,
+    crop: opt.Crop = 0.2,
+    changes: opt.Changes = None,
     seen_count: Annotated[
         int | None,
         Option(min=1, help="How many items a sample stands for.", show_default="as there are"),

@@ -21,7 +21,14 @@ import numpy as np
 import torch
 
 from incontrast.cli.command import Answer, Exit
-from incontrast.cli.init import domain_of, own_code, strategy_named, usual_threads
+from incontrast.cli.init import (
+    domain_of,
+    make_workspace,
+    own_code,
+    settings_with,
+    strategy_named,
+    usual_threads,
+)
 from incontrast.cli.options import StrategyName
 from incontrast.cli.output import (
     counting_bar,
@@ -36,6 +43,7 @@ from incontrast.cli.report import summary, write_report
 from incontrast.data import ProbeSet, Source, read_source
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.images import Images
+from incontrast.domains.images.views import ImageViews
 from incontrast.domains.vectors import Vectors
 from incontrast.exporting import export as write_encoder
 from incontrast.heads import check_head
@@ -122,6 +130,9 @@ def adopt(
     head_weights: Path | None,
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
+    flip: float,
+    crop: float,
+    changes: list[str] | None,
     seen_count: int | None,
     network: dict[str, Any],
     probing: dict[str, Any],
@@ -140,7 +151,8 @@ def adopt(
     source = read(data, **table)
     domain = domain_of(source, **network)
     if isinstance(domain, Images):
-        domain = replace(domain, mean=mean, std=std)
+        views = ImageViews(flip=flip, scale=(crop, 1.0))
+        domain = replace(domain, mean=mean, std=std, views=views)
     elif isinstance(domain, Vectors):
         mean, std = (
             given * domain.dim if given and len(given) == 1 else given for given in (mean, std)
@@ -151,10 +163,12 @@ def adopt(
         raise ValueError(
             f"--mean and --std are for images and vectors, and {data} has {source.kind}"
         )
+    memory = KeepAll() if seen_count is None else Reservoir()
+    limits = {"tolerance": 0.05, "keep": 10, "threads": usual_threads(domain), "table": table}
+    new, learner = settings_with(changes, Learner(domain, memory=memory, head=own_head), **limits)
+    domain = learner.initial_domain
     if space is None:
-        memory = KeepAll() if seen_count is None else Reservoir()
-        learner = Learner(domain, memory=memory, head=own_head)
-        Workspace.create(workspace, learner, threads=usual_threads(domain), table=table)
+        make_workspace(workspace, learner, new)
         space, _ = _opened(workspace, trust)
     template = space.template()
     theirs = template.initial_domain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
 from incontrast.domains.text import Text
-from incontrast.import_path import ImportPath, as_import_path
+from incontrast.import_path import ImportPath, as_import_path, is_model
 from incontrast.learner import Learner
 from incontrast.memory.memory import KeepAll, Policy, Queue, Reservoir
+from incontrast.pretrained import pretrained
 from incontrast.settings import changed
 from incontrast.strategies import Retrain, Strategy
 from incontrast.text import counted, duration
@@ -82,15 +83,11 @@ def init(
         seed=seed,
     )
     table = {**table, "columns": table["columns"] or source.columns or None}
-    threads = threads or usual_threads(domain)
-    settings = initial_settings(learner, table=table, threads=threads, **limits)
-    config = config_of(settings)
-    if changes:
-        config = changed(config, parse_changes(changes, config))
-        settings = with_config(settings, config)
-        learner = check_settings(settings, Path("--set"), trust=True)
-        domain = learner.domain
+    limits |= {"table": table, "threads": threads or usual_threads(domain)}
+    settings, learner = settings_with(changes, learner, **limits)
+    domain = learner.domain
     if show_config:
+        config = config_of(settings)
         return Answer(config, [to_toml(config).rstrip()])
     about = repr(domain)
     if isinstance(domain, Images):
@@ -103,13 +100,7 @@ def init(
     if settings["threads"] is not None:
         torch.set_num_threads(settings["threads"])
     seconds = _fit_seconds(source, learner)  # before anything is there that an interrupt leaves
-    names = ("tolerance", "keep", "threads", "device", "table")
-    workspace = Workspace.create(
-        folder,
-        learner,
-        budget=Budget(**settings["budget"]),
-        **{name: settings[name] for name in names},
-    )
+    workspace = make_workspace(folder, learner, settings)
     lines = [f"{workspace.folder} is a workspace for {source.kind}: {about}"]
     if seconds is not None:
         lines.append(
@@ -131,6 +122,25 @@ def init(
         },
         lines,
     )
+
+
+def settings_with(
+    changes: Iterable[str] | None, learner: Learner, **limits: Any
+) -> tuple[dict[str, Any], Learner]:
+    """The settings of a new workspace as ``--set`` changes them, and its learner."""
+    settings = initial_settings(learner, **limits)
+    if not changes:
+        return settings, learner
+    config = config_of(settings)
+    settings = with_config(settings, changed(config, parse_changes(changes, config)))
+    return settings, check_settings(settings, Path("--set"), trust=True)
+
+
+def make_workspace(folder: Path, learner: Learner, settings: Mapping[str, Any]) -> Workspace:
+    """A new workspace of these settings."""
+    names = ("tolerance", "keep", "threads", "device", "table")
+    budget = Budget(**settings["budget"])
+    return Workspace.create(folder, learner, budget=budget, **{n: settings[n] for n in names})
 
 
 def _fit_seconds(source: Source, learner: Learner) -> float | None:
@@ -164,7 +174,14 @@ def domain_of(
 
 
 def own_code(kind: str, name: str | None, arguments: dict[str, Any] | None) -> Any:
-    """An encoder or a head by its name, or by its import path with arguments."""
+    """An encoder or a head by its name, by its import path with arguments, or in a folder."""
+    if kind == "encoder" and is_model(name):
+        if arguments is None or {*arguments} != {"pooling"}:
+            raise ValueError(
+                f'say what an embedding of {name} is: --encoder-args \'{{"pooling": "mean"}}\', '
+                'or "max", "first" (the class token), "pooler"'
+            )
+        return pretrained(name, **arguments)
     if arguments is None:
         return as_import_path(name)
     if name is None or ":" not in name:

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from typer import Argument, BadParameter, Option
 
+from incontrast.import_path import is_model
+
 StrategyName = Literal[
     "icl", "warm-start", "fine-tune", "replay", "distill", "retrain", "no-update"
 ]
@@ -48,9 +50,10 @@ Trust = Annotated[
 
 def _encoder(name: str | None) -> str | None:
     names = get_args(EncoderName)
-    if name is not None and ":" not in name and name not in names:
+    if name is not None and ":" not in name and name not in names and not is_model(name):
         raise BadParameter(
-            f"an encoder is {', '.join(names)}, or your own, package.module:function; got {name!r}"
+            f"an encoder is {', '.join(names)}, your own, package.module:function, or a folder "
+            f"with a model of transformers; got {name!r}"
         )
     return name
 
@@ -94,7 +97,8 @@ def network(
         Option(
             callback=_encoder,
             help="The encoder: small, resnet18 or resnet18-standard for images, ngrams or "
-            "transformer for texts, or your own, as package.module:function.",
+            "transformer for texts, your own, as package.module:function, or a folder with a model "
+            "of transformers.",
             show_default="images: small up to 32 pixels, else resnet18; texts: ngrams",
         ),
     ] = None,
@@ -104,6 +108,11 @@ def network(
 ) -> None:
     """Options of commands that decide the encoder."""
 
+
+Flip = Annotated[float, Option(min=0.0, max=1.0, help="Images: how often a view is mirrored.")]
+Crop = Annotated[
+    float, Option(min=0.0, max=1.0, help="Images: the least share of one that a view shows.")
+]
 
 Changes = Annotated[
     list[str] | None,

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import incontrast as ic
+from incontrast.cli.app import app
 from tests.domains.text.test_text import SENTENCES
 
 transformers = pytest.importorskip("transformers")
@@ -82,6 +84,21 @@ def test_it_is_adopted_updated_and_served_by_a_workspace(folder: Path, tmp_path:
     assert answer["version"] == 2
     expected = space.embed(SENTENCES[:3])
     torch.testing.assert_close(torch.tensor(answer["embeddings"]), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_it_is_adopted_from_the_command_line_with_its_own_tokenizer(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old.txt").write_text("\n".join(SENTENCES[:150]))
+    options = ["adopt", "old.txt", "-w", "space", "--encoder", str(folder)]
+    shown = CliRunner().invoke(app, options)
+    assert '--encoder-args \'{"pooling": "mean"}\'' in " ".join(shown.output.split())
+    length = ["--set", "domain.length=38"]
+    shown = CliRunner().invoke(app, [*options, "--encoder-args", '{"pooling": "mean"}', *length])
+    assert "Version 1 is the current one" in shown.output, shown.output
+    found = ic.Workspace.open("space").embed(SENTENCES[:9])
+    torch.testing.assert_close(found, adopted(folder, SENTENCES[:150]).embed(SENTENCES[:9]))
 
 
 def test_folders_without_a_model(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from incontrast.domains.text.encoders import NGrams, Transformer
 from incontrast.domains.text.reading import checked_contents, read_texts
 from incontrast.domains.text.tokeniser import Tokeniser
 from incontrast.domains.text.views import TextViews
+from incontrast.import_path import ImportPath, is_model
 
 Network = Literal["transformer", "ngrams"]
 
@@ -44,8 +45,8 @@ class Text(ArgumentDomain):
         length: Tokens of a text that are read; the rest of a longer one is stored, and not seen.
         vocabulary: Tokens at most of a tokeniser that is trained on the first data.
         lowercase: Whether that tokeniser makes letters small.
-        tokenizer: A ``tokenizer.json``, or a folder that has one; None trains one on the first
-            data. No update changes it.
+        tokenizer: A ``tokenizer.json``, or a folder that has one; None takes that of a
+            ``pretrained`` encoder, or trains one on the first data. No update changes it.
 
     >>> import torch
     >>> texts = Text().collect(["Where is my card?", "My card has not come.", "Hello!"] * 10)
@@ -74,9 +75,13 @@ class Text(ArgumentDomain):
         check_whole(HEAD, width=self.width)
         if self.width % HEAD:
             raise ValueError(f"width must be a multiple of {HEAD}, got {self.width}")
-        if self.tokenizer is not None:
-            object.__setattr__(self, "tokenizer", tokenisers.given(self.tokenizer))
         super().__post_init__()
+        tokenizer = self.tokenizer
+        encoder = self.encoder.given
+        if tokenizer is None and isinstance(encoder, ImportPath) and is_model(encoder.folder):
+            tokenizer = encoder.folder  # a model knows the tokens of its own
+        if tokenizer is not None:
+            object.__setattr__(self, "tokenizer", tokenisers.given(tokenizer))
 
     @property
     def tokeniser(self) -> Tokeniser:
