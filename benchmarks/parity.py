@@ -40,8 +40,9 @@ from torch import Tensor
 
 import incontrast as ic
 from incontrast.data import Labelled
-from incontrast.evaluate.population import embed_views, population
+from incontrast.evaluate.population import population
 from incontrast.randomness import generator
+from incontrast.training.task import embed_views
 from parity_sets import GRID, SETS, Problem, retraining
 
 ROWS = Path(__file__).parent / "results" / "parity.jsonl"

@@ -11,7 +11,6 @@ from torch import nn
 
 from incontrast import Increment, Learner
 from incontrast.compare.trace import Trace
-from incontrast.embedding import embed
 from incontrast.evaluate import (
     EvaluationLoss,
     bias,
@@ -20,6 +19,7 @@ from incontrast.evaluate import (
     measure,
     svm_accuracy,
 )
+from incontrast.training.task import embed
 from paper.clock import Clock
 from paper.row_file import Row
 from paper.sets import DataSet, Splits

@@ -569,7 +569,7 @@ def test_an_encoder_that_cannot_be_trained_is_refused_before_training(
     shape, message, blobs
 ) -> None:
     learner = Learner(Vectors(8, encoder=Shaped(shape)))
-    with patch("incontrast.learner.train") as training, pytest.raises(ValueError, match=message):
+    with patch("incontrast.call.train") as training, pytest.raises(ValueError, match=message):
         learner.fit(blobs(40))
     assert not training.called
     assert not learner.fitted

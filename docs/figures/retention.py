@@ -35,9 +35,10 @@ from incontrast import (
 )
 from incontrast.data import Labelled, digits
 from incontrast.evaluate import Population, bias, measure, risk_bound
-from incontrast.evaluate.population import embed_views, population
+from incontrast.evaluate.population import population
 from incontrast.randomness import generator
 from incontrast.streams import by_class, by_growth
+from incontrast.training.task import embed_views
 
 SEEDS = (0, 1, 2)
 EPOCHS = 20  # over ΔX

@@ -7,46 +7,37 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
-from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from incontrast.call import BudgetTooSmall, Call, Measuring
-from incontrast.compat import Chain, Link, NoAdapter, chain, fit_link
-from incontrast.compat.link import check_pairs, unchanged
-from incontrast.data.sources import collect
+from incontrast.call import Call, collected
+from incontrast.compat import Chain, Link, chain
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views, width_of
 from incontrast.domains.images import Images
 from incontrast.domains.pairs import Pairs
 from incontrast.domains.vectors import Vectors
-from incontrast.embedding import embed
 from incontrast.evaluate.drift import FEW, FEWEST, Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
 from incontrast.evaluate.population import measure
 from incontrast.evaluate.probes import Probe
 from incontrast.heads import EncoderWithHead, Head, backbone_of, check_head, make_head
 from incontrast.import_path import Trust
-from incontrast.interpolation import Measured, keep_part
 from incontrast.loss import Objective
 from incontrast.memory.memory import KeepAll, Memory, Policy, Reservoir, StoredCollection
-from incontrast.outcome import Change, Outcome
+from incontrast.outcome import Outcome
 from incontrast.parity import EvaluationLoss
-from incontrast.randomness import generator, seeded
-from incontrast.schedules import ScheduleState, as_schedule
+from incontrast.randomness import seeded
+from incontrast.schedules import ScheduleState
 from incontrast.strategies import ICL, Distill, NoUpdate, Retrain, Strategy
-from incontrast.text import fallen_scores
-from incontrast.training.calibration import calibrate
 from incontrast.training.engine import Precision, choose_engine
-from incontrast.training.loop import HoursAhead, check_budget, train
-from incontrast.training.progress import Budget, Callback, ProgressCallback, Run
-from incontrast.training.resume import TrainingFile, digest, facts, identity
-from incontrast.training.task import Increment, Task
+from incontrast.training.loop import check_budget
+from incontrast.training.progress import Budget, ProgressCallback
+from incontrast.training.task import Increment, Task, embed
 from incontrast.weights import Weights, load_weights
 
 if TYPE_CHECKING:
@@ -55,10 +46,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVALUATED = 512
-COMPARED = 16  # old and new items, each, that processes compare before they work together
-FEW_PAIRS, PASSES = 1000, 20  # of a map: more only if training had so many passes for each
-LINKS = 10  # versions back that a learner keeps maps to
-RISE = 0.01  # of the loss of new items, as a share: less is not worth a word
 
 
 class Own(TypedDict, total=False):
@@ -276,10 +263,18 @@ class Learner:
         if self.fitted:
             log.warning("fit() starts over: version %d and its memory are replaced", self.version)
         domain, increment = self._first(items)
-        begin = (None, domain, increment, Memory(self.memory.policy), 1, self.fit_strategy)
-        return self._train(
-            Call(*begin, self._measuring(), start, budget, callbacks, checkpoint, probe)
-        )
+        return Call(
+            self,
+            domain,
+            increment,
+            self.fit_strategy,
+            memory=Memory(self.memory.policy),
+            start=start,
+            budget=budget,
+            callbacks=callbacks,
+            checkpoint=checkpoint,
+            probe=probe,
+        ).run()
 
     def adopt(
         self,
@@ -309,8 +304,8 @@ class Learner:
         memory = self.memory
         if seen_count is not None:
             memory = Memory.for_sample(memory.policy, increment.new_count, seen_count)
-        begin = (encoder, domain, increment, memory, 1, NoUpdate())
-        return self._train(Call(*begin, self._measuring(), start, check_budget(None), probe=probe))
+        how: dict[str, Any] = {"current": encoder, "memory": memory, "start": start, "probe": probe}
+        return Call(self, domain, increment, NoUpdate(), **how).run()
 
     def forecast(self, items: Any) -> float | None:
         """Seconds that ``fit`` on these items takes here, at most; None if that cannot be told.
@@ -330,7 +325,7 @@ class Learner:
         domain, increment = self._first(seen)
         encoder = self.made_elsewhere(domain, weights)
         encoder = self._with_head(encoder, domain, increment.new, 1, head_weights).eval()
-        check_views(domain, increment.new, encoder, self.engine.autocast)
+        check_views(domain, increment.new, encoder, self.engine.autocast())
         return domain, increment, encoder
 
     def made_elsewhere(
@@ -349,7 +344,7 @@ class Learner:
 
     def _first(self, items: Any) -> tuple[Domain, Increment]:
         with self.engine.error_barrier("read the items"):
-            items = _collected(self.initial_domain, items)
+            items = collected(self.initial_domain, items)
             held = items.in_memory() if isinstance(items, StoredCollection) else items
             return self.initial_domain.fit_statistics(held), Increment(None, items, 0)
 
@@ -390,10 +385,21 @@ class Learner:
             increment = self._increment(items)
         if only_if_drift and not self._may_differ(increment):
             strategy = NoUpdate()
-        begin = (self.encoder, self.domain, increment, self.memory, self.version + 1, strategy)
-        return self._train(
-            Call(*begin, self._measuring(), start, budget, callbacks, checkpoint, probe, tolerance)
-        )
+        return Call(
+            self,
+            self.domain,
+            increment,
+            strategy,
+            current=self.encoder,
+            memory=self.memory,
+            version=self.version + 1,
+            start=start,
+            budget=budget,
+            callbacks=callbacks,
+            checkpoint=checkpoint,
+            probe=probe,
+            tolerance=tolerance,
+        ).run()
 
     def _may_differ(self, increment: Increment) -> bool:
         """Whether new items differ from old ones, or are too few of either to tell."""
@@ -404,149 +410,7 @@ class Learner:
         return bool(self.engine.broadcast(found.drifted))
 
     def _increment(self, new: Any) -> Increment:
-        return Increment(self.memory.items, _collected(self.domain, new), self.memory.seen)
-
-    def _train(self, call: Call) -> Outcome:
-        """Work on copies throughout; the learner changes in the last lines, or not at all."""
-        domain, increment, current = call.domain, call.increment, call.current
-        strategy, version = call.strategy, call.version
-        schedule_state = {} if current is None else self.schedule_state
-        if call.items < 2:
-            raise ValueError("training needs at least 2 items, got 1: items are compared")
-        if current is not None and not isinstance(current, EncoderWithHead):
-            current = self._with_head(current, domain, increment.new, 1).eval()
-        continued = None if strategy.from_scratch else current
-        with self.engine.error_barrier("begin training"):
-            if continued is not None:
-                encoder = copy.deepcopy(continued)
-            else:
-                with seeded(self.seed, "weights", version):
-                    encoder = domain.encoder()
-                encoder = self._with_head(encoder, domain, increment.new, version)
-                with seeded(self.seed, "check", device=self.engine.device):
-                    check_views(domain, increment.new, encoder, self.engine.autocast)
-            remembered = call.memory.admit(increment.new, generator(self.seed, "memory", version))
-        known = partial(facts, self.seed, version, domain, increment, strategy)
-        self.engine.check_equal(
-            lambda: {
-                **known(),
-                "the digest of some old items": digest(domain, increment.old, COMPARED),
-                "the digest of some new items": digest(domain, increment.new, COMPARED),
-                "the tolerance": call.tolerance,
-            }
-        )
-        self.engine.broadcast_weights(encoder)
-        task = Task(
-            encoder,
-            domain,
-            increment,
-            objective=self.objective,
-            engine=self.engine,
-            seed=generator(self.seed, "task", version).initial_seed(),
-            before=current,
-        )
-        measure = partial(self._measure, call)
-        begin = time.perf_counter()
-        try:
-            with call.deadline(current or encoder):
-                if current is None:
-                    # BatchNorm that has seen no data would make the start look better or worse.
-                    with seeded(task.seed, "calibration", device=self.engine.device):
-                        calibrate(task, encoder)
-                    begin = time.perf_counter()
-                before = measure(current or encoder)
-        except BudgetTooSmall:
-            raise
-        except Exception:
-            # If a domain or an encoder of the user's own is to blame, this says what is wrong.
-            check_views(domain, increment.new, encoder, self.engine.autocast)
-            raise
-        seconds_before = time.perf_counter() - begin
-        pairs = call.pairs(seconds_before)
-        file = None
-        if call.checkpoint is not None:
-            others = (self.objective, self.engine.precision, call.budget.forward_passes)
-            same = identity(encoder, schedule_state, domain, increment, known(), *others)
-            file = TrainingFile(Path(call.checkpoint), same)
-        run = train(
-            task,
-            strategy,
-            budget=call.for_training(seconds_before, pairs),
-            callbacks=[*call.callbacks, HoursAhead()],
-            schedule_state=schedule_state,
-            file=file,
-        )
-        kept, trained = 1.0, time.perf_counter()
-        after = measure(encoder) if run.steps else before
-        self.engine.broadcast_weights(encoder)
-        rise = self.engine.broadcast_float(after.loss.all - before.loss.all)
-        if continued is not None and as_schedule(strategy.lr).guarded and rise > 0.0:
-            encoder, after, kept = continued, before, 0.0
-        elif continued is not None and call.tolerance is not None and run.steps:
-            encoder, after, kept = keep_part(task, before, after, measure, call.tolerance)
-            self.engine.broadcast_weights(encoder)  # statistics that were set again
-        allowed = int(self.engine.broadcast_float(run.forward_passes / PASSES))
-        pairs = min(pairs, max(FEW_PAIRS, allowed))
-        links = self._links(call, current, encoder, pairs)
-        measuring = seconds_before + time.perf_counter() - trained
-        outcome = _outcome(call, run, before, after, measuring, kept)
-        self.domain, self._encoder, self.memory, self.version = domain, encoder, remembered, version
-        self.space, self.links = version, links
-        self.schedule_state = run.schedule_state or schedule_state
-        log.info("version %d: %s", version, outcome)
-        for callback in call.callbacks:
-            if isinstance(callback, Callback):
-                callback.on_outcome(outcome, self)
-        return outcome
-
-    def _links(
-        self, call: Call, before: nn.Module | None, after: nn.Module, pairs: int
-    ) -> tuple[Link, ...]:
-        """The maps that a new version has: one more than the version before it had."""
-        increment, space = call.increment, call.version
-        if before is None or space == 1:
-            return ()
-        if after is before:
-            return (unchanged(self.space, space), *self.links)[:LINKS]
-        draws = generator(self.seed, "pairs", space)
-        order = torch.randperm(call.items, generator=draws)[:pairs].sort().values
-        new = order >= increment.stored
-        parts = [increment.new.select(order[new] - increment.stored)]
-        if increment.old is not None:
-            parts.insert(0, increment.old.select(order[~new]))
-        try:
-            check_pairs(len(order))
-            embedded = [
-                torch.cat(
-                    [
-                        embed(backbone_of(encoder), call.domain, part, engine=self.engine)
-                        for part in parts
-                        if len(part)
-                    ]
-                )
-                for encoder in (before, after)
-            ]
-            link = fit_link(*embedded, old=self.space, new=space, seed=self.seed)
-        except (NoAdapter, LinAlgError) as error:  # the update is none the worse for it
-            log.warning("stored vectors of before cannot be mapped: %s", error)
-            return ()
-        return (link, *self.links)[:LINKS]
-
-    def _measure(self, call: Call, encoder: nn.Module) -> Measured:
-        domain, training = call.domain, encoder.training
-        how: dict[str, Any] = {"sample": self.evaluation_sample, **self._settings()}
-        population = measure(encoder.eval(), domain, call.increment, **how)
-        scores = None
-        if call.probe is not None:
-            items = _collected(domain, call.probe.items)
-            found = embed(backbone_of(encoder), domain, items, engine=self.engine)
-            scores = call.probe.scores(found)
-        encoder.train(training)
-        return Measured(population, population.evaluation_loss(), scores)
-
-    def _measuring(self) -> Measuring:
-        apart, evaluations = self.seconds_for_training, self.evaluations_after
-        return Measuring(self.engine, self.evaluation_sample, evaluations, apart)
+        return Increment(self.memory.items, collected(self.domain, new), self.memory.seen)
 
     def _settings(self) -> dict[str, Any]:
         return {"objective": self.objective, "engine": self.engine, "seed": self.seed}
@@ -567,7 +431,7 @@ class Learner:
             )
         if self.head is None:
             return encoder
-        autocast = self.engine.autocast
+        autocast = self.engine.autocast()
         width = width_of(encoder, domain, items, autocast=autocast)
         encoder = self._headed(encoder, width, version, weights)
         name = f"the head, on embeddings of {width} dimensions,"
@@ -608,7 +472,7 @@ class Learner:
             raise ValueError("maps are between embeddings, not heads: give head or space, not both")
         mapped = None if space is None or space == self.space else self.adapter(target=space)
         with self.engine.error_barrier("read the items"):
-            collection = _collected(self.domain, items, least=0)
+            collection = collected(self.domain, items, least=0)
         found = embed(encoder, self.domain, collection, engine=self.engine, progress=progress)
         return found if mapped is None else mapped(found)
 
@@ -635,10 +499,10 @@ class Learner:
             new: Items of ΔX, if any.
             sample: Items of each at most, drawn at random; all of them if None.
         """
-        encoder, first = self.encoder, _collected(self.domain, old)
+        encoder, first = self.encoder, collected(self.domain, old)
         increment = Increment(None, first, 0)
         if new is not None:
-            increment = Increment(first, _collected(self.domain, new), len(first))
+            increment = Increment(first, collected(self.domain, new), len(first))
         found = measure(encoder, self.domain, increment, sample=sample, **self._settings())
         loss = found.evaluation_loss()
         return loss if new is not None else EvaluationLoss(loss.new, loss.old, loss.all)
@@ -719,48 +583,3 @@ def _checked(strategy: Any) -> Strategy:
         return strategy
     hint = " (without its parentheses?)" if isinstance(strategy, type) else ""
     raise TypeError(f"a strategy must be an object such as ic.ICL(), got {strategy!r}{hint}")
-
-
-def _collected(domain: Domain, items: Any, *, least: int = 1) -> Collection:
-    """Labels of labelled data are never looked at; items of a store were collected before."""
-    if not isinstance(items, StoredCollection):
-        items = collect(items, domain)
-    if len(items) < least:
-        raise ValueError(f"there are no items in what {type(domain).__name__}.collect() returned")
-    collection: Collection = items
-    return collection
-
-
-def _outcome(
-    call: Call, run: Run, before: Measured, after: Measured, evaluation_seconds: float, kept: float
-) -> Outcome:
-    increment = call.increment
-    first, last = before.population, after.population
-    probe = Change(before.probe, after.probe) if before.probe and after.probe else None
-    worse = list(fallen_scores(probe)) if increment.stored and probe else []
-    if increment.stored and increment.new_count > 1 and first.new and last.new:
-        # The same views of the same items: what chance does shows in how their changes differ.
-        changes = last.losses(last.new) - first.losses(first.new)
-        error = changes.std().item() / len(changes) ** 0.5
-        if changes.mean().item() > max(2.0 * error, RISE * abs(before.loss.new)):
-            rose = f"from {before.loss.new:.3f} to {after.loss.new:.3f}"
-            worse.insert(0, f"the loss of new items rose {rose}")
-    return Outcome(
-        strategy=call.strategy,
-        growth_ratio=increment.growth_ratio,
-        loss=Change(before.loss, after.loss),
-        change_ratio=(
-            Change(first.change_ratio(), last.change_ratio()) if increment.stored > 1 else None
-        ),
-        probe=probe,
-        seconds=run.seconds,
-        evaluation_seconds=evaluation_seconds,
-        epochs=len(run.history),
-        steps=run.steps,
-        forward_passes=run.forward_passes,
-        stopped=run.stopped,
-        rollbacks=run.rollbacks,
-        kept=kept,
-        history=run.history,
-        worse=tuple(worse),
-    )

@@ -68,10 +68,10 @@ def test_a_learner_embeds_into_the_spaces_of_before(tmp_path: Path, blobs) -> No
 def test_a_map_costs_a_small_part_of_its_update(blobs, monkeypatch) -> None:
     learner = new_learner()
     learner.fit(blobs(90))
-    monkeypatch.setattr("incontrast.learner.FEW_PAIRS", 70)
+    monkeypatch.setattr("incontrast.call.FEW_PAIRS", 70)
     learner.update(blobs(40, seed=1), budget=ic.Budget(forward_passes=100))
     assert learner.links[0].pairs == 70
-    monkeypatch.setattr("incontrast.learner.PASSES", 1)
+    monkeypatch.setattr("incontrast.call.PASSES", 1)
     learner.update(blobs(40, seed=2))
     assert learner.links[0].pairs == 170  # all there are
 

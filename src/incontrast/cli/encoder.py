@@ -51,7 +51,7 @@ from incontrast.import_path import OURS, ImportPath, as_import_path
 from incontrast.learner import Learner
 from incontrast.loggers import logger_named
 from incontrast.memory.memory import KeepAll, Reservoir
-from incontrast.memory.store import Store
+from incontrast.memory.store import KnownHashes, Store
 from incontrast.text import counted, index_advice
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import Engine, choose_engine
@@ -59,7 +59,7 @@ from incontrast.training.progress import Budget
 from incontrast.workspace import Workspace
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.files import SETTINGS, Busy, locked
-from incontrast.workspace.ingest import KnownHashes, NewData, left_out
+from incontrast.workspace.ingest import NewData, left_out
 from incontrast.workspace.update import Step
 
 

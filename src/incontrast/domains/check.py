@@ -1,7 +1,7 @@
 """Contract checks for people who bring their own kind of data."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,7 +12,8 @@ from incontrast.domains.base import Collection, Domain
 from incontrast.heads import EncoderWithHead
 from incontrast.randomness import seeded
 
-Autocast = Callable[[], AbstractContextManager[Any]]
+Context = AbstractContextManager[Any]  # that may be entered again
+NO_CONTEXT = nullcontext()
 
 
 class DomainError(ValueError):
@@ -45,7 +46,7 @@ def check_domain(domain: Domain, items: Any) -> None:
 
 
 def check_views(
-    domain: Domain, collection: Collection, encoder: nn.Module, autocast: Autocast = nullcontext
+    domain: Domain, collection: Collection, encoder: nn.Module, autocast: Context = NO_CONTEXT
 ) -> None:
     """Make views of a few items and embed them: what training does at every step.
 
@@ -97,7 +98,7 @@ def width_of(
     domain: Domain,
     collection: Collection,
     name: str = "the encoder",
-    autocast: Autocast = nullcontext,
+    autocast: Context = NO_CONTEXT,
 ) -> int:
     """d: dimensions of the embeddings of an encoder, which messages call by its name."""
     batch = collection.take(torch.arange(min(len(collection), 2)))
@@ -216,7 +217,7 @@ def _embeddings_of_items(
     domain: Domain,
     batch: Any,
     name: str = "the encoder",
-    autocast: Autocast = nullcontext,
+    autocast: Context = NO_CONTEXT,
 ) -> Tensor:
     prepared, what = domain.prepare(batch), "of prepared items"
     return _embeddings(encoder, prepared, len(batch), what, name, autocast)
@@ -229,14 +230,14 @@ def _embeddings(
     count: int,
     what: str,
     name: str = "the encoder",
-    autocast: Autocast = nullcontext,
+    autocast: Context = NO_CONTEXT,
     *,
     training: bool = False,
 ) -> Tensor:
     before = encoder.training
     encoder.train(training)
     try:
-        with autocast():
+        with autocast:
             result: Any = encoder(batch.to(_device(encoder)))
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         raise DomainError(f"{name} cannot take a batch {what}: {error}") from error

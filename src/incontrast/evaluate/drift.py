@@ -20,8 +20,7 @@ from torch.nn.functional import normalize
 
 from incontrast.bounds import check_number
 from incontrast.domains.base import Domain
-from incontrast.embedding import embed
-from incontrast.evaluate.population import Quartiles, embed_views
+from incontrast.evaluate.population import Quartiles
 from incontrast.loss import Objective
 from incontrast.randomness import generator
 from incontrast.strategies.strategy import Strategy
@@ -29,7 +28,7 @@ from incontrast.text import counted, duration
 from incontrast.training.engine import Engine
 from incontrast.training.loop import TrainingDiverged, train
 from incontrast.training.progress import Progress
-from incontrast.training.task import Increment, Task
+from incontrast.training.task import Increment, Task, embed, embed_views
 
 Advice = Literal["nothing to do", "update", "consider retraining"]
 

@@ -7,18 +7,18 @@ a sample.
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from incontrast.domains.base import Collection, Domain
-from incontrast.embedding import BATCH_SIZE
 from incontrast.loss import Objective, change_ratio, info_nce, retraining_info_nce, similarities
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator
 from incontrast.training.engine import Engine
-from incontrast.training.task import Increment, read_ahead, two_views
+from incontrast.training.task import Increment, embed_views
 
 ROWS = 1024  # anchors whose similarities are held at once
 
@@ -47,8 +47,19 @@ class Population:
     growth_ratio: float  # α
     objective: Objective
 
-    def losses(self, anchors: Anchors) -> Tensor:
-        """(n,) losses of these anchors with negatives from X′ (Eq. 2)."""
+    @cached_property
+    def old_losses(self) -> Tensor:
+        """(n,) losses of old items with negatives from X′ (Eq. 2)."""
+        return self._losses(self.old)
+
+    @cached_property
+    def new_losses(self) -> Tensor:
+        """(m,) losses of new items with negatives from X′ (Eq. 2)."""
+        return self._losses(self.new)
+
+    def _losses(self, anchors: Anchors | None) -> Tensor:
+        if anchors is None:
+            return torch.empty(0)
         k, (old, new) = self.objective.negatives, (anchors.old_negatives, anchors.new_negatives)
         if old is None or new is None:
             negatives = new if old is None else old
@@ -58,8 +69,7 @@ class Population:
 
     def evaluation_loss(self) -> EvaluationLoss:
         """The mean loss of old items, of new items, and over X′."""
-        old = math.nan if self.old is None else self.losses(self.old).mean().item()
-        new = math.nan if self.new is None else self.losses(self.new).mean().item()
+        old, new = self.old_losses.mean().item(), self.new_losses.mean().item()
         if self.old is None or self.new is None:
             return EvaluationLoss(old, new, new if self.old is None else old)
         return EvaluationLoss(old, new, (1.0 - self.growth_ratio) * old + self.growth_ratio * new)
@@ -112,30 +122,6 @@ def measure(
     old = part(increment.old, increment.stored, "old")
     new = part(increment.new, increment.new_count, "new")
     return population(old, new, growth_ratio=increment.growth_ratio, objective=objective)
-
-
-@torch.no_grad()
-def embed_views(
-    encoder: nn.Module,
-    domain: Domain,
-    items: Collection,
-    order: Tensor,
-    generator: Generator,
-    *,
-    engine: Engine,
-) -> tuple[Tensor, Tensor]:
-    """(n, d) embeddings of a first and (n, d) of a second random view of the items at ``order``."""
-
-    def views(batch: tuple[Tensor, int]) -> Any:
-        places, seed = batch
-        return two_views(domain, [(items, places)], seed, engine)
-
-    parts = torch.split(order, BATCH_SIZE // 2)
-    seeds = torch.randint(2**62, (len(parts),), generator=generator).tolist()
-    made = read_ahead(views, zip(parts, seeds, strict=True), background=items.background)
-    pairs = [engine.embed_pair(encoder, pair) for pair in made]
-    first, second = (torch.cat(side).float().cpu() for side in zip(*pairs, strict=True))
-    return first, second
 
 
 def population(

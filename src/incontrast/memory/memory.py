@@ -102,7 +102,6 @@ class StoredCollection:
         self.ids = ids
         self.keys = keys
         self._sizes = sizes
-        self._whole: Any = None
 
     @property
     def nbytes(self) -> int:
@@ -118,10 +117,6 @@ class StoredCollection:
         return self  # it never changes, and a database connection cannot be copied
 
     def take(self, indices: Tensor) -> Any:
-        if self._whole is None and int(self._sizes.sum()) <= SMALL:
-            self._whole = self._read(torch.arange(len(self)))
-        if self._whole is not None:
-            return self._whole.take(indices)
         return self._read(indices).take(torch.arange(len(indices)))
 
     def select(self, indices: Tensor) -> Self:
@@ -140,6 +135,11 @@ class StoredCollection:
             torch.cat([self.ids, other.ids]),
             torch.cat([self._sizes, other._sizes]),
         )
+
+    def resident(self) -> Collection:
+        """These items in memory if they are few; else they stay where they are."""
+        few = int(self._sizes.sum()) <= SMALL
+        return self._read(torch.arange(len(self))) if few else self
 
     def in_memory(self) -> Collection:
         """These items in memory; of very many, an evenly spaced part that fits there."""

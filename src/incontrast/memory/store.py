@@ -402,23 +402,6 @@ class Store:
         found: NDArray[np.int64] = wanted.nonzero()[0]
         return found
 
-    def hashes(self, extent: Extent | None, ids: range) -> NDArray[np.bytes_]:
-        """(n,) short hashes of the items that a memory has seen, and of those with these ids."""
-        every = self.columns(self.arrivals())
-        wanted = np.zeros(len(every.hashes), bool)
-        wanted[ids.start : ids.stop] = True
-        if extent is not None:
-            wanted[: extent.arrivals] |= ~extent.forgotten(every)
-        found: NDArray[np.bytes_] = every.hashes[wanted & (every.states != FORGOTTEN)]
-        return found
-
-    def forgotten_hashes(self) -> NDArray[np.bytes_]:
-        """(n,) short hashes of the items that were forgotten, whichever version had seen them."""
-        every = self.columns(self.arrivals())
-        forgotten = (every.states == FORGOTTEN) & (every.hashes != b"")  # discarded: without hash
-        found: NDArray[np.bytes_] = every.hashes[forgotten]
-        return found
-
     def check(self) -> list[str]:
         """Look at every page, row and item; returns what is wrong."""
         wrong = []
@@ -450,6 +433,36 @@ class Store:
         for place in (there != (chunk.states == PRESENT)).nonzero()[0]:
             what = "lost" if not there[place] else "kept, after it was deleted,"
             yield f"{self.path} is damaged: it has {what} item {chunk.first + int(place)}"
+
+
+class KnownHashes:
+    """What the memory of a version has seen, items with further ids, and what was forgotten.
+
+    Forgotten is what any version had seen; what was discarded has no hash.
+    """
+
+    def __init__(self, store: Store, extent: Extent | None, ids: range = range(0)) -> None:
+        every = store.columns(store.arrivals())
+        seen, forgotten = np.zeros(len(every.hashes), bool), every.states == FORGOTTEN
+        seen[ids.start : ids.stop] = True
+        if extent is not None:
+            seen[: extent.arrivals] |= ~extent.forgotten(every)
+        self._known = np.sort(every.hashes[seen & ~forgotten])
+        self._forgotten = np.sort(every.hashes[forgotten & (every.hashes != b"")])
+
+    def contains(self, contents: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Two (n,): whether each of these packed items is known; whether it was forgotten."""
+        digests = short_hashes(map(content_hash, contents))
+        known = _among(digests, self._known)
+        return known, _among(digests, self._forgotten) & ~known
+
+
+def _among(digests: NDArray[np.bytes_], ordered: NDArray[np.bytes_]) -> NDArray[np.bool_]:
+    if not len(ordered):
+        return np.zeros(len(digests), bool)
+    places = np.searchsorted(ordered, digests).clip(max=len(ordered) - 1)
+    found: NDArray[np.bool_] = ordered[places] == digests
+    return found
 
 
 def _whole(row: tuple[Any, ...]) -> bool:

@@ -69,11 +69,9 @@ class Protection(NamedArguments):
                     task.embed(batch.views, encoder=task.before)
         # A process may have had no input for a layer: the first one says which layers count.
         sizes = [len(watch.sums[old]) if old in watch.sums else 0 for old, _ in pairs]
-        measured = {
-            new: watch.mean(old, size, task.engine)
-            for (old, new), size in zip(pairs, task.engine.broadcast(sizes), strict=True)
-            if size
-        }
+        sizes = task.engine.broadcast(sizes)
+        means = watch.means([old for old, _ in pairs], sizes, task.engine)
+        measured = {new: mean for (_, new), mean in zip(pairs, means, strict=True) if len(mean)}
         # What is computed alike may still differ by a bit between processes.
         found = task.engine.broadcast([self._factor(mean.cpu()) for mean in measured.values()])
         return {
@@ -126,11 +124,18 @@ class _InputCovariances(TorchFunctionMode):
             self._add_attention(*args, **kwargs)
         return function(*args, **kwargs)
 
-    def mean(self, weight: Tensor, size: int, engine: Engine) -> Tensor:
-        """(size, size) over the inputs of all processes."""
-        sums = self.sums.get(weight, weight.new_zeros(size, size, dtype=torch.float32))
-        rows = self.rows.get(weight, weight.new_zeros((), dtype=torch.float32))
-        return engine.all_reduce(sums) / engine.all_reduce(rows).clamp_min(1.0)
+    def means(
+        self, weights: Sequence[Tensor], sizes: Sequence[int], engine: Engine
+    ) -> list[Tensor]:
+        """(size, size) for each of these weights, over the inputs of all processes."""
+        none = weights[0].new_zeros((), dtype=torch.float32)
+        sums = [self.sums.get(w, none.expand(n, n)) for w, n in zip(weights, sizes, strict=True)]
+        rows = [self.rows.get(weight, none) for weight in weights]
+        # In one message.
+        total = engine.all_reduce(torch.cat([part.reshape(-1) for part in (*sums, *rows)]))
+        *sums, counts = torch.split(total, [*(n * n for n in sizes), len(rows)])
+        each = zip(sums, sizes, counts.clamp_min(1.0), strict=True)
+        return [part.view(n, n) / count for part, n, count in each]
 
     def _add_attention(
         self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **how: Any

@@ -23,6 +23,7 @@ R = TypeVar("R")
 
 NONE = torch.empty(0, dtype=torch.int64)
 DEPTH = 2  # batches in flight: one being read, one waiting
+BATCH_SIZE = 256  # items per forward pass without gradients; larger ones gain nothing on a CPU
 COUNTED = 8  # items whose views tell how much work a step is
 BURST, BURST_BYTES = 8, 2**20  # batches, and bytes of their items, whose views are made in a row
 
@@ -347,6 +348,62 @@ def two_views(
             "of both views together"
         )
     return engine.place(joined) if domain.views_on_cpu else joined
+
+
+@torch.no_grad()
+def embed(
+    encoder: nn.Module,
+    domain: Domain,
+    items: Collection,
+    *,
+    engine: Engine,
+    progress: Callable[[int], None] | None = None,
+) -> Tensor:
+    """(n, d) embeddings of the items themselves, on the CPU; in every process, those of all.
+
+    The encoder is in evaluation mode. ``progress`` is called with the number of items done, after
+    each batch; with several processes, as if all were as far as this one.
+    """
+    orders = torch.split(torch.arange(len(items)), BATCH_SIZE)
+    share = engine.share(len(orders))
+    own = orders[share.start : share.stop]
+    total = sum(map(len, own))
+
+    def fetch(order: Tensor) -> Any:
+        return engine.place(items.take(order))
+
+    parts: list[Tensor] = []
+    for batch in read_ahead(fetch, own, background=items.background):
+        parts.append(engine.forward(encoder, domain.prepare(batch)))
+        if progress is not None:
+            progress(sum(map(len, parts)) * len(items) // total)
+    if not parts:  # more processes than batches: only the width is needed
+        parts.append(engine.forward(encoder, domain.prepare(fetch(orders[0])))[:0])
+    return engine.gather(torch.cat(parts)).float().cpu()
+
+
+@torch.no_grad()
+def embed_views(
+    encoder: nn.Module,
+    domain: Domain,
+    items: Collection,
+    order: Tensor,
+    draws: Generator,
+    *,
+    engine: Engine,
+) -> tuple[Tensor, Tensor]:
+    """(n, d) embeddings of a first and (n, d) of a second random view of the items at ``order``."""
+
+    def views(batch: tuple[Tensor, int]) -> Any:
+        places, seed = batch
+        return two_views(domain, [(items, places)], seed, engine)
+
+    parts = torch.split(order, BATCH_SIZE // 2)
+    seeds = torch.randint(2**62, (len(parts),), generator=draws).tolist()
+    made = read_ahead(views, zip(parts, seeds, strict=True), background=items.background)
+    pairs = [engine.embed_pair(encoder, pair) for pair in made]
+    first, second = (torch.cat(side).float().cpu() for side in zip(*pairs, strict=True))
+    return first, second
 
 
 def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:

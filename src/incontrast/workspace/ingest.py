@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from incontrast.data.sources import Source, resolve
 from incontrast.domains.base import Collection, Domain
-from incontrast.memory.store import Extent, Store, content_hash, short_hashes
 from incontrast.text import counted
 from incontrast.workspace.files import WorkspaceError
 
@@ -86,28 +83,6 @@ class NewData:
                 f"files in {items.path} were changed while they were read: "
                 "nothing was ingested; run it again when they are complete"
             )
-
-
-class KnownHashes:
-    """What the memory of a version has seen, items with further ids, and what was forgotten."""
-
-    def __init__(self, store: Store, extent: Extent | None, ids: range = range(0)) -> None:
-        self._known = np.sort(store.hashes(extent, ids))
-        self._forgotten = np.sort(store.forgotten_hashes())
-
-    def contains(self, contents: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Two (n,): whether each of these packed items is known; whether it was forgotten."""
-        digests = short_hashes(map(content_hash, contents))
-        known = _among(digests, self._known)
-        return known, _among(digests, self._forgotten) & ~known
-
-
-def _among(digests: NDArray[np.bytes_], ordered: NDArray[np.bytes_]) -> NDArray[np.bool_]:
-    if not len(ordered):
-        return np.zeros(len(digests), bool)
-    places = np.searchsorted(ordered, digests).clip(max=len(ordered) - 1)
-    found: NDArray[np.bool_] = ordered[places] == digests
-    return found
 
 
 def left_out(forgotten: int) -> str:

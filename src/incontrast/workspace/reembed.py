@@ -29,11 +29,11 @@ from torch.nn.functional import normalize
 from incontrast.compat import Adapter, NoAdapter
 from incontrast.compat.plan import QUERIES, Expected, Plan, make_plan
 from incontrast.data.sources import Source
-from incontrast.embedding import BATCH_SIZE, embed
 from incontrast.files import write_bytes
 from incontrast.learner import Learner
 from incontrast.randomness import generator
 from incontrast.text import FEWEST_SEARCHED
+from incontrast.training.task import BATCH_SIZE, embed
 from incontrast.workspace.files import Damaged, WorkspaceError, guarded, read_json, write_json
 from incontrast.workspace.shards import Shard, export, finish_exports, workplace
 from incontrast.workspace.stamps import MANIFEST, ids_file, problems, register, stamp_of

@@ -23,10 +23,10 @@ from torch.nn.functional import normalize
 
 from incontrast.compat import Chain
 from incontrast.data.sources import Source, rows_at_once
-from incontrast.embedding import BATCH_SIZE, embed
 from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner
 from incontrast.training.engine import Engine
+from incontrast.training.task import BATCH_SIZE, embed
 from incontrast.workspace.files import Damaged, read_json, write_json
 from incontrast.workspace.stamps import MANIFEST, damaged, digest, ids_file, stamp_file
 

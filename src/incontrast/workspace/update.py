@@ -28,7 +28,15 @@ from incontrast.heads import EncoderWithHead
 from incontrast.import_path import check_trust
 from incontrast.learner import Learner
 from incontrast.memory.memory import Memory, StoredCollection
-from incontrast.memory.store import FORGOTTEN, PRESENT, Columns, Store, StoreBusy, StoreError
+from incontrast.memory.store import (
+    FORGOTTEN,
+    PRESENT,
+    Columns,
+    KnownHashes,
+    Store,
+    StoreBusy,
+    StoreError,
+)
 from incontrast.outcome import Outcome
 from incontrast.randomness import generator
 from incontrast.strategies import Strategy
@@ -40,7 +48,7 @@ from incontrast.weights import Weights
 from incontrast.workspace.config import CONFIG, of_training
 from incontrast.workspace.evaluation import evaluate
 from incontrast.workspace.files import NO_ENCODER, Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.ingest import KnownHashes, NewData, left_out
+from incontrast.workspace.ingest import NewData, left_out
 from incontrast.workspace.state import NAMES, Notify, StateMachine
 
 if TYPE_CHECKING:
