@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from incontrast.randomness import seeded
 from incontrast.schedules import ScheduleState
 from incontrast.text import counted, duration
-from incontrast.training.averaging import ExponentialMovingAverage
 from incontrast.training.calibration import calibrate, train_mode
 from incontrast.training.engine import Engine
 from incontrast.training.muon import mark_tables
@@ -30,7 +29,7 @@ from incontrast.training.progress import (
     Stop,
 )
 from incontrast.training.resume import AGREED, Checkpoint, TrainingFile, restore, training_state
-from incontrast.training.stepper import Stepper, lr_factors_of
+from incontrast.training.stepper import ExponentialMovingAverage, Stepper, lr_factors_of
 from incontrast.training.task import Task, ViewBatch
 
 if TYPE_CHECKING:

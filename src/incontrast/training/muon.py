@@ -69,7 +69,11 @@ class OrthogonalSteps(FusedAdam):
         if not weights:
             return
         gradients = [p.grad for p in weights]
-        past = [(self.state[p] or self._begin(p))["exp_avg"] for p in weights]
+        if begun := [p for p in weights if not self.state[p]]:
+            check_dense(begun)
+        for p in begun:  # under torch's names, who expects a step of every parameter of AdamW
+            self.state[p] = {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p)}
+        past = [self.state[p]["exp_avg"] for p in weights]
         torch._foreach_mul_(past, self.momentum)
         torch._foreach_add_(past, gradients)
         ahead = torch._foreach_add(gradients, past, alpha=self.momentum)
@@ -89,15 +93,6 @@ class OrthogonalSteps(FusedAdam):
                 if p in self.protection:
                     step = protected(step, self.protection[p])
                 p.add_(step, alpha=-group["lr"] * self.norms[p])
-
-    def _begin(self, weights: Tensor) -> dict[str, Tensor]:
-        if weights not in self.norms:
-            return super()._begin(weights)
-        check_dense(weights)
-        # Under torch's names, who expects a step of every parameter of AdamW
-        self.state[weights] = {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weights)}
-        state: dict[str, Tensor] = self.state[weights]
-        return state
 
 
 LARGE = 2**21  # multiplications of a product

@@ -1,6 +1,6 @@
 """What takes the steps, once the schedule has said how far."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +105,7 @@ class FusedAdam(torch.optim.AdamW):
     step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it in its records
 
     def _begin(self, weights: Tensor) -> dict[str, Tensor]:
-        check_dense(weights)
+        check_dense([weights])
         zeros = torch.zeros_like(weights, memory_format=torch.preserve_format)
         state = {
             "step": torch.zeros((), dtype=torch.float32, device=weights.device),
@@ -116,8 +116,8 @@ class FusedAdam(torch.optim.AdamW):
         return state
 
 
-def check_dense(weights: Tensor) -> None:
-    if weights.grad is not None and weights.grad.is_sparse:
+def check_dense(weights: Sequence[Tensor]) -> None:
+    if any(p.grad is not None and p.grad.is_sparse for p in weights):
         raise ValueError(
             "the optimiser takes no sparse gradients: make the embedding with sparse=False, or "
             "give another, such as optimizer=torch.optim.SparseAdam"

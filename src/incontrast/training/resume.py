@@ -27,9 +27,9 @@ from incontrast.files import write_bytes
 from incontrast.memory.memory import StoredCollection
 from incontrast.schedules import LearningRate, ScheduleState
 from incontrast.schedules.schedule import Verdict
-from incontrast.training.averaging import ExponentialMovingAverage
 from incontrast.training.engine import Engine
 from incontrast.training.progress import Epoch
+from incontrast.training.stepper import ExponentialMovingAverage
 
 if TYPE_CHECKING:
     from incontrast.training.loop import Training

@@ -1,7 +1,7 @@
-"""Takes the steps of a run: capped, scaled by part and protected, in one call of the optimiser."""
+"""The steps of a run, capped, scaled by part and protected, and the mean of where they led."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 
 import torch
@@ -74,6 +74,32 @@ class Stepper:
         for p, start, _ in moved:
             if p in self.protection:
                 p.copy_(start + protected(p - start, self.protection[p]))
+
+
+class ExponentialMovingAverage:
+    """An exponential moving average of parameters.
+
+    It begins as a mean of all iterates and becomes exponential once enough have gone by, so that it
+    is not biased by where the weights began. ``decay`` is the weight of the past; 0 keeps the last
+    iterate. The mean of a short run leans to its last iterates: with ``leaning`` 1 it is the plain
+    mean, with 4 half of the weight is on the last sixth (polynomial-decay averaging, Shamir & Zhang
+    2013).
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], decay: float, leaning: float = 1.0) -> None:
+        self._parameters, self._decay, self._leaning = list(parameters), decay, leaning
+        self.mean = [p.detach().clone() for p in parameters]
+        self.steps = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.steps += 1
+        weight = max(1.0 - self._decay, self._leaning / (self.steps + self._leaning))
+        torch._foreach_lerp_(self.mean, self._parameters, weight)
+
+    @torch.no_grad()
+    def apply(self, parameters: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(list(parameters), self.mean)
 
 
 def lr_factors_of(optimizer: OptimizerFactory, encoder: nn.Module) -> dict[nn.Parameter, float]:
