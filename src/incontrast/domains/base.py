@@ -105,13 +105,17 @@ def dataset_items(dataset: Dataset[Any]) -> Iterator[Any]:
         yield item[0] if isinstance(item, tuple) and item else item
 
 
+Sources = Sequence[tuple[Any, Tensor]]
+"""The items of a batch: collections, and the places in them that it takes."""
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """A range of a batch whose other items are with other processes."""
 
     batch: Any  # the items of this part
     start: int  # where they begin in the whole batch
-    sources: Sequence[tuple[Collection, Tensor]]  # of the whole batch, and the places it takes
+    sources: Sources  # of the whole batch
     device: torch.device  # of the batch
 
     @property
@@ -187,6 +191,16 @@ class Domain(ABC):
     def joined_views(self, batch: Any, generator: Generator) -> Any:
         """What ``views`` makes as one batch: first views of all items, then second ones."""
         return self.join(self.views(batch, generator))
+
+    def views_in_a_row(
+        self, batches: Sequence[Sources], generators: Sequence[Generator]
+    ) -> list[Any] | None:
+        """``joined_views`` of several small batches, where few and large operations are faster.
+
+        Each batch is a row of items, from collections and the places in them. None, where making
+        one after the other is as good.
+        """
+        return None
 
     def views_of_part(self, part: Part, generator: Generator) -> tuple[Any, Any]:
         """What ``views`` makes of these items when it is given the whole batch.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Collection, Domain, Part
+from incontrast.domains.base import Collection, Domain, Part, Sources
 from incontrast.loss import Objective
 from incontrast.randomness import generator, seeded
 from incontrast.schedules import LearningRate, Schedule, ScheduleState, as_schedule
@@ -251,28 +251,31 @@ class Task:
         old_items, new_items = self.increment.old, self.increment.new
         orders = self._orders(batches, self._views if views is None else views)
 
-        def fetch(order: tuple[BatchIndices, int]) -> ViewBatch:
-            (old, new), seed = order
-            pairs = ((old_items, old), (new_items, new))  # old items first: losses count on it
-            sources = [(items, places) for items, places in pairs if items is not None]
-            return ViewBatch(two_views(self.domain, sources, seed, self.engine), len(old), old)
+        def fetch(orders: list[tuple[BatchIndices, int]]) -> list[ViewBatch]:
+            pairs = [((old_items, old), (new_items, new)) for (old, new), _ in orders]
+            sources = [[(items, at) for items, at in both if items is not None] for both in pairs]
+            views = views_in_a_row(self.domain, sources, [seed for _, seed in orders], self.engine)
+            olds = [old for (old, _), _ in orders]  # old items first: losses count on it
+            return [ViewBatch(v, len(old), old) for v, old in zip(views, olds, strict=True)]
 
         slow = new_items.background or (old_items is not None and old_items.background)
         slow = slow or (self.domain.views_on_cpu and self.engine.device.type != "cpu")
         slow = slow and not self.domain.views_draw_globally
         orders = islice(orders, skip, None)
         if slow:
-            yield from read_ahead(fetch, orders, background=True)
+            for ahead in read_ahead(fetch, ([order] for order in orders), background=True):
+                yield from ahead
             return
-        burst: list[ViewBatch] = []
+        burst: list[tuple[BatchIndices, int]] = []
         for order in orders:
-            burst.append(fetch(order))
+            burst.append(order)
             # Small batches come in bursts: views of many in a row are made from warm caches.
-            size = len(burst) * len(burst[-1].views) * self.increment.item_bytes
+            size = len(burst) * 2 * sum(map(len, order[0])) * self.increment.item_bytes
             if size > BURST_BYTES or len(burst) == BURST:
-                yield from burst
+                yield from fetch(burst)
                 burst = []
-        yield from burst
+        if burst:
+            yield from fetch(burst)
 
     @staticmethod
     def _orders(
@@ -301,9 +304,21 @@ class Task:
         return first, second
 
 
-def two_views(
-    domain: Domain, sources: Sequence[tuple[Collection, Tensor]], seed: int, engine: Engine
-) -> Any:
+def views_in_a_row(
+    domain: Domain, batches: Sequence[Sources], seeds: Sequence[int], engine: Engine
+) -> list[Any]:
+    """``two_views`` of several batches, at once where the domain can."""
+    if domain.views_on_cpu and engine.share(COUNTED) == range(COUNTED):
+        draws = [Generator().manual_seed(seed) for seed in seeds]
+        found = domain.views_in_a_row(batches, draws)
+        if found is not None:
+            return [engine.place(views) for views in found]
+    return [
+        two_views(domain, batch, seed, engine) for batch, seed in zip(batches, seeds, strict=True)
+    ]
+
+
+def two_views(domain: Domain, sources: Sources, seed: int, engine: Engine) -> Any:
     """Two views of this process's share of a batch, as one process would draw them.
 
     A batch is a row of items, all old ones first: ``sources`` are collections, and the places in

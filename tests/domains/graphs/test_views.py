@@ -135,6 +135,26 @@ def test_same_seed_same_bits_and_the_batch_stays(
         assert torch.equal(column, kept)
 
 
+@given(st.lists(graphs(), min_size=2, max_size=9), settings, st.integers(0, 2**32))
+def test_views_of_batches_in_a_row_are_those_of_each_alone(
+    items: list[Pair], options: dict[str, Any], seed: int
+) -> None:
+    domain = Graphs(**options)
+    old, new = (domain.collect(part) for part in (items[:-1], items[-1:]))
+    draws, one = Generator().manual_seed(seed), torch.zeros(1, dtype=torch.int64)
+    batches = []
+    for _ in range(3):
+        count = int(torch.randint(len(old) + 1, (), generator=draws))
+        batches.append([(old, torch.randperm(len(old), generator=draws)[:count]), (new, one)])
+    row = domain.views_in_a_row(batches, [Generator().manual_seed(seed + n) for n in range(3)])
+    assert row is not None
+    for number, (batch, views) in enumerate(zip(batches, row, strict=True)):
+        alone = domain.join([graphs.take(places) for graphs, places in batch])
+        expected = domain.joined_views(alone, Generator().manual_seed(seed + number))
+        for name in ("x", "edge_index", "graph", "ptr"):
+            assert torch.equal(getattr(views, name), getattr(expected, name))
+
+
 @given(st.lists(graphs(), min_size=1, max_size=6), st.integers(0, 2**32))
 def test_walks_are_connected(items: list[Pair], seed: int) -> None:
     batch = batch_of(*items)

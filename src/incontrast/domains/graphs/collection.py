@@ -125,14 +125,10 @@ class GraphCollection:
         )
 
     def take(self, indices: Tensor) -> GraphBatch:
-        x, edge_index, ptr = self._cut(indices)
-        nodes, edges = ptr[:, 1:] - ptr[:, :-1]
-        edge_index = edge_index + ptr[0, :-1].repeat(edges)
-        graph = np.arange(len(indices)).repeat(nodes)
-        return GraphBatch(*(torch.from_numpy(column) for column in (x, edge_index, graph, ptr[0])))
+        return take_all([(self, indices)])
 
     def select(self, indices: Tensor) -> Self:
-        x, edge_index, ptr = (torch.from_numpy(column) for column in self._cut(indices))
+        x, edge_index, ptr = (torch.from_numpy(column) for column in _cut([(self, indices)]))
         return type(self)(x, edge_index, ptr[0], ptr[1], self.node_labels)
 
     def with_labels(self, node_labels: NodeLabels) -> Self:
@@ -176,26 +172,39 @@ class GraphCollection:
             self.node_labels,
         )
 
-    def _cut(self, indices: Tensor) -> tuple[NDArray[np.float32], NDArray[np.int32], Numbers]:
-        """Nodes and edges of these graphs, end to end, and where each graph begins and ends.
 
-        By NumPy, whose calls take half the time of torch's on so few numbers, and graph by graph:
-        copying ranges is faster than looking up each of their rows.
-        """
-        places, every = indices.numpy(), self._ptr.numpy()
+def take_all(sources: Sequence[tuple[GraphCollection, Tensor]]) -> GraphBatch:
+    """The graphs of several collections, at these places, in order."""
+    x, edge_index, ptr = _cut(sources)
+    nodes, edges = ptr[:, 1:] - ptr[:, :-1]
+    edge_index = edge_index + ptr[0, :-1].repeat(edges)
+    graph = np.arange(len(nodes)).repeat(nodes)
+    return GraphBatch(*(torch.from_numpy(column) for column in (x, edge_index, graph, ptr[0])))
+
+
+def _cut(
+    sources: Sequence[tuple[GraphCollection, Tensor]],
+) -> tuple[NDArray[np.float32], NDArray[np.int32], Numbers]:
+    """Nodes and edges of these graphs, end to end, and where each graph begins and ends.
+
+    By NumPy, whose calls take half the time of torch's on so few numbers, and graph by graph:
+    copying ranges is faster than looking up each of their rows.
+    """
+    xs, edge_indices = [], []
+    sizes = [np.zeros((2, 1), dtype=np.int64)]
+    for graphs, indices in sources:
+        places, every = indices.numpy(), graphs._ptr.numpy()
         first, last = every.take(places, axis=1), every.take(places + 1, axis=1)
-        ptr = np.zeros((2, len(places) + 1), dtype=np.int64)
-        np.cumsum(last - first, axis=1, out=ptr[:, 1:])
+        sizes.append(last - first)
         nodes, edges = (
             [slice(*ends) for ends in zip(*column, strict=True)]
             for column in zip(first.tolist(), last.tolist(), strict=True)
         )
-        x, edge_index = self.x.numpy(), self.edge_index.numpy()
-        return (
-            np.concatenate([x[:0], *(x[part] for part in nodes)]),
-            np.concatenate([edge_index[:, :0], *(edge_index[:, part] for part in edges)], axis=1),
-            ptr,
-        )
+        x, edge_index = graphs.x.numpy(), graphs.edge_index.numpy()
+        xs += [x[:0], *(x[part] for part in nodes)]
+        edge_indices += [edge_index[:, :0], *(edge_index[:, part] for part in edges)]
+    ptr = np.concatenate(sizes, axis=1).cumsum(axis=1)
+    return np.concatenate(xs), np.concatenate(edge_indices, axis=1), ptr
 
 
 def _listed(labels: tuple[int, ...]) -> str:

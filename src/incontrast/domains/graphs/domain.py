@@ -11,8 +11,8 @@ from torch import Generator, Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import Collection, Domain, Part, check_distinct
-from incontrast.domains.graphs.collection import GraphBatch, GraphCollection
+from incontrast.domains.base import Collection, Domain, Part, Sources, check_distinct
+from incontrast.domains.graphs.collection import GraphBatch, GraphCollection, take_all
 from incontrast.domains.graphs.encoder import GCN
 from incontrast.domains.graphs.reading import graph_of, pack_graphs, read_graphs, unpack_graphs
 from incontrast.domains.graphs.views import two_views
@@ -111,13 +111,33 @@ class Graphs(ArgumentDomain):
         return both[: len(batch)], both[len(batch) :]
 
     def joined_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
-        if vars(self)["views"].func != Graphs.own_views.__get__(self):  # a user's or a subclass's
+        if self._has_other_views():
             return GraphBatch.join(self.views(batch, generator))
         return self._two_views(batch, generator)
 
+    def views_in_a_row(
+        self, batches: Sequence[Sources], generators: Sequence[Generator]
+    ) -> list[GraphBatch] | None:
+        if self._has_other_views():
+            return None
+        sources = [source for batch in batches for source in batch]
+        counts = [sum(len(places) for _, places in batch) for batch in batches]
+        return self._views_of(take_all(sources), counts, generators)
+
     def _two_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
-        settings = ("drop", "mask", "walkers", "steps", "per")
-        return two_views(batch, generator, **{name: getattr(self, name) for name in settings})
+        (views,) = self._views_of(batch, [len(batch)], [generator])
+        return views
+
+    def _views_of(
+        self, batch: GraphBatch, counts: Sequence[int], generators: Sequence[Generator]
+    ) -> list[GraphBatch]:
+        names = ("drop", "mask", "walkers", "steps", "per")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return two_views(batch, counts, generators, **settings)
+
+    def _has_other_views(self) -> bool:
+        """A user's, or a subclass's."""
+        return bool(vars(self)["views"].func != Graphs.own_views.__get__(self))
 
     def views_of_part(self, part: Part, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
         # Views of all graphs: what is drawn depends on the sizes of those that are elsewhere.

@@ -1,8 +1,10 @@
-"""Two random views of every graph in a batch, all at once.
+"""Two random views of every graph in a batch, and of several batches, all at once.
 
 By NumPy, but for draws and features: its calls take half the time of torch's on so few numbers.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -19,63 +21,97 @@ _WALK = 2  # of the changes: 0 drops nodes, 1 masks their features
 
 def two_views(
     batch: GraphBatch,
-    generator: Generator,
+    counts: Sequence[int],
+    generators: Sequence[Generator],
     *,
     drop: float,
     mask: float,
     walkers: float,
     steps: int,
     per: Literal["graph", "batch"],
-) -> GraphBatch:
-    """Two views of every graph; ``Graphs`` says what they are.
+) -> list[GraphBatch]:
+    """Two views of every graph of several batches; ``Graphs`` says what they are.
 
-    Both are made in one pass over 2n graphs: all first views, then all second ones.
+    The graphs of ``batch`` are those of batches of so many graphs as ``counts`` says, each with a
+    generator of its own. The result is a batch for each: all first views, then all second ones.
+    What is called a place below is that of a node among those of all views, batch by batch.
     """
-    graphs, nodes = len(batch), batch.x.shape[0]
-    ptr = batch.ptr.numpy()
-    ptr = np.concatenate([ptr[:-1], ptr + nodes])  # (2n + 1,) of both copies
-    sizes = ptr[1:] - ptr[:-1]
-    kinds = _drawn(torch.randint, 3, (2 * graphs if per == "graph" else 2,), generator=generator)
+    ends = np.cumsum([0, *counts])  # of batches, in graphs
+    spans = list(pairwise(ends.tolist()))
+    nodes_ptr = batch.ptr.numpy()
+    node_ends = nodes_ptr.take(ends).tolist()
+    of = np.concatenate([np.arange(*span) for span in spans for _ in range(2)])  # graph of a view
+    sizes = (nodes_ptr[1:] - nodes_ptr[:-1]).take(of)
+    ptr = np.concatenate([[0], sizes.cumsum()])  # where the places of each view begin
+    kinds = _drawn(
+        [
+            torch.randint(3, (2 * count if per == "graph" else 2,), generator=generator)
+            for count, generator in zip(counts, generators, strict=True)
+        ]
+    )
     if per == "batch":
-        kinds = kinds.repeat(graphs)
+        kinds = kinds.repeat(np.repeat(counts, 2))
     # One draw serves for dropping and for masking, since no graph undergoes both. A graph to
     # walk on loses all nodes here, and gets those back that are visited.
     limits = np.array((drop, -mask, 2.0), np.float32)  # by change
     limit = limits.take(kinds).repeat(sizes)
-    chance = _drawn(torch.rand, 2 * nodes, generator=generator)
+    chance = _drawn(
+        [
+            torch.rand(2 * (last - first), generator=generator)
+            for (first, last), generator in zip(pairwise(node_ends), generators, strict=True)
+        ]
+    )
     keep = chance >= limit
     masked = np.flatnonzero(chance < -limit)
     walks = np.flatnonzero(kinds == _WALK)
-    roots = _random_nodes(ptr, sizes, walks, generator)
+    roots = _random_within(sizes, walks, ends, generators)
+    roots += nodes_ptr.take(of.take(walks))
     count = np.ceil(sizes.take(walks).astype(np.float32) * np.float32(walkers)).astype(np.int64)
-    keep[_visited(batch, roots.repeat(count), steps, generator)] = True
+    before = np.concatenate([[0], count.cumsum()]).take(walks.searchsorted(2 * ends)).tolist()
+    luck = [
+        torch.rand(steps, last - first, generator=generator)
+        for (first, last), generator in zip(pairwise(before), generators, strict=True)
+    ]
+    visited = _visited(batch, roots.repeat(count), _drawn(luck, axis=1))
+    visited += (ptr.take(walks) - nodes_ptr.take(of.take(walks))).repeat(count)
+    keep[visited.reshape(-1)] = True
     rows = np.flatnonzero(keep)
     new_ptr = rows.searchsorted(ptr)
     sizes_after = new_ptr[1:] - new_ptr[:-1]
-    if graphs and sizes_after.min() == 0:
+    if len(of) and sizes_after.min() == 0:
         emptied = np.flatnonzero(sizes_after == 0)
-        keep[_random_nodes(ptr, sizes, emptied, generator)] = True
+        keep[ptr.take(emptied) + _random_within(sizes, emptied, ends, generators)] = True
         rows = np.flatnonzero(keep)
         new_ptr = rows.searchsorted(ptr)
         sizes_after = new_ptr[1:] - new_ptr[:-1]
-    number = np.full(2 * nodes, -1)  # of each node in its view, if it is kept
+    number = np.full(len(keep), -1)  # of each node among all views, if it is kept
     number[rows] = np.arange(len(rows))
-    rows[new_ptr[graphs] :] -= nodes
+    for (start, stop), *nodes in zip(spans, node_ends, node_ends[1:], strict=False):
+        for begin, first in zip((2 * start, start + stop), nodes, strict=True):
+            rows[new_ptr[begin] : new_ptr[begin + stop - start]] -= first  # places to nodes
     x = batch.x.numpy().take(rows, axis=0, mode="clip")
     x[number.take(masked)] = 0.0
-    return GraphBatch(
-        torch.from_numpy(x),
-        torch.from_numpy(_induced(batch.edge_index.numpy(), number.reshape(2, -1))),
-        torch.from_numpy(np.arange(2 * graphs).repeat(sizes_after)),
-        torch.from_numpy(new_ptr),
-    )
+    edges = batch.edge_index.numpy()
+    edge_ends = edges[0].searchsorted(node_ends) if len(counts) > 1 else [0, edges.shape[1]]
+    views = []
+    for (start, stop), ends_of, own in zip(
+        spans, pairwise(node_ends), pairwise(edge_ends), strict=True
+    ):
+        part = slice(2 * start, 2 * stop)
+        first, last = new_ptr[part.start], new_ptr[part.stop]
+        columns = (
+            x[first:last],
+            _induced(edges[:, slice(*own)], [number[end:] for end in ends_of], first),
+            np.arange(2 * (stop - start)).repeat(sizes_after[part]),
+            new_ptr[part.start : part.stop + 1] - first,
+        )
+        views.append(GraphBatch(*map(torch.from_numpy, columns)))
+    return views
 
 
-def _visited(batch: GraphBatch, root: Numbers, steps: int, generator: Generator) -> Numbers:
-    """The nodes, with repetitions, that walkers from these nodes of 2n graphs come by."""
+def _visited(batch: GraphBatch, root: Numbers, luck: NDArray[np.float32]) -> Numbers:
+    """(steps + 1, walkers) nodes that walkers from these nodes come by."""
     nodes = batch.x.shape[0]
-    luck = _drawn(torch.rand, steps, len(root), generator=generator)
-    copy = np.where(root >= nodes, nodes, 0)  # both copies have the edges of the batch
     source, neighbour = batch.edge_index.numpy()
     degree = np.bincount(source, minlength=nodes)
     first = degree.cumsum() - degree  # where the edges of each node begin
@@ -84,35 +120,46 @@ def _visited(batch: GraphBatch, root: Numbers, steps: int, generator: Generator)
         first = np.where(degree == 0, np.arange(nodes) + len(source), first)
         neighbour = np.concatenate([neighbour, np.arange(nodes)])
     degrees = degree.astype(np.float32)
-    trail = np.empty((steps + 1, len(root)), dtype=np.int64)
-    np.subtract(root, copy, out=trail[0])
+    trail = np.empty((len(luck) + 1, len(root)), dtype=np.int64)
+    trail[0] = root
     # A draw is at least half a unit in the last place below 1, and so is its product with a degree
     # below that degree: rounding never leads to the edges of the next node.
     for here, there, share in zip(trail, trail[1:], luck, strict=False):
         edge = (degrees.take(here, mode="clip") * share).astype(np.int64)
         edge += first.take(here, mode="clip")
         neighbour.take(edge, out=there, mode="clip")
-    trail += copy
-    return trail.reshape(-1)
+    return trail
 
 
-def _induced(edge_index: Numbers, number: Numbers) -> Numbers:
-    """The edges of both views by the new numbers of their nodes, which are -1 where dropped."""
-    source, target = (number.take(e, axis=1, mode="clip").reshape(-1) for e in edge_index)
+def _induced(edge_index: Numbers, numbers: Sequence[Numbers], first: int) -> Numbers:
+    """The edges of both views by the new numbers of their nodes, which are -1 where dropped.
+
+    ``numbers`` are those of each view, by its nodes; they count from ``first``.
+    """
+    both = np.empty((2, 2, edge_index.shape[1]), dtype=np.int64)
+    for end, nodes in zip(both, edge_index, strict=True):
+        for view, number in zip(end, numbers, strict=True):
+            number.take(nodes, out=view, mode="clip")
+    source, target = both.reshape(2, -1)
     kept = np.flatnonzero(source | target >= 0)
     result = np.empty((2, len(kept)), dtype=np.int64)
     source.take(kept, out=result[0], mode="clip")
     target.take(kept, out=result[1], mode="clip")
+    if first:
+        result -= first
     return result
 
 
-def _random_nodes(ptr: Numbers, sizes: Numbers, graphs: Numbers, generator: Generator) -> Numbers:
-    """A random node of each of these graphs."""
-    chance = _drawn(torch.rand, len(graphs), generator=generator)
-    within = chance * sizes.take(graphs).astype(np.float32)
-    return ptr.take(graphs) + within.astype(np.int64)
+def _random_within(
+    sizes: Numbers, views: Numbers, ends: Numbers, generators: Sequence[Generator]
+) -> Numbers:
+    """A random node of each of these views, counted from its first; ``ends`` are of batches."""
+    each = np.diff(views.searchsorted(2 * ends)).tolist()
+    chance = _drawn([torch.rand(n, generator=g) for n, g in zip(each, generators, strict=True)])
+    within: Numbers = (chance * sizes.take(views).astype(np.float32)).astype(np.int64)
+    return within
 
 
-def _drawn(draw: Any, *arguments: Any, generator: Generator) -> NDArray[Any]:
-    numbers: Tensor = draw(*arguments, generator=generator)
-    return numbers.numpy()
+def _drawn(draws: list[Tensor], axis: int = 0) -> NDArray[Any]:
+    arrays = [draw.numpy() for draw in draws]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=axis)
