@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,51 @@ def test_a_fit_resumes_twice(blobs, tmp_path, every_step) -> None:
             broken.fit(blobs(150), callbacks=[Interrupt(steps)], checkpoint=file)
     broken.fit(blobs(150), checkpoint=file)
     assert_equal(straight, broken)
+
+
+def test_ctrl_c_ends_training_after_its_step_and_writes_that(
+    blobs, tmp_path, monkeypatch
+) -> None:
+    """Long before a first state is due."""
+    monkeypatch.setattr(resume, "SHARE", 1e-9)
+    new, strategy = blobs(90, shift=1.0, seed=1), STRATEGIES["joint step"]
+    (straight, expected), broken = undisturbed(blobs, "joint step"), fitted(blobs)
+    file, taken = tmp_path / "training", []
+
+    def press(progress: ic.Progress) -> None:
+        taken.append(progress.steps)
+        if progress.steps == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    for times, options in enumerate(({"checkpoint": file}, {})):
+        with pytest.raises(KeyboardInterrupt):
+            broken.update(new, strategy=strategy, callbacks=[press], **options)
+        assert taken[-1] == 3
+        assert file.exists()
+        assert times or broken.version == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    taken.clear()
+    again = broken.update(
+        new, strategy=strategy, callbacks=[lambda at: taken.append(at.steps)], checkpoint=file
+    )
+    assert min(taken) >= 3
+    assert again.steps == expected.steps
+    assert_equal(straight, broken)
+
+
+def test_ctrl_c_is_left_to_whoever_handles_it(blobs, tmp_path) -> None:
+    pressed: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        fitted(blobs).update(
+            blobs(90, shift=1.0, seed=1),
+            strategy=ic.ICL(max_epochs=1, epoch_steps=1),
+            callbacks=[lambda at: signal.raise_signal(signal.SIGINT)],
+            checkpoint=tmp_path / "training",
+        )
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert len(pressed) > 1
 
 
 def test_files_read_ahead_are_read_again(tmp_path, every_step) -> None:

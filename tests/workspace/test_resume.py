@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 import pytest
@@ -222,3 +223,70 @@ def test_a_number_that_is_given_again_is_not_taken_for_the_version_it_named(
     content = space.versions.record(2) | {"outcome": {"strategy": "other"}}
     write_json(folder / "version.json", content)
     assert space.versions.record(2)["outcome"]["strategy"] == "other"
+
+
+def presses_ctrl_c(after: int, times: int = 1):
+    """A callback that sends this process what Ctrl-C sends."""
+
+    def progress(progress: ic.Progress) -> None:
+        if progress.steps == after and progress.finished is None:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    return progress
+
+
+def note_step(progress: ic.Progress, taken: list[int]) -> None:
+    if progress.finished is None:
+        taken.append(progress.steps)
+
+
+def test_ctrl_c_keeps_every_step(tmp_path, blobs) -> None:
+    """No minute has passed, and no state was written yet."""
+    straight, broken = workspace(tmp_path / "a"), workspace(tmp_path / "b")
+    for space in (straight, broken):
+        for command, rows in (("fit", blobs(80)), ("update", blobs(40, shift=1.0))):
+            run = getattr(space, command)
+            if space is broken:
+                with pytest.raises(KeyboardInterrupt):
+                    run(rows, callbacks=[presses_ctrl_c(3)])
+                assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+                rows = None
+            taken: list[int] = []
+            run(rows, force=True, callbacks=[lambda at, taken=taken: note_step(at, taken)])
+            assert taken[0] == (4 if space is broken else 1)
+    expected = weights(straight)
+    for name, value in weights(broken).items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path, blobs) -> None:
+    space = workspace(tmp_path / "space")
+    with pytest.raises(KeyboardInterrupt):
+        space.fit(blobs(80), callbacks=[presses_ctrl_c(3, times=2)])
+    assert not space.training_file.exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    space.fit()
+
+
+def test_ctrl_c_in_the_last_step_is_not_lost(tmp_path, blobs) -> None:
+    space = workspace(tmp_path / "space")
+    with pytest.raises(KeyboardInterrupt):
+        space.fit(blobs(80), callbacks=[lambda step: presses(step.finished is not None)])
+    assert space.current is None
+    assert space.fit().version == 1
+
+
+def presses(now: bool) -> None:
+    if now:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_the_state_of_a_finished_training_is_deleted_by_the_next_command(tmp_path, blobs) -> None:
+    """A power cut may fall between the write that ends training and the deletion of its state."""
+    space = workspace(tmp_path / "space")
+    space.fit(blobs(80))
+    space.training_file.write_bytes(b"of a training that is over")
+    with pytest.raises(ic.WorkspaceError):
+        space.rollback()
+    assert not space.training_file.exists()

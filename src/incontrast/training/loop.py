@@ -28,7 +28,14 @@ from incontrast.training.progress import (
     Run,
     Stop,
 )
-from incontrast.training.resume import AGREED, Checkpoint, TrainingFile, restore, training_state
+from incontrast.training.resume import (
+    AGREED,
+    Checkpoint,
+    CtrlC,
+    TrainingFile,
+    restore,
+    training_state,
+)
 from incontrast.training.stepper import ExponentialMovingAverage, Stepper, lr_factors_of
 from incontrast.training.task import Task, ViewBatch
 
@@ -105,6 +112,7 @@ class Training:
         self.start = time.perf_counter()  # moved on by what callbacks take
         self.task, self.strategy, self.budget, self.callbacks = task, strategy, budget, callbacks
         self.file = file
+        self.ctrl_c = CtrlC(file is not None and task.engine.processes == 1)
         self.saved = None if file is None else file.read(task.engine)
         if file is not None:
             task.record(*(self.saved[key] if self.saved else {} for key in ("schedules", "once")))
@@ -145,9 +153,10 @@ class Training:
         stopped: Stop | None = None
         train_mode(task.encoder)
         batches = None if self.saved is None else self.resumed(self.saved)
-        while stopped is None:
-            stopped = self.end_epoch(self.epoch(batches))
-            batches = None
+        with self.ctrl_c:
+            while stopped is None:
+                stopped = self.end_epoch(self.epoch(batches))
+                batches = None
         if self.steps:
             self.settle(self.parameters, self.best)
             task.engine.broadcast_weights(task.encoder)
@@ -209,8 +218,10 @@ class Training:
                 return "budget"
             if stopped:
                 return "callback"
-            if self.file is not None and self.file.due(engine, self.steps):
-                self.file.write(training_state(self), engine)
+            if self.file is not None and (self.ctrl_c.pressed or self.file.due(engine, self.steps)):
+                self.file.write(training_state(self), engine, last=self.ctrl_c.pressed)
+                if self.ctrl_c.pressed:
+                    raise KeyboardInterrupt
         return None
 
     def counted(self, batches: Iterator[ViewBatch]) -> Iterator[ViewBatch]:

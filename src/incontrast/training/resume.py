@@ -13,11 +13,14 @@ import io
 import logging
 import pickle
 import re
+import signal
+import threading
 import time
 from array import array
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -66,13 +69,14 @@ class TrainingFile:
             return False
         return engine.broadcast_float(float(time.monotonic() >= self._due)) > 0.0
 
-    def write(self, state: dict[str, Any], engine: Engine) -> None:
+    def write(self, state: dict[str, Any], engine: Engine, *, last: bool = False) -> None:
         """Replace what the file holds by tensors and plain values in dicts and lists.
 
-        The first process writes. Whoever reads sees the old or the new state.
+        The first process writes. Whoever reads sees the old or the new state. The ``last`` state of
+        a run is written whatever that takes.
         """
         begin = time.monotonic()
-        if self._first:
+        if self._first and not last:
             self._first = False
             self._due = self._start + _seconds_to_write(state) / SHARE
             if begin < self._due:
@@ -118,6 +122,35 @@ class TrainingFile:
             return None
         state: dict[str, Any] = found["state"]
         return state
+
+
+class CtrlC:
+    """Lets Ctrl-C wait until the step that it falls into is done, so that its state can be written.
+
+    A second one does not wait. Of several processes, which step together, none waits, nor where the
+    program has a handler of its own.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        usual = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self.pressed, self._waits = False, wanted and usual
+
+    def __enter__(self) -> Self:
+        if self._waits:
+            signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if self._waits:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.pressed and kind is None:
+            raise KeyboardInterrupt
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
 
 
 def _seconds_to_write(state: Any) -> float:

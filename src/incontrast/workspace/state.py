@@ -110,8 +110,12 @@ class StateMachine:
         state = asdict(replace(self.state, phase=phase, **changes))
         workspace = self.workspace
         self.state = State(**workspace.journal.commit(workspace.state_file, state, event))
-        if phase != "ingested":
-            workspace.training_file.unlink(missing_ok=True)
+        self._free_training()
+
+    def _free_training(self) -> None:
+        """Delete the state of a training that is over, whatever cut its end short."""
+        if self.state.phase != "ingested":
+            self.workspace.training_file.unlink(missing_ok=True)
 
     def log(self, step: str, **about: Any) -> dict[str, Any]:
         """An event of the candidate that is under way, for the journal."""
@@ -124,6 +128,7 @@ class StateMachine:
         """
         self.workspace.sweep()
         self.state = self.workspace.state()
+        self._free_training()
         event = self.state.event
         if event is not None and [event] != self.workspace.journal.tail(1):
             self.workspace.journal.add(event)
