@@ -13,7 +13,8 @@ How: tests run once under a trace, which tells which tests call which function. 
 fork of a process that has imported torch, but nothing of the project, imports the changed module
 and runs tests that call the function, fastest first, until one fails. Results are in
 benchmarks/results/mutants.txt, with the reasons for survivors: a person writes them behind ``#``,
-and the next run keeps them.
+and the next run keeps them. A run that is interrupted and begun again tries none again that it has
+killed: `.mutants.killed` lists them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import ast
 import contextlib
 import copy
 import datetime
+import hashlib
 import importlib.abc
 import importlib.util
 import io
@@ -46,6 +48,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "incontrast"
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.txt"
 TRACE = ROOT / ".mutants.json"  # which test calls which function; made again when a file changes
+KILLED = ROOT / ".mutants.killed"  # hashes of changed files that tests have told from the original
 GROUPS = {
     "losses": ["loss.py"],
     "training": ["training/loop.py", "training/task.py"],
@@ -101,6 +104,10 @@ class Mutant:
     before: str
     after: str
     source: str  # the whole file as it is after the change
+
+    @property
+    def hash(self) -> str:
+        return hashlib.blake2b(self.source.encode(), digest_size=16).hexdigest()
 
     @property
     def name(self) -> str:
@@ -361,6 +368,7 @@ def main() -> None:
     }
     trace = traced([file for group in files.values() for file in group])
     known, lines, scores = reasons(), [], []
+    before = {*KILLED.read_text().split()} if KILLED.exists() else set()
     for group, members in files.items():
         every = [mutant for file in members for mutant in mutants(file)]
         every = [mutant for mutant in every if mutant.file.startswith(asked.only)]
@@ -369,7 +377,11 @@ def main() -> None:
         survivors = []
         for number, mutant in enumerate(sorted(every, key=lambda m: (m.file, m.line)), start=1):
             chosen = calling(mutant, trace)
-            begin, dead = time.perf_counter(), bool(chosen) and killed(mutant, chosen)
+            begin, dead = time.perf_counter(), mutant.hash in before
+            if not dead and chosen and killed(mutant, chosen):
+                dead = True
+                with KILLED.open("a") as file:
+                    file.write(f"{mutant.hash}\n")
             told = "killed" if dead else "SURVIVED"
             seconds = time.perf_counter() - begin
             print(f"{group} {number}/{len(every)} {told} {seconds:.1f} s {mutant.name}", flush=True)

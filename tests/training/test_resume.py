@@ -174,9 +174,7 @@ def test_a_fit_resumes_twice(blobs, tmp_path, every_step) -> None:
     assert_equal(straight, broken)
 
 
-def test_ctrl_c_ends_training_after_its_step_and_writes_that(
-    blobs, tmp_path, monkeypatch
-) -> None:
+def test_ctrl_c_ends_training_after_its_step_and_writes_that(blobs, tmp_path, monkeypatch) -> None:
     """Long before a first state is due."""
     monkeypatch.setattr(resume, "SHARE", 1e-9)
     new, strategy = blobs(90, shift=1.0, seed=1), STRATEGIES["joint step"]
