@@ -223,6 +223,15 @@ class Call:
         counts = (self.increment.stored, self.increment.new_count)
         return sum(min(count, self.learner.evaluation_sample) for count in counts)
 
+    def besides_training(self) -> tuple[int, float]:
+        """Forward passes without gradients, and seconds, that a call without a budget takes.
+
+        Two measurements, BatchNorm's statistics, and the map.
+        """
+        pairs = min(self.items, PAIRS)
+        views = 2 * self._measured_items + min(self.items, CALIBRATED)
+        return 2 * (views + pairs), FITTING * pairs
+
     def _pairs(self, seconds: float) -> int:
         """Items on which a map is fitted: as many as a tenth of the budget allows for.
 

@@ -522,7 +522,10 @@ class Learner:
         if not (forecast and found.drifted):
             return found
         task = Task(copy.deepcopy(encoder), domain, increment, before=encoder, **settings)
-        return replace(found, seconds=expected_seconds(task, self.strategy))
+        call = Call(self, domain, increment, self.strategy, self.memory, time.perf_counter())
+        passes, besides = call.besides_training()
+        seconds = expected_seconds(task, self.strategy, without_gradients=passes)
+        return replace(found, seconds=seconds if seconds is None else seconds + besides)
 
     def forget(self, ids: Iterable[int]) -> None:
         """Remove items from memory for good; ids are places in the order of arrival, from 0."""

@@ -162,6 +162,15 @@ def test_a_forecast_counts_steps_that_have_to_wait(blobs, monkeypatch) -> None:
     assert found.seconds == pytest.approx(0.012 * outcome.steps, rel=0.25)
 
 
+def test_a_forecast_has_what_an_update_takes_besides_training(blobs, monkeypatch) -> None:
+    learner = Learner(Vectors(8), fit_strategy=Retrain(max_epochs=3), strategy=ICL(max_epochs=1))
+    learner.fit(blobs(60))
+    monkeypatch.setattr("incontrast.call.FITTING", 1000.0)  # seconds for each pair of the map
+    found = learner.drift(blobs(40, seed=1) * 0.2 + 2)
+    assert found.seconds is not None
+    assert found.seconds >= 100 * 1000.0
+
+
 def test_items_are_compared_as_they_are_where_views_are_not_the_encoders_own(blobs) -> None:
     def foreign(rows: Tensor, generator: Generator) -> Tensor:
         return rows + 20.0 * torch.randn(rows.shape, generator=generator)

@@ -215,15 +215,17 @@ def drift(
     )
 
 
-def forecast(task: Task, strategy: Strategy) -> float | None:
+def forecast(task: Task, strategy: Strategy, *, without_gradients: int = 0) -> float | None:
     """Seconds that an update takes at most (patience may end it earlier); None if it cannot.
 
     The task has a copy of the encoder, which is trained for about a second after its first step:
-    that one is slow, since caches and the allocator are cold.
+    that one is slow, since caches and the allocator are cold. Forward passes ``without_gradients``
+    come besides, as evaluation needs them.
     """
     passes = 2 * strategy.epoch_items(task.increment) * strategy.epochs(task.increment)
     if passes == 0:
         return 0.0
+    passes += without_gradients // 3  # backward takes twice what forward does
     steps: list[tuple[float, int]] = []  # seconds and forward passes after each
 
     def note(progress: Progress) -> bool:
