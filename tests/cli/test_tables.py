@@ -100,6 +100,26 @@ def test_features_are_remembered_and_missed(weeks, blobs) -> None:
     assert "has no column 'c', which this workspace has as --columns" in shown
 
 
+def test_rows_that_are_not_whole_are_named_and_skipped(weeks) -> None:
+    run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1)
+    run("fit", "old.csv")
+    lines = Path("new.csv").read_text().splitlines()
+    cells = lines[3].split(",")
+    cells[2] = ""
+    Path("gap.csv").write_text("\n".join([*lines[:3], ",".join(cells), *lines[4:]]))
+    place = "gap.csv must hold finite numbers, and has none in line 4"
+    for command in (("drift", "gap.csv"), ("embed", "gap.csv", "gap.npy")):
+        shown = " ".join(run(*command).split())
+        assert "1 item was skipped" in shown
+        assert place in shown
+    names = Path("gap.ids.jsonl").read_text().splitlines()
+    assert len(names) == len(np.load("gap.npy")) == len(lines) - 2
+    shown = run("update", "gap.csv", "--strict", code=Exit.DATA)
+    assert place in " ".join(shown.split())
+    shown = run("update", "gap.csv", "--epochs", 1)
+    assert place in " ".join(shown.split())
+
+
 def test_features_are_found_by_the_names_of_the_first_table(weeks, blobs) -> None:
     run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1)
     run("fit", "old.csv")

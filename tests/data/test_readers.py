@@ -242,10 +242,10 @@ def test_arrays_takes_labels_from_a_column(tmp_path: Path) -> None:
         (f'a\n1\n"{"x" * 200_000}\n', "must hold numbers only: .* in record 3, column 'a'; "),
         ("1,2\n3,\n", "must hold numbers only: an empty cell in line 2, column 2$"),
         ("a,b\n1, \n", "must hold numbers only: an empty cell in line 2, column 'b'$"),
-        ("1,2\n3,nan\n", "must hold finite numbers, got nan or infinite in line 2, column 2: fix"),
+        ("1,2\n3,nan\n", "must hold finite numbers, and has none in line 2, column 2: fix"),
         (
             "a,b\n1,2\n3,1e60\n",
-            "must hold finite numbers, got nan or infinite in line 3, column 'b': fix",
+            "must hold finite numbers, and has none in line 3, column 'b': fix",
         ),
         ("a,b\n1,2,3\n", "has 2 names of columns but 3 columns of numbers"),
         ("a,b\n", "has names of columns but no rows"),

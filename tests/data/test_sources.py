@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 from incontrast import Domain, Graphs, Images, Learner, Retrain, Vectors
 from incontrast.data import read_source
+from incontrast.data.sources import collect
 
 
 def picture(path: Path, seed: int = 0, *, size: int = 12, mode: str = "RGB") -> Path:
@@ -171,13 +172,46 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     [
         (np.zeros(3), r"must hold a table \(n, d\), got shape \(3,\)"),
         (np.array([["a"]]), "must hold real numbers"),
-        (np.array([[1.0], [np.nan]]), "nan or infinite in row 1"),
+        (np.array([[np.inf], [np.nan]]), "no row of .* is whole; the first: .* has none in row 0"),
     ],
 )
 def test_other_arrays_are_refused(tmp_path: Path, rows: np.ndarray, message: str) -> None:
     np.save(tmp_path / "rows.npy", rows)
     with pytest.raises(ValueError, match=message):
         read_source(tmp_path / "rows.npy")
+
+
+def test_rows_that_are_not_whole_are_left_out_and_the_others_keep_their_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,kind\n1,2,x\n3,,y\n\n5,nan,x\n1e60,1,x\n7,8,z\n")
+    source = read_source(path, label="kind")
+    assert np.asarray(source.items).tolist() == [[1, 2], [7, 8]]
+    assert source.names() == ["0", "4"]
+    assert list(source.labels) == ["x", "z"]
+    places = [skip.reason.rpartition(" in ")[2] for skip in source.skipped]
+    assert places == ["line 3, column 'b'", "line 5, column 'b'", "line 6, column 'a'"]
+    with pytest.raises(ValueError, match="an empty cell in line 3, column 'b'"):
+        read_source(path, label="kind", strict=True)
+    path.write_text("a,b\n1,2\n3,inf\n")
+    with pytest.raises(ValueError, match="has none in line 3, column 'b': fix or remove it"):
+        read_source(path, strict=True)
+    assert len(collect(path, Vectors(2))) == 1
+    assert "1 items of" not in caplog.text
+    assert "is left out: " in caplog.text
+
+
+def test_rows_of_arrays_that_are_not_whole_are_left_out(tmp_path: Path) -> None:
+    rows = np.arange(8.0).reshape(4, 2)
+    rows[1, 1] = np.nan
+    np.save(tmp_path / "rows.npy", rows)
+    np.savez(tmp_path / "rows.npz", rows=rows, id=np.array(list("abcd")))
+    for source in (read_source(tmp_path / "rows.npy"), read_source(tmp_path / "rows.npz", id="id")):
+        assert np.asarray(source.items).tolist() == [[0, 1], [4, 5], [6, 7]]
+        (skip,) = source.skipped
+        assert skip.reason.endswith("row 1 (counted from 0), column 1 (counted from 0)")
+    assert source.names() == ["a", "c", "d"]
 
 
 # Graphs ------------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ Channels = Annotated[
 ]
 Version = Annotated[int | None, Option(help="The version.", show_default="the current one")]
 Strict = Annotated[
-    bool, Option("--strict", help="Refuse files that cannot be read, instead of skipping them.")
+    bool,
+    Option("--strict", help="Refuse files and rows that cannot be read; do not skip them."),
 ]
 Force = Annotated[bool, Option("--force", help="Promote the new version even if checks failed.")]
 Discard = Annotated[

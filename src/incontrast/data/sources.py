@@ -37,6 +37,7 @@ from incontrast.domains.text.domain import Text
 from incontrast.domains.vectors import Vectors
 from incontrast.import_path import ImportPath
 from incontrast.streams import pick
+from incontrast.text import counted
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ def read_source(
         path: Where the items are.
         check: Decode every image once, and leave out those that cannot be read. Without it they
             are found out when they are used; ``Source.chunks`` leaves them out then.
-        strict: Refuse an image that cannot be read.
+        strict: Refuse an item that cannot be read: an image, a text, a row of a table.
         columns: The columns of a table that are features; all but label and id by default. Of
             texts, the field that has them, or the two fields of a pair; ``text`` by default.
         id: The column of a table that has a name for each item.
@@ -238,7 +239,7 @@ def read_source(
         texts = read_texts(path, strict=strict, columns=columns, id=id, label=label)
         return Source(path, "texts", *texts)
     if suffix in TABLES:
-        table = read_table(path, columns=columns, id=id, label=label)
+        table = read_table(path, columns=columns, id=id, label=label, strict=strict)
         for column in table.suspicious:
             log.warning(
                 "%s: the column %r is taken as a feature: is it one? Choose by columns, id, label",
@@ -246,7 +247,7 @@ def read_source(
                 column,
             )
         beside = (table.ids, table.labels, table.suspicious, table.columns)
-        return Source(path, "vectors", table.rows, (), *beside)
+        return Source(path, "vectors", table.rows, table.skipped, *beside)
     if suffix == ".jsonl":
         return Source(path, "graphs", json_graphs(path))
     if is_image(path.name):
@@ -364,6 +365,10 @@ def resolve(items: Any, domain: Domain, read: Callable[[Path], Source] | None = 
 def collect(items: Any, domain: Domain) -> Collection:
     """What the domain makes of items, of labelled items, of a ``Source`` or of a path."""
     found = resolve(items, domain)
+    if isinstance(found, Source) and found.skipped:
+        one = len(found.skipped) == 1
+        count = f"{counted(len(found.skipped))} of {found.title} {'is' if one else 'are'} left out"
+        log.warning("%s: %s", count, found.skipped[0].reason)
     return domain.collect(found.items if isinstance(found, Source) else found)
 
 

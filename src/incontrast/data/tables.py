@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
+import math
 import re
 import shlex
 import warnings
@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
 from incontrast.data.labelled import Labelled
+from incontrast.domains.images.files import Skipped
 
 LARGEST = 2 * 2**30
 """Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
@@ -29,7 +31,13 @@ NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
 ROWS = 65536  # looked at together
 LONGEST_LINE = 2**24
 
-RawTable = tuple[NDArray[Any], Sequence[str], dict[str, NDArray[Any]]]
+Where = Callable[[int, int], str]
+"""A row and a feature, as they are named in the file."""
+RawTable = tuple[NDArray[Any], Sequence[str], dict[str, NDArray[Any]], Where]
+
+
+class EmptyCell(ValueError):
+    """A text file has no number where one is expected."""
 
 
 class Table(NamedTuple):
@@ -40,6 +48,7 @@ class Table(NamedTuple):
     labels: NDArray[Any] | None = None
     suspicious: tuple[str, ...] = ()  # features whose names say that they are none
     columns: tuple[str, ...] = ()  # the features, where their names tell them apart
+    skipped: tuple[Skipped, ...] = ()  # rows that are left out
 
 
 def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
@@ -63,12 +72,15 @@ def read_table(
     columns: Sequence[str] | None = None,
     label: str | None = None,
     id: str | None = None,
+    strict: bool = True,
 ) -> Table:
     """The numbers of a file.
 
     A text file may begin with a line of column names and be separated by commas, semicolons or
     tabs. A column without a name (row numbers, as pandas writes them) is left out. ``columns`` are
-    the features, all but label and id by default; in a .npz, label and id are arrays.
+    the features, all but label and id by default; in a .npz, label and id are arrays. A row with a
+    number that is missing or not finite is refused, or left out unless ``strict``; the others keep
+    their names, which are their places if the table has no ids.
 
     Raises:
         ValueError: The file is missing, damaged, too large, or no table of finite numbers.
@@ -86,14 +98,23 @@ def read_table(
                 f"{path} holds one array and no column {name!r}: use .npz, .csv or .parquet"
             )
         rows: Any = read_npy(path)
-        _check(rows, path)
-        return Table(rows, _ids_beside(path, len(rows)))
+        check_table(rows, path)
+        return _finite(Table(rows, _ids_beside(path, len(rows))), path, _counted, strict)
     if kind == ".parquet" and id is None and columns is None and _of_embeddings(path):
         id = "id"
         asked.append(id)
-    read = {".npz": _read_npz, ".parquet": _read_parquet}.get(kind, _read_text)
-    rows, features, beside = read(path, columns, asked)
-    _check(rows, path, features)
+    if kind == ".npz":
+        rows, features, beside, where = _read_npz(path, columns, asked)
+    elif kind == ".parquet":
+        rows, features, beside, where = _read_parquet(path, columns, asked)
+    else:
+        try:
+            rows, features, beside, where = _read_text(path, columns, asked)
+        except EmptyCell:
+            if strict:
+                raise
+            rows, features, beside, where = _read_text(path, columns, asked, gaps=True)
+    check_table(rows, path)
     for name, values in beside.items():
         if values.shape != rows.shape[:1]:
             raise ValueError(
@@ -102,14 +123,14 @@ def read_table(
             )
     ids = None if id is None else tuple(str(value) for value in beside[id].tolist())
     with np.errstate(over="ignore"):
-        rows = rows.astype(np.float32)
-    _check(rows, path, features)  # a double may be too large for a float
+        rows = rows.astype(np.float32)  # a double may be too large for a float
     suspicious = tuple(name for name in features if name.lower() in NO_FEATURES)
     # Names that come twice do not tell which is which; 0, 1, 2, … are places.
     places = [str(place) for place in range(len(features))]
     distinct = len({*features}) == len(features) and list(features) != places
     labels = None if label is None else beside[label]
-    return Table(rows, ids, labels, suspicious, tuple(features) if distinct else ())
+    table = Table(rows, ids, labels, suspicious, tuple(features) if distinct else ())
+    return _finite(table, path, where, strict)
 
 
 def _ids_beside(path: Path, rows: int) -> tuple[str, ...] | None:
@@ -150,10 +171,13 @@ def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Ra
             f"{path} must hold one array (besides labels and ids, if they are named), "
             f"got {sorted(members)}"
         )
-    return next(iter(members.values())), (), beside
+    return next(iter(members.values())), (), beside, _counted
 
 
-def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
+def _read_text(
+    path: Path, columns: Sequence[str] | None, asked: list[str], *, gaps: bool = False
+) -> RawTable:
+    """``gaps`` takes empty cells for nan, which makes reading several times slower."""
     first, delimiter = first_line(path)
     check_size(8 * _count_values(path, delimiter), path)
     named = names_columns(first, [*asked, *(columns or ())])
@@ -165,6 +189,18 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
         for column in range(len(first))
         if features is not None and column not in features
     }
+    for column in range(len(first)) if gaps else ():
+        converters.setdefault(column, _or_nan)
+    ends: list[int] = []  # the last line of each record
+
+    def line(record: int) -> str:
+        if not ends:
+            with suppress(csv.Error), path.open(encoding="utf-8-sig", newline="") as file:
+                reader = csv.reader(file, delimiter=delimiter)
+                ends.extend(reader.line_num for cells in reader if cells)
+        # One may be too long for Python's reader.
+        return f"line {ends[record]}" if record < len(ends) else f"record {record + 1}"
+
     codes: dict[str, dict[str, int]] = {name: {} for name in asked}
     for name, known in codes.items():
         converters[names.index(name)] = lambda text, known=known: float(  # type: ignore[misc]
@@ -187,7 +223,7 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
         reason = str(error).split(";")[0]  # what follows is about numpy
         if found := re.fullmatch(r"(.*) at row (\d+)(?:, column (\d+)\.)?", reason, re.DOTALL):
             row = int(found[2]) - (found[3] is None)  # numpy counts in two ways
-            reason = f"{found[1]} in {_line(path, delimiter, row + named)}"
+            reason = f"{found[1]} in {line(row + named)}"
             if found[3] is not None:
                 called = [repr(name) for name in names][int(found[3]) - 1 : int(found[3])]
                 reason += f", column {called[0] if called else found[3]}"
@@ -198,7 +234,8 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
                         f"; if it is no feature, give --id {name}, --label {name}, or the features "
                         "by --columns a,b,c"
                     )
-        raise ValueError(f"{path} must hold numbers only: {reason}") from error
+        kind = EmptyCell if reason.startswith("an empty cell") else ValueError
+        raise kind(f"{path} must hold numbers only: {reason}") from error
     if len(table) == 0:
         raise ValueError(f"{path} has names of columns but no rows")
     if table.shape[1] != len(first):
@@ -206,16 +243,21 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
             f"{path} has {len(first)} names of columns but {table.shape[1]} columns of numbers"
         )
     features = list(range(len(first))) if features is None else features
-    with np.errstate(over="ignore"):
-        rows = table[:, features].astype(np.float32)
     called = [names[column] for column in features if named]
     numbered: Sequence[str | int] = called or [column + 1 for column in features]
-    _check(rows, path, numbered, lambda row: _line(path, delimiter, row + named))
     beside = {
         name: np.array(list(known))[table[:, names.index(name)].astype(np.int64)]
         for name, known in codes.items()
     }
-    return rows, called, beside
+
+    def where(row: int, column: int) -> str:
+        return f"{line(row + named)}, column {numbered[column]!r}"
+
+    return table[:, features], called, beside, where
+
+
+def _or_nan(text: str) -> float:
+    return float(text) if text.strip() else math.nan
 
 
 @contextmanager
@@ -261,11 +303,12 @@ def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -
     if len(features) == 1 and len(features[0]) and isinstance(features[0][0], np.ndarray):
         if len({row.shape for row in features[0]}) > 1:
             raise ValueError(f"{path} must hold lists of one length in column {chosen[0]!r}")
-        return np.stack(features[0]), (), beside  # one column of lists
+        return np.stack(features[0]), (), beside, _counted  # one column of lists
     for name, column in zip(chosen, features, strict=True):
         if column.dtype.kind not in "fiub":
             raise ValueError(f"{path} must hold numbers only: column {name!r} holds others")
-    return np.stack(features, axis=1) if features else np.empty((0, 0)), chosen, beside
+    rows = np.stack(features, axis=1) if features else np.empty((0, 0))
+    return rows, chosen, beside, lambda row, column: f"{_counted(row)}, column {chosen[column]!r}"
 
 
 def _features(
@@ -306,15 +349,6 @@ def names_columns(first: Sequence[str], chosen: Sequence[str]) -> bool:
     return not numbers or not {*chosen}.isdisjoint(first)
 
 
-def _line(path: Path, delimiter: str, record: int) -> str:
-    """Where a text file has a record; those are counted from 0, without blank lines."""
-    with suppress(csv.Error), path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter)
-        ends = (reader.line_num for cells in reader if cells)
-        return f"line {next(itertools.islice(ends, record, None), reader.line_num)}"
-    return f"record {record + 1}"  # of which one is too long for Python's reader
-
-
 def _count_values(path: Path, delimiter: str) -> int:
     count = 1
     with path.open("rb") as file:
@@ -323,27 +357,50 @@ def _count_values(path: Path, delimiter: str) -> int:
     return count
 
 
-def _check(
-    rows: Any,
-    path: Path,
-    names: Sequence[str | int] = (),
-    place: Callable[[int], str] = lambda row: f"row {row} (counted from 0)",
-) -> None:
+def check_table(rows: Any, path: Path) -> None:
+    """Refuse what is no table of numbers."""
     if rows.ndim == 2 and 0 in rows.shape:
         raise ValueError(f"{path} holds no rows (shape {rows.shape})")
     if rows.ndim != 2:
         raise ValueError(f"{path} must hold a table (n, d), got shape {rows.shape}")
     if rows.dtype.kind not in "fiub":
         raise ValueError(f"{path} must hold real numbers, got {rows.dtype}")
+
+
+def _finite(table: Table, path: Path, where: Where, strict: bool) -> Table:
+    """The rows that have finite numbers only; others are refused if ``strict``, or left out."""
+    rows, skipped = table.rows, []
+    whole = np.ones(len(rows), bool)
     for start in range(0, len(rows), ROWS):
         finite = np.isfinite(rows[start : start + ROWS])
-        if not finite.all():
-            row, column = np.argwhere(~finite)[0].tolist()
-            name = f"column {names[column]!r}" if names else f"column {column} (counted from 0)"
-            raise ValueError(
-                f"{path} must hold finite numbers, got nan or infinite in {place(start + row)}, "
-                f"{name}: fix or remove it"
-            )
+        for row in np.flatnonzero(~finite.all(axis=1)).tolist():
+            place = where(start + row, int(finite[row].argmin()))
+            whole[start + row] = False
+            reason = f"{path} must hold finite numbers, and has none in {place}"
+            if strict:
+                raise ValueError(f"{reason}: fix or remove it")
+            skipped.append(Skipped(str(path), reason))
+    if not skipped:
+        return table
+    if not whole.any():
+        raise ValueError(f"no row of {path} is whole; the first: {skipped[0].reason}")
+    kept = np.flatnonzero(whole)
+    if isinstance(rows, StoredRows):
+        check_size(len(kept) * rows.shape[1] * rows.dtype.itemsize, path)
+        rows = rows.select(torch.from_numpy(kept))
+    else:
+        rows = rows[whole]
+    return table._replace(
+        rows=rows,
+        ids=tuple(str(place) if table.ids is None else table.ids[place] for place in kept.tolist()),
+        labels=None if table.labels is None else table.labels[whole],
+        skipped=tuple(skipped),
+    )
+
+
+def _counted(row: int, column: int | None = None) -> str:
+    beside = "" if column is None else f", column {column} (counted from 0)"
+    return f"row {row} (counted from 0){beside}"
 
 
 def is_number(text: str) -> bool:

@@ -250,7 +250,8 @@ def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> No
 def _finish(file: Path, shards: Shards) -> Embedded:
     version, source, kept = (shards.about[name] for name in ("version", "source", "after"))
     manifest = shards.finish()
-    skipped = tuple(reason for shard in shards.read() for reason in shard.skipped)
+    skipped = tuple(skip.reason for skip in shards.source.skipped)
+    skipped += tuple(reason for shard in shards.read() for reason in shard.skipped)
     if manifest["rows"] == 0:
         shutil.rmtree(shards.folder)
         raise ValueError(f"nothing in {source['path']} can be read; the first: {skipped[0]}")
