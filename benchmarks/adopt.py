@@ -7,9 +7,9 @@
 On digits (0 to 6 first, 7 to 9 later), by the measures of benchmarks/parity.py. ``plain`` knows
 nothing of incontrast: SimCLR's loss, a linear head, shifts and noise as views. The encoder and its
 head are adopted with the old digits, then updated with a share of retraining's forward passes, or
-not at all. Retraining begins anew, for as many epochs as the script had. A ResNet-18 is also
-adopted and updated by the two commands of the command line, with an import path and its weights in
-a file, and without its head; a ViT comes from the folder that save_pretrained has written.
+not at all. Retraining begins anew, for as many epochs as the script had. The same is done by the
+two commands of the command line: a ResNet-18 by an import path and its weights in a file, a ViT
+from the folder that save_pretrained has written.
 """
 
 from __future__ import annotations
@@ -107,9 +107,18 @@ def run(name: str, seed: int, file: Path) -> None:
             budget = ic.Budget(forward_passes=passes)
             twin.update(problem.new.items, strategy=ic.ICL(**LONG), budget=budget)
             rows["ICL", share] = twin
-            if name == "resnet18":
-                folder = Path(place) / f"{share}"
-                rows["ICL, command line", share] = by_commands(model, problem, passes, seed, folder)
+            folder = Path(place) / f"{share}"
+            folder.mkdir()
+            if name == "vit":
+                network = ["--encoder", place, "--encoder-args", '{"pooling": "first"}']
+            else:
+                save_file(model.state_dict(), folder / "weights.safetensors")
+                network = ["--encoder", RESNET.path, "--encoder-args", json.dumps(RESNET.arguments)]
+                network += ["--weights", str(folder / "weights.safetensors")]
+            save_file(head.state_dict(), folder / "head.safetensors")
+            network += ["--head", "torch.nn:Linear", "--head-args", '{"out_features": 128}']
+            network += ["--head-weights", str(folder / "head.safetensors")]
+            rows["ICL, command line", share] = by_commands(network, problem, passes, seed, folder)
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a") as target:
             for (strategy, share), learner in rows.items():
@@ -123,28 +132,23 @@ def vit_vectors() -> nn.Module:
 
 
 def by_commands(
-    model: nn.Module, problem: Problem, passes: int, seed: int, folder: Path
+    network: list[str], problem: Problem, passes: int, seed: int, folder: Path
 ) -> ic.Learner:
-    """What ``incontrast adopt`` and ``incontrast update`` make of weights in a file."""
+    """What ``incontrast adopt`` and ``incontrast update`` make of it."""
     for part, items in (("old", problem.old.items), ("new", problem.new.items)):
-        (folder / part).mkdir(parents=True)
+        (folder / part).mkdir()
         for number, image in enumerate(np.asarray(items)):
             Image.fromarray(image.reshape(8, 8)).save(folder / part / f"{number:05}.png")
-    save_file(model.state_dict(), folder / "weights.safetensors")
-    command = [sys.executable, "-m", "incontrast"]
-    network = ["--encoder", RESNET.path, "--encoder-args", json.dumps(dict(RESNET.arguments))]
-    size = ["--size", "8", "--channels", "1"]
-    settings = [f"domain.mean=[{MEAN}]", f"domain.std=[{STD}]", f"seed={seed}"]
-    settings += ["domain.views.flip=0.0", "domain.views.scale=[0.4, 1.0]"]
-    settings += ["strategy.max_epochs=1000000"]
-    options = [word for setting in settings for word in ("--set", setting)]
+    images = ["--size", "8", "--channels", "1", "--mean", str(MEAN), "--std", str(STD)]
+    views = ["--flip", str(VIEWS.flip), "--crop", str(VIEWS.scale[0])]
+    settings = ["--set", f"seed={seed}", "--set", f"strategy.max_epochs={LONG['max_epochs']}"]
     space = ["-w", str(folder / "space")]
     for words in (
-        ["init", str(folder / "space"), "--like", str(folder / "old"), *size, *network, *options],
-        ["adopt", str(folder / "old"), *space, "--weights", str(folder / "weights.safetensors")],
+        ["adopt", str(folder / "old"), *space, *images, *network, *views, *settings],
         ["update", str(folder / "new"), *space, "--forward-passes", str(passes), "--force"],
     ):
-        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "incontrast", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{' '.join(words)}: {done.stderr}")
     return ic.Workspace.open(folder / "space").learner()
@@ -155,9 +159,7 @@ def show(file: Path) -> None:
     found: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
     for line in file.read_text().splitlines():
         row = json.loads(line)
-        # Rows without settings are of the first rule, and of ResNet-18.
-        older = ", older rule" if "settings" not in row and row["strategy"] == "ICL" else ""
-        place = (row.get("model", "resnet18"), row["share"], row["strategy"] + older)
+        place = (row["model"], row["share"], row["strategy"])
         found.setdefault(place, []).append(row["unseen"])
     names = ("knn_old", "knn_new", "precision_old", "precision_new")
     print("| model | strategy | share | seeds |", " | ".join(names), "|")
