@@ -3,13 +3,15 @@
     python benchmarks/parity.py grid --set "MNIST by class" --alpha 0.05 --seed 0
     python benchmarks/parity.py run --set "MNIST by class" --alpha 0.05 --seed 0 1 2
     python benchmarks/parity.py show
+    python benchmarks/parity.py parity
 
 For each data set, growth ratio α and seed an encoder is fitted on the old items. Then the update
 has 1 to 50 % of the forward passes of retraining, whose schedule was the best of a small grid on
 the tuning sets (``grid`` runs every entry of GRID; the best one is in SETS). Each row has the
 evaluation loss of old and new items (negatives in the proportion α), kNN accuracy and retrieval
 precision@10 with X′ as the corpus, for queries that no encoder saw and for X′ itself. ``show``
-prints the share of the gap between no update and retraining that is closed.
+prints the share of the gap between no update and retraining that is closed, ``parity`` the smallest
+share of retraining's passes from which on an update is at parity within the noise of seeds.
 
 Forward passes do not depend on what else the machine does, so runs may share it. A rerun skips rows
 that are there. The first fits are kept in ``--cache``, outside the repository. ``show --rows``
@@ -266,6 +268,7 @@ class Bench:
         return ic.Learner(
             self.problem.domain,
             fit_strategy=SETS[self.name].retraining,
+            precision=SETS[self.name].precision,
             head=HEADS[self.head],
             seed=self.seed,
         )
@@ -362,6 +365,60 @@ def show(file: Path, where: str, head: str) -> None:
         print("|", " | ".join([*place, *cells]), "|")
 
 
+HIGHER_IS_BETTER = ("knn_old", "knn_new", "precision_old", "precision_new")
+
+
+def at_parity(
+    found: list[dict[str, float]], ceilings: list[dict[str, float]], name: str, noise: float
+) -> bool:
+    """Whether a measure is on average no worse than retraining's by more than the noise."""
+    better = [a[name] - b[name] for a, b in zip(found, ceilings, strict=True)]
+    return statistics.mean(better) * (1 if name in HIGHER_IS_BETTER else -1) >= -noise
+
+
+def show_parity(file: Path, where: str, head: str) -> None:
+    """From which share of retraining's passes on an update is at parity, as a table in Markdown.
+
+    The noise of a measure is how much retraining differs between seeds: the root of the mean
+    variance over the growth ratios of a data set.
+    """
+    groups: dict[tuple[Any, ...], dict[float, dict[int, dict[str, float]]]] = {}
+    for row in rows(file):
+        if row.get("head", "none") == head:
+            place = (row["set"], row["alpha"], row["strategy"])
+            groups.setdefault(place, {}).setdefault(row["share"], {})[row["seed"]] = row[where]
+    judged = (HIGHER_IS_BETTER, (*HIGHER_IS_BETTER, "loss_old", "loss_new"))
+
+    def noise(name: str, measured: str) -> float:
+        variances = [
+            statistics.variance([found[measured] for found in shares[1.0].values()])
+            for (of, _, strategy), shares in groups.items()
+            if (of, strategy) == (name, "retraining") and len(shares[1.0]) > 1
+        ]
+        return math.sqrt(statistics.mean(variances))
+
+    print("| data | α | strategy | seeds | parity in kNN and precision@10 | and in loss | tried |")
+    print("|---" * 7 + "|")
+    for (name, alpha, strategy), shares in sorted(groups.items()):
+        ceilings = groups.get((name, alpha, "retraining"), {}).get(1.0, {})
+        if strategy not in ("ICL", "warm start") or len(ceilings) < 2:
+            continue
+        whole = {s: found for s, found in shares.items() if found.keys() >= ceilings.keys()}
+        cells = []
+        for names in judged:
+            from_here = None
+            for share in sorted(whole, reverse=True):
+                pairs = [[whole[share][s] for s in ceilings], list(ceilings.values())]
+                if not all(at_parity(*pairs, each, noise(name, each)) for each in names):
+                    break
+                from_here = share
+            cells.append("not yet" if from_here is None else f"{from_here:.1%}")
+        tried = ", ".join(f"{share:.1%}" for share in sorted(whole))
+        print(
+            "|", " | ".join([name, f"{alpha:g}", strategy, str(len(ceilings)), *cells, tried]), "|"
+        )
+
+
 def spread(values: list[float], form: str) -> str:
     values = [value for value in values if not math.isnan(value)]
     if not values:
@@ -376,7 +433,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["grid", "run", "show"])
+    parser.add_argument("what", choices=["grid", "run", "show", "parity"])
     parser.add_argument("--set", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--alpha", nargs="+", type=float, default=list(ALPHAS))
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
@@ -391,6 +448,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.what == "show":
         show(arguments.rows, arguments.where, arguments.head[0])
+        return
+    if arguments.what == "parity":
+        show_parity(arguments.rows, arguments.where, arguments.head[0])
         return
     torch.set_num_threads(1)
     wishes = product(arguments.seed, arguments.set, arguments.alpha, arguments.head)

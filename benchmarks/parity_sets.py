@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ class DataSet:
 
     problem: Callable[[float, int], Problem]
     retraining: ic.Retrain
+    precision: Literal["float32", "bfloat16"] = "float32"
 
 
 def drawn(data: Labelled, count: int, seed: int, purpose: str) -> Labelled:
@@ -121,9 +122,10 @@ def digits_at_random(alpha: float, seed: int) -> Problem:
     return at_random(DIGITS, *held_out(ic.data.digits(), seed), alpha, seed)
 
 
-def mnist_by_class(alpha: float, seed: int) -> Problem:
+def mnist_by_class(alpha: float, seed: int, largest: int = 7000) -> Problem:
     seen, unseen = mnist_parts()
-    return by_class(MNIST, seen, drawn(unseen, 1500, seed, "unseen"), (7, 8, 9), alpha, seed)
+    unseen = drawn(unseen, 1500, seed, "unseen")
+    return by_class(MNIST, seen, unseen, (7, 8, 9), alpha, seed, largest)
 
 
 def mnist_at_random(alpha: float, seed: int) -> Problem:
@@ -171,11 +173,12 @@ def imagenette(part: str, size: int) -> Labelled:
     return Labelled(np.stack(pixels), np.array([label for _, label in files]))
 
 
-def imagenette_by_class(alpha: float, seed: int) -> Problem:
+def imagenette_by_class(
+    alpha: float, seed: int, encoder: str = "small", largest: int = 4000
+) -> Problem:
     unseen = drawn(imagenette("val", 32), 1500, seed, "unseen")
-    domain = ic.Images(32, encoder="small")
-    seen = imagenette("train", 32)
-    return by_class(domain, seen, unseen, (2, 5, 8), alpha, seed, largest=4000)
+    domain = ic.Images(32, encoder=encoder)
+    return by_class(domain, imagenette("train", 32), unseen, (2, 5, 8), alpha, seed, largest)
 
 
 def banking77_by_intent(alpha: float, seed: int) -> Problem:
@@ -214,6 +217,14 @@ JUDGING = {
         partial(graphs_at_random, "REDDIT-BINARY"), retraining(128, ic.Fixed(4e-3), 30)
     ),
     "Banking77 by intent": DataSet(banking77_by_intent, retraining(128, ic.Fixed(4e-3), 15)),
+    "MNIST 60,000 by class": DataSet(
+        partial(mnist_by_class, largest=60_000), retraining(128, ic.Fixed(4e-3), 15)
+    ),
+    "Imagenette by class, ResNet-18": DataSet(
+        partial(imagenette_by_class, encoder="resnet18", largest=2000),
+        retraining(128, ic.Fixed(2e-3), 30),
+        "bfloat16",
+    ),
     "Imagenette by class": DataSet(imagenette_by_class, retraining(128, ic.Fixed(4e-3), 20)),
 }
 SETS = TUNING | JUDGING
