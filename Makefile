@@ -33,6 +33,7 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m paper.write_pages --check
+	$(BIN)/python benchmarks/parity_tables.py page --check
 
 format: .venv/installed
 	$(BIN)/ruff check --fix
@@ -43,6 +44,7 @@ bench: .venv/installed
 
 results: .venv/installed
 	$(BIN)/python -m paper.write_pages
+	$(BIN)/python benchmarks/parity_tables.py page
 
 docs: .venv/installed
 	$(BIN)/mkdocs build --strict

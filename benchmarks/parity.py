@@ -2,21 +2,16 @@
 
     python benchmarks/parity.py grid --set "MNIST by class" --alpha 0.05 --seed 0
     python benchmarks/parity.py run --set "MNIST by class" --alpha 0.05 --seed 0 1 2
-    python benchmarks/parity.py show
-    python benchmarks/parity.py parity
+    python benchmarks/parity_tables.py show
 
 For each data set, growth ratio α and seed an encoder is fitted on the old items. Then the update
 has 1 to 50 % of the forward passes of retraining, whose schedule was the best of a small grid on
 the tuning sets (``grid`` runs every entry of GRID; the best one is in SETS). Each row has the
 evaluation loss of old and new items (negatives in the proportion α), kNN accuracy and retrieval
-precision@10 with X′ as the corpus, for queries that no encoder saw and for X′ itself. ``show``
-prints the share of the gap between no update and retraining that is closed, ``parity`` the smallest
-share of retraining's passes from which on an update is at parity within the noise of seeds.
+precision@10 with X′ as the corpus, for queries that no encoder saw and for X′ itself.
 
 Forward passes do not depend on what else the machine does, so runs may share it. A rerun skips rows
-that are there. The first fits are kept in ``--cache``, outside the repository. ``show --rows``
-prints other files of results: parity_tuning*.jsonl have what was tried on tuning sets,
-parity_before.jsonl the rules until there were hard negatives, and before there was ``Muon``.
+that are there. The first fits are kept in ``--cache``, outside the repository.
 """
 
 from __future__ import annotations
@@ -24,12 +19,10 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import math
 import re
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -53,7 +46,6 @@ SHARES = (0.01, 0.03, 0.06, 0.12, 0.25, 0.5)
 MEASURED = 1000  # items of each kind on which losses are measured
 NEIGHBOURS = 10
 HEADS = {"none": None, "linear": "linear", "mlp": "mlp"}
-LEAST_GAP = 0.02  # in loss, accuracy or precision: a share of less is a share of noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +80,10 @@ STRATEGIES: dict[str, ic.Strategy] = {
     "ICL before": ic.ICL(**{**BEFORE, **FREE, "emphasis": None}),  # until there was emphasis
     "warm start": ic.WarmStart(lr=2e-3, batch_size=96, **LONG),
     "retraining with emphasis": EmphasisedRetrain(**LONG),
+    "fine-tuning": ic.FineTune(**LONG),
+    "replay": ic.Replay(**LONG),
+    "distillation": ic.Distill(**LONG),
+    "the paper's ICL": ic.ICL.paper(**LONG),
     # One part of the default at a time.
     "ICL, Adam at 4e-3": ic.ICL(
         lr=ic.Fixed(4e-3, warmup=0.1), optimizer=ic.Adam(max_relative_update=1 / 2), **LONG
@@ -299,141 +295,11 @@ def rows(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-class Column(NamedTuple):
-    """A column of the table: what is said of a row, given no update and retraining."""
-
-    title: str
-    value: Callable[[dict[str, float], dict[str, float], dict[str, float]], float]
-    form: str
-
-
-def gap(measured: str) -> Callable[[dict[str, float], dict[str, float], dict[str, float]], float]:
-    """The share of the gap between no update and retraining that is closed."""
-
-    def closed(
-        found: dict[str, float], floor: dict[str, float], ceiling: dict[str, float]
-    ) -> float:
-        whole = ceiling[measured] - floor[measured]
-        gained = found[measured] - floor[measured]
-        return gained / whole if abs(whole) >= LEAST_GAP else math.nan
-
-    return closed
-
-
-COLUMNS = (
-    Column("gap closed on new items: loss", gap("loss_new"), "{:.0%}"),
-    Column("kNN", gap("knn_new"), "{:.0%}"),
-    Column("precision@10", gap("precision_new"), "{:.0%}"),
-    Column(
-        "loss of old items against retraining's",
-        lambda found, _, ceiling: found["loss_old"] / ceiling["loss_old"] - 1,
-        "{:+.1%}",
-    ),
-    Column(
-        "loss of all",
-        lambda found, _, ceiling: found["loss"] / ceiling["loss"] - 1,
-        "{:+.1%}",
-    ),
-    Column(
-        "precision@10 of all",
-        lambda found, _, ceiling: found["precision"] - ceiling["precision"],
-        "{:+.3f}",
-    ),
-)
-
-
-def show(file: Path, where: str, head: str) -> None:
-    """Median, lowest and highest over seeds, as a table in Markdown."""
-    groups: dict[tuple[Any, ...], dict[int, dict[str, float]]] = {}
-    for row in rows(file):
-        if row.get("head", "none") != head:
-            continue
-        place = (row["set"], row["alpha"], row["share"], row["strategy"])
-        groups.setdefault(place, {})[row["seed"]] = row[where]
-    print("| data | α | share | strategy | seeds |", " | ".join(c.title for c in COLUMNS), "|")
-    print("|---" * (5 + len(COLUMNS)) + "|")
-    for (name, alpha, share, strategy), found in sorted(groups.items()):
-        if strategy in ("no update", "retraining") or strategy.startswith("retraining, "):
-            continue  # the ends of the gap, and the grid
-        floors = groups[name, alpha, 0.0, "no update"]
-        ceilings = groups[name, alpha, 1.0, "retraining"]
-        cells = [
-            spread([c.value(found[s], floors[s], ceilings[s]) for s in found], c.form)
-            for c in COLUMNS
-        ]
-        place = [name, f"{alpha:g}", f"{share:.1%}", strategy, str(len(found))]
-        print("|", " | ".join([*place, *cells]), "|")
-
-
-HIGHER_IS_BETTER = ("knn_old", "knn_new", "precision_old", "precision_new")
-
-
-def at_parity(
-    found: list[dict[str, float]], ceilings: list[dict[str, float]], name: str, noise: float
-) -> bool:
-    """Whether a measure is on average no worse than retraining's by more than the noise."""
-    better = [a[name] - b[name] for a, b in zip(found, ceilings, strict=True)]
-    return statistics.mean(better) * (1 if name in HIGHER_IS_BETTER else -1) >= -noise
-
-
-def show_parity(file: Path, where: str, head: str) -> None:
-    """From which share of retraining's passes on an update is at parity, as a table in Markdown.
-
-    The noise of a measure is how much retraining differs between seeds: the root of the mean
-    variance over the growth ratios of a data set.
-    """
-    groups: dict[tuple[Any, ...], dict[float, dict[int, dict[str, float]]]] = {}
-    for row in rows(file):
-        if row.get("head", "none") == head:
-            place = (row["set"], row["alpha"], row["strategy"])
-            groups.setdefault(place, {}).setdefault(row["share"], {})[row["seed"]] = row[where]
-    judged = (HIGHER_IS_BETTER, (*HIGHER_IS_BETTER, "loss_old", "loss_new"))
-
-    def noise(name: str, measured: str) -> float:
-        variances = [
-            statistics.variance([found[measured] for found in shares[1.0].values()])
-            for (of, _, strategy), shares in groups.items()
-            if (of, strategy) == (name, "retraining") and len(shares[1.0]) > 1
-        ]
-        return math.sqrt(statistics.mean(variances))
-
-    print("| data | α | strategy | seeds | parity in kNN and precision@10 | and in loss | tried |")
-    print("|---" * 7 + "|")
-    for (name, alpha, strategy), shares in sorted(groups.items()):
-        ceilings = groups.get((name, alpha, "retraining"), {}).get(1.0, {})
-        if strategy not in ("ICL", "warm start") or len(ceilings) < 2:
-            continue
-        whole = {s: found for s, found in shares.items() if found.keys() >= ceilings.keys()}
-        cells = []
-        for names in judged:
-            from_here = None
-            for share in sorted(whole, reverse=True):
-                pairs = [[whole[share][s] for s in ceilings], list(ceilings.values())]
-                if not all(at_parity(*pairs, each, noise(name, each)) for each in names):
-                    break
-                from_here = share
-            cells.append("not yet" if from_here is None else f"{from_here:.1%}")
-        tried = ", ".join(f"{share:.1%}" for share in sorted(whole))
-        print(
-            "|", " | ".join([name, f"{alpha:g}", strategy, str(len(ceilings)), *cells, tried]), "|"
-        )
-
-
-def spread(values: list[float], form: str) -> str:
-    values = [value for value in values if not math.isnan(value)]
-    if not values:
-        return "no gap"
-    middle = form.format(statistics.median(values))
-    if len(values) == 1:
-        return middle
-    return f"{middle} ({form.format(min(values))} to {form.format(max(values))})"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["grid", "run", "show", "parity"])
+    parser.add_argument("what", choices=["grid", "run"])
     parser.add_argument("--set", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--alpha", nargs="+", type=float, default=list(ALPHAS))
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
@@ -444,14 +310,7 @@ def main() -> None:
         "--cache", type=Path, default=Path(tempfile.gettempdir()) / "incontrast-parity"
     )
     parser.add_argument("--rows", type=Path, default=ROWS)
-    parser.add_argument("--where", choices=["unseen", "stored"], default="unseen")
     arguments = parser.parse_args()
-    if arguments.what == "show":
-        show(arguments.rows, arguments.where, arguments.head[0])
-        return
-    if arguments.what == "parity":
-        show_parity(arguments.rows, arguments.where, arguments.head[0])
-        return
     torch.set_num_threads(1)
     wishes = product(arguments.seed, arguments.set, arguments.alpha, arguments.head)
     for seed, name, alpha, head in wishes:
