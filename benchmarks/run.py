@@ -2,7 +2,7 @@
 
     make bench
 
-The comparison of strategies takes an hour and has a command of its own: benchmarks/updates.py.
+The comparison of strategies takes hours and has a command of its own: benchmarks/parity.py.
 """
 
 from __future__ import annotations
