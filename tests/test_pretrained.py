@@ -49,6 +49,16 @@ def test_a_vit_is_adopted_with_the_embeddings_it_has(vit, pooling: str) -> None:
     torch.testing.assert_close(learner.embed(items), expected[pooling])
 
 
+def test_weights_that_are_missing_are_refused_where_they_are_needed(vit, tmp_path, capfd) -> None:
+    config = transformers.ViTConfig.from_pretrained(vit)
+    transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "vit")
+    capfd.readouterr()
+    pretrained(tmp_path / "vit", pooling="mean")()
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ValueError, match=r"lack 2 of ViTModel, such as pooler\.dense\.bias"):
+        pretrained(tmp_path / "vit", pooling="pooler")()
+
+
 def test_a_vit_is_updated_saved_and_loaded_without_further_ado(vit, tmp_path) -> None:
     encoder = pretrained(vit, pooling="first")
     learner = Learner.from_encoder(encoder, Images(8), seen=pixels(24), strategy=SHORT)

@@ -41,15 +41,29 @@ def model(folder: str, pooling: Any = None) -> nn.Module:
         from transformers.utils import logging
     except ImportError as error:
         raise ImportError('models of transformers need it: pip install "incontrast[hf]"') from error
-    shown = logging.is_progress_bar_enabled()
+    shown, told = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()  # of what takes a moment
+    logging.set_verbosity_error()  # what is missing is told below, if it is needed
     try:
-        found = AutoModel.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        found, about = AutoModel.from_pretrained(
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
     finally:
+        logging.set_verbosity(told)
         if shown:
             logging.enable_progress_bar()
+    missing = sorted(about["missing_keys"])
+    if pooling != "pooler":
+        missing = [name for name in missing if not name.startswith("pooler.")]
+    if missing:
+        raise ValueError(
+            f"the weights in {folder} lack {len(missing)} of {type(found).__name__}, such as "
+            f"{missing[0]}: they would be random"
+        )
     return _Model(found, pooling)
 
 

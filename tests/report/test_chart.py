@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
-from incontrast.report.chart import Panel, chart
+from incontrast.report.chart import LEFT, RIGHT, WIDTH, Panel, chart
 
 
 def drawn(*panels: Panel, **options) -> ElementTree.Element:
@@ -78,3 +79,13 @@ def test_bars_begin_at_zero() -> None:
     root = drawn(Panel({"seconds": [(1, 4.0), (2, 8.0)]}, bars=True))
     first, second = (float(bar.get("height")) for bar in root.iter("rect"))
     assert second == pytest.approx(2 * first, abs=0.3)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+def test_bars_stay_between_the_axes_and_apart(count: int) -> None:
+    root = drawn(Panel({"seconds": [(1 + x, 4.0) for x in range(count)]}, bars=True))
+    bars = [(float(bar.get("x")), float(bar.get("width"))) for bar in root.iter("rect")]
+    ends = [(x, x + wide) for x, wide in bars]
+    assert ends[0][0] >= LEFT
+    assert ends[-1][1] <= WIDTH - RIGHT
+    assert all(right < left for (_, right), (left, _) in pairwise(ends))

@@ -139,6 +139,14 @@ def test_a_probe_says_what_changed_and_what_to_do() -> None:
     assert "--probe FOLDER" in page()
 
 
+def test_a_change_that_is_too_small_to_show_is_neither_good_nor_bad() -> None:
+    loss = {"before": {"old": 1.0, "new": 2.0, "all": 1.5}}
+    loss["after"] = {"old": 1.0002, "new": 1.9998, "all": 1.5}
+    html = page(record={**RECORD, "outcome": {**RECORD["outcome"], "loss": loss}})
+    assert "-0.000" not in html
+    assert html.count("+0.000") >= 3
+
+
 def test_what_to_do_next_is_what_the_map_allows() -> None:
     shares = [{"share": share, "recall": 0.9, "precision": 0.98} for share in (0.0, 1.0)]
     stored = {"expected": shares, "examples": [], "tried": {}, "pairs": 512, "items": 512}

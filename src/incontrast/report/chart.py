@@ -66,7 +66,9 @@ def _panel(
 ) -> Iterator[str]:
     left, top, width, height = frame
     points = [point for series in panel.series.values() for point in series]
-    across = _Axis([x for x, _ in points], panel.logs[0], left, width, whole=not panel.logs[0])
+    beside = (-0.4, 0.0, 0.4) if panel.bars else (0.0,)  # a bar is wider than its place
+    reached = [x + more for x, _ in points for more in beside]
+    across = _Axis(reached, panel.logs[0], left, width, whole=not panel.logs[0])
     floor = [0.0] if panel.bars else []
     up = _Axis([*floor, *(y for _, y in points)], panel.logs[1], top + height, -height)
     yield _text(left + width / 2, top - 6, panel.title, "middle", size=11)
@@ -87,7 +89,7 @@ def _panel(
                 continue
             places = [(across(x), up(y)) for x, y in run]
             if panel.bars:
-                wide = 0.6 * width / max(len(series), 1)
+                wide = across(0.6) - across(0.0)
                 for x, y in places:
                     yield (
                         f'<rect x="{x - wide / 2:.1f}" y="{y:.1f}" width="{wide:.1f}" '

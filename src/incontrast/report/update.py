@@ -205,7 +205,7 @@ def _change(
     """A row of the table; ``lower`` says which way is better, None for neither."""
     change, mark = None, ""
     if before is not None and after is not None:
-        change = after - before
+        change = round(after - before, 3) + 0.0  # as it is shown, and zero without a sign
         if lower is not None and change:
             mark = "good" if (change < 0) == lower else "bad"
     values = (Cell(_figure(value), sort=value) for value in (before, after))
