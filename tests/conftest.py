@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,12 @@ def copy_of(tmp_path: Path) -> Callable[[Path], Workspace]:
 @pytest.fixture
 def space(created: Path, copy_of) -> Workspace:
     return copy_of(created)
+
+
+@pytest.fixture
+def usual_ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where a shell has begun the tests to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    after = signal.signal(signal.SIGINT, before)
+    assert after is signal.default_int_handler  # or what was tested has left its own there

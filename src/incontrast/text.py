@@ -1,5 +1,7 @@
 """Words for people."""
 
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +24,19 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 2 else f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+COMMANDS = "adopt compare config drift embed export fit forget history log reembed report rollback"
+_COMMAND = re.compile(rf"\bincontrast ({COMMANDS.replace(' ', '|')}|serve|status|update)\b( DATA)?")
+
+
+def addressed(text: str, folder: str) -> str:
+    """Text whose commands name the workspace in this folder.
+
+    >>> addressed("run incontrast fit DATA, or incontrast rollback --to N", "my space")
+    "run incontrast fit DATA -w 'my space', or incontrast rollback -w 'my space' --to N"
+    """
+    return _COMMAND.sub(lambda match: f"{match[0]} -w {shlex.quote(folder)}", text)
 
 
 def part_of_the_way(kept: float) -> str:

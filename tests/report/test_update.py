@@ -122,7 +122,7 @@ def test_a_refused_and_a_forced_version() -> None:
     assert "It is the current one" not in page(current=False)
     refused = page(evaluation=evaluation, promoted=False, current=False)
     assert "Not promoted: the loss of old items rose." in refused
-    assert "incontrast compare OLD NEW" in refused
+    assert "<code>incontrast compare -w /model OLD NEW</code>" in refused
     assert "It was forced." in page(evaluation=evaluation)
 
 
@@ -133,7 +133,7 @@ def test_a_probe_says_what_changed_and_what_to_do() -> None:
     assert "kNN accuracy of all classes 0.800 → 0.900 (+10.0 points)" in html
     assert f"Promoted: all checks passed, but {worse[0]}." in html
     assert f"it got worse: {worse[0]}. " in html
-    assert "<code>incontrast rollback</code> returns to the version before" in html
+    assert "<code>incontrast rollback -w /model</code> returns to the version before" in html
     assert "of new classes" not in html
     assert html.index("Verdict</h2>") < html.index("What changed</h2>") < html.index("<img")
     assert "--probe FOLDER" in page()

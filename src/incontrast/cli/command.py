@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
-import shlex
 import time
 import tomllib
 from collections.abc import Callable, Iterable
@@ -23,6 +21,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from incontrast.cli.output import emit, plain, processes, say, speaks
+from incontrast.text import addressed
 
 GRACE = 2.0  # seconds
 SERVING = "the current version keeps serving; the same command resumes"
@@ -170,12 +169,8 @@ def exit_code(error: Exception) -> Exit | None:
 def _addressed(text: str, options: dict[str, Any]) -> str:
     """Text whose commands name the workspace, where this one had to."""
     folder = str(options.get("workspace") or Path())
-    if folder in (".", os.environ.get("INCONTRAST_WORKSPACE")):
-        return text
-    found = (
-        r"\bincontrast (fit|update|rollback|forget|embed|drift|status|log|report|history)\b( DATA)?"
-    )
-    return re.sub(found, lambda match: f"{match[0]} -w {shlex.quote(folder)}", text)
+    here = folder in (".", os.environ.get("INCONTRAST_WORKSPACE"))
+    return text if here else addressed(text, folder)
 
 
 def _end(message: str, code: Exit, as_json: bool, *, silent: bool = False) -> NoReturn:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -356,6 +357,8 @@ def drift(
         return Answer(nothing, [line, *remarks])
     found = learner.drift(new, significance=significance)
     lines = [str(found)]
+    if found.drifted:
+        lines.append(f"incontrast update {shlex.quote(str(data))} does that.")
     if known:
         lines.append(f"{counted(known)} had been ingested before, and were left out.")
     lines += remarks

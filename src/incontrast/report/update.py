@@ -9,7 +9,14 @@ from typing import Any
 from incontrast.report import page
 from incontrast.report.chart import Panel, chart
 from incontrast.report.page import Cell, columns, figure_cell
-from incontrast.text import counted, duration, index_advice, part_of_the_way, probe_changes
+from incontrast.text import (
+    addressed,
+    counted,
+    duration,
+    index_advice,
+    part_of_the_way,
+    probe_changes,
+)
 
 WAYS = {"to_old": "new queries, mapped to the old space", "to_new": "stored vectors, mapped"}
 SEARCH = ("recall", "precision")
@@ -35,7 +42,7 @@ def update_page(
     outcome, number, kind = record["outcome"], record["version"], record["kind"]
     failed = evaluation.get("failed_checks", [])
     next_steps = _next_steps(record, promoted, failed, evaluation.get("stored_vectors"))
-    steps = "\n\n".join(f"**Next:** {step}" for step in next_steps)
+    steps = "\n\n".join(f"**Next:** {addressed(step, folder)}" for step in next_steps)
     checks = _checks(evaluation, promoted, probed=outcome["probe"] is not None)
     sections = [
         page.Section("Verdict", (checks, page.Text(steps))),
@@ -45,7 +52,7 @@ def update_page(
         moved = tuple(_moved(evaluation, pictures, texts))
         sections.append(page.Section("How far embeddings moved", moved))
     if "stored_vectors" in evaluation:
-        stored = tuple(_stored_vectors(evaluation["stored_vectors"], pictures))
+        stored = tuple(_stored_vectors(evaluation["stored_vectors"], pictures, folder))
         sections.append(page.Section("Stored vectors", stored))
     sections += [
         page.Section("What it cost", (_facts(record), *_training(outcome))),
@@ -257,12 +264,17 @@ def _moved(
         )
 
 
-def _stored_vectors(found: Mapping[str, Any], pictures: Mapping[int, str]) -> Iterator[page.Block]:
+def _stored_vectors(
+    found: Mapping[str, Any], pictures: Mapping[int, str], folder: str
+) -> Iterator[page.Block]:
     """What the update did to vectors that are stored."""
     titles = [f"{figure}@10" for figure in SEARCH]
+    how = (
+        "`incontrast reembed FILE --plan` says what it takes; "
+        "`incontrast embed --space` embeds for the index as it is."
+    )
     yield page.Text(
-        f"**{index_advice(found['expected'], found['items'])}** `incontrast reembed FILE --plan` "
-        "says what it takes; `incontrast embed --space` embeds for the index as it is."
+        f"**{index_advice(found['expected'], found['items'])}** {addressed(how, folder)}"
     )
     yield page.Table(
         title="Searching stored vectors with the new encoder",
