@@ -22,6 +22,7 @@ Shapes:
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -30,7 +31,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import normalize
-from torch.utils.checkpoint import checkpoint
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.names import NamedArguments
@@ -232,11 +232,91 @@ def losses_in_blocks(
     """``anchor_losses``, in a large batch with the similarities of some anchors at a time."""
     if len(first) <= REMEMBERED:
         return anchor_losses(first, second, objective, strata, anchors)
-    blocks = (anchors[start : start + BLOCK] for start in range(0, len(anchors), BLOCK))
-    inputs = (first, second, objective, strata)
-    return torch.cat(
-        [checkpoint(anchor_losses, *inputs, block, use_reentrant=False) for block in blocks]
+    losses: Tensor = _BlockLosses.apply(  # type: ignore[no-untyped-call]
+        first, second, objective, strata, anchors
     )
+    return losses
+
+
+class _BlockLosses(Function):
+    """``anchor_losses`` of which nothing but a number for each anchor is kept until backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        first: Tensor,
+        second: Tensor,
+        objective: Objective,
+        strata: Strata,
+        anchors: range,
+    ) -> Tensor:
+        unit, _ = _units(first, second, objective.temperature)
+        sums = first.new_empty(2, len(anchors))  # log of each anchor's denominator
+        losses = first.new_zeros(len(anchors))
+        for block, at, logits in _blocks(unit, strata, anchors):
+            torch.logsumexp(logits, dim=2, out=sums[:, at])
+            losses[at] = (sums[:, at] - logits.diagonal(block.start, 1, 2)).mean(dim=0)
+        ctx.save_for_backward(first, second, sums)
+        ctx.given = objective, strata, anchors
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        first, second, sums = ctx.saved_tensors
+        objective, strata, anchors = ctx.given
+        if torch.is_grad_enabled():  # to be differentiated again: by autograd
+            losses = anchor_losses(first, second, objective, strata, anchors)
+            return *_differentiable(losses, (first, second), gradient), None, None, None
+        unit, scale = _units(first, second, objective.temperature)
+        of_unit = torch.zeros_like(unit)
+        for block, at, logits in _blocks(unit, strata, anchors):
+            half = gradient[at] / 2
+            of_logits = logits.sub_(sums[:, at, None]).exp_().mul_(half[:, None])
+            of_logits.diagonal(block.start, 1, 2).sub_(half)
+            own = slice(block.start, block.stop)
+            of_unit[:, own].baddbmm_(of_logits, unit.flip(0))
+            for side, other in ((0, 1), (1, 0)):
+                of_unit[other].addmm_(of_logits[side].T, unit[side, own])
+        return *_of_embeddings(of_unit, unit, scale, objective.temperature), None, None, None
+
+
+def _blocks(unit: Tensor, strata: Strata, anchors: range) -> Iterator[tuple[range, slice, Tensor]]:
+    """Some anchors, their places among ``anchors``, and their (2, some, n) logits + log w."""
+    work = unit.new_empty(2, min(BLOCK, len(anchors)), unit.shape[1])  # one for all blocks
+    for start in range(0, len(anchors), BLOCK):
+        block = anchors[start : start + BLOCK]
+        logits = work[:, : len(block)]
+        torch.bmm(unit[:, block.start : block.stop], unit.flip(0).mT, out=logits)
+        logits += _log_weights(unit[0], strata, block)
+        yield block, slice(start, start + len(block)), logits
+
+
+def _units(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """(2, n, d) embeddings as they enter a product of similarities, and what they are divided by.
+
+    √τ on each side: no pass over the product for τ.
+    """
+    both = torch.stack([first, second])
+    scale = torch.linalg.vector_norm(both, dim=2, keepdim=True).clamp_min(EPS) * temperature**0.5
+    return both / scale, scale
+
+
+def _of_embeddings(
+    of_unit: Tensor, unit: Tensor, scale: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """The gradients of both views from those of what entered the product; in place."""
+    along = (of_unit * unit).sum(dim=2, keepdim=True).mul_(temperature)
+    of_first, of_second = of_unit.addcmul_(unit, along, value=-1).div_(scale)
+    return of_first, of_second
+
+
+def _differentiable(
+    losses: Tensor, inputs: tuple[Tensor, Tensor], gradient: Tensor
+) -> Iterator[Tensor | None]:
+    """Gradients that have derivatives themselves; None for an input without."""
+    wanted = [x for x in inputs if x.requires_grad]
+    found = iter(torch.autograd.grad(losses, wanted, gradient, create_graph=True))
+    return (next(found) if x.requires_grad else None for x in inputs)
 
 
 def _log_probabilities(
@@ -244,12 +324,9 @@ def _log_probabilities(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(2, n, n) log of the share of each item (column) in an anchor's denominator, both directions.
 
-    Also the (2, n, d) embeddings as they enter the product, and what they were divided by.
+    Also what ``_units`` gives.
     """
-    both = torch.stack([first, second])
-    # √τ on each side: no pass over the product for τ.
-    scale = torch.linalg.vector_norm(both, dim=2, keepdim=True).clamp_min(EPS) * temperature**0.5
-    unit = both / scale
+    unit, scale = _units(first, second, temperature)
     logits = unit[0] @ unit[1].T
     return torch.stack([logits, logits.T]).add_(weights).log_softmax(dim=2), unit, scale
 
@@ -276,18 +353,13 @@ class _Losses(Function):
         if torch.is_grad_enabled():  # to be differentiated again: by autograd
             log_shares, _, _ = _log_probabilities(first, second, ctx.temperature, weights)
             losses = -_mean_of_diagonals(log_shares)
-            inputs = [x for x in (first, second) if x.requires_grad]
-            found = iter(torch.autograd.grad(losses, inputs, gradient, create_graph=True))
-            of_both = (next(found) if x.requires_grad else None for x in (first, second))
-            return *of_both, None, None
+            return *_differentiable(losses, (first, second), gradient), None, None
         half = gradient / 2
         shares = log_shares.exp().mul_(half[:, None])  # of logits + log w, per direction
         of_logits = shares[0].add_(shares[1].T)
         of_logits.diagonal().sub_(gradient)
         of_unit = torch.stack([of_logits @ unit[1], of_logits.T @ unit[0]])
-        along = (of_unit * unit).sum(dim=2, keepdim=True).mul_(ctx.temperature)
-        of_first, of_second = of_unit.addcmul_(unit, along, value=-1).div_(scale)
-        return of_first, of_second, None, None
+        return *_of_embeddings(of_unit, unit, scale, ctx.temperature), None, None
 
 
 def _log_weights(like: Tensor, strata: Strata, anchors: range) -> Tensor:

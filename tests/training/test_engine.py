@@ -25,10 +25,11 @@ def gradients(size: int | None, module: nn.Module, views: Tensor) -> tuple[list[
     """The gradients of a loss over all views, and the bytes that were kept for them."""
     engine, kept = Engine("cpu"), 0
     engine.micro_batch_size = size
+    there = {parameter.data_ptr() for parameter in module.parameters()}
 
     def keep(tensor: Tensor) -> Tensor:
         nonlocal kept
-        kept += tensor.numel() * tensor.element_size()
+        kept += tensor.nbytes * (tensor.data_ptr() not in there)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -45,6 +46,49 @@ def test_gradients_of_parts_are_those_of_the_whole_batch(size: int) -> None:
     parts, part_bytes = gradients(size, module, views)
     torch.testing.assert_close(parts, whole, rtol=1e-8, atol=1e-10)
     assert part_bytes < whole_bytes / 10
+
+
+def test_dropout_is_the_same_when_a_part_is_computed_again() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 32), nn.Dropout(0.5), nn.Linear(32, 4)).double()
+    views = torch.randn(20, 6, generator=Generator().manual_seed(0)).double()
+    engine = Engine("cpu")
+    engine.micro_batch_size = 8
+    torch.manual_seed(1)
+    embeddings = engine.forward(module, views)
+    drawn = torch.rand(3)
+    found = torch.autograd.grad(embeddings.square().sum(), list(module.parameters()))
+    after = torch.rand(3)
+    torch.manual_seed(1)
+    plain = torch.cat([module(part) for part in torch.tensor_split(views, 3)])
+    assert torch.equal(torch.rand(3), drawn)
+    assert torch.equal(torch.rand(3), after)  # computing again draws nothing that others get
+    torch.testing.assert_close(embeddings, plain)
+    expected = torch.autograd.grad(plain.square().sum(), list(module.parameters()))
+    torch.testing.assert_close(found, expected)
+
+
+def test_parts_that_are_differentiated_twice_are_refused() -> None:
+    module = encoder()
+    engine = Engine("cpu")
+    engine.micro_batch_size = 4
+    loss = engine.forward(module, torch.ones(9, 6).double()).square().sum()
+    with pytest.raises(RuntimeError, match="leave out micro_batch_size"):
+        torch.autograd.grad(loss, list(module.parameters()), create_graph=True)
+
+
+def test_other_weights_in_parts_can_be_differentiated_twice() -> None:
+    """As the meta step does, which gives the encoder its weights."""
+    module = encoder()
+    engine, found = Engine("cpu"), []
+    views = torch.randn(9, 6, generator=Generator().manual_seed(0)).double()
+    for engine.micro_batch_size in (None, 4):
+        weights = dict(module.named_parameters())
+        loss = engine.forward(module, views, weights).square().sum()
+        gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        total = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+        found.append(torch.autograd.grad(total, list(weights.values())))
+    torch.testing.assert_close(found[1], found[0])
 
 
 def test_graphs_are_embedded_in_parts() -> None:
@@ -123,3 +167,14 @@ def test_a_large_batch_is_compared_in_blocks(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(loss, "REMEMBERED", 8)
     monkeypatch.setattr(loss, "BLOCK", 5)
     torch.testing.assert_close(losses(), whole)
+    strata = loss.Strata((14, 9), ((0.5, 1.0), (2.0, 0.0)))
+    anchors = range(3, 20)  # as of one of several processes
+
+    def own(first: Tensor, second: Tensor) -> Tensor:
+        return loss.losses_in_blocks(first, second, Objective(temperature=0.5), strata, anchors)
+
+    torch.testing.assert_close(
+        own(*views), loss.anchor_losses(*views, Objective(temperature=0.5), strata, anchors)
+    )
+    torch.autograd.gradcheck(own, tuple(views.detach().requires_grad_()))
+    torch.autograd.gradgradcheck(own, tuple(views.detach().requires_grad_()))

@@ -14,9 +14,9 @@ from torch import Generator, Tensor, nn
 from torch import distributed as dist
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import checkpoint
 
 from incontrast.loss import Objective
+from incontrast.training.caching import in_parts
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -112,20 +112,21 @@ class Engine:
             return self._encode(encoder, batch, parameters)
         ranges = _ranges(len(batch), self.micro_batch_size)
         parts = [lambda own=own: batch[own.start : own.stop] for own in ranges]
-        return torch.cat([self._encode_part(encoder, make, parameters) for make in parts])
+        return self._in_parts(encoder, parts, 1, len(batch), parameters)[0]
 
-    def _encode_part(
-        self, encoder: nn.Module, make: Callable[[], Any], parameters: dict[str, Tensor] | None
+    def _in_parts(
+        self,
+        encoder: nn.Module,
+        parts: Sequence[Callable[[], Any]],
+        copies: int,
+        items: int,
+        parameters: dict[str, Tensor] | None,
     ) -> Tensor:
-        """Computed again for its gradient, and the part made again: nothing is kept until then."""
-
-        def encode() -> Tensor:
+        def embed(make: Callable[[], Any]) -> Tensor:
             return self._encode(encoder, make(), parameters)
 
-        if not torch.is_grad_enabled():
-            return encode()
-        embeddings: Tensor = checkpoint(encode, use_reentrant=False)
-        return embeddings
+        own = None if parameters is not None else list(encoder.parameters())
+        return in_parts([partial(embed, make) for make in parts], copies, items, own)
 
     def _encode(
         self, encoder: nn.Module, batch: Any, parameters: dict[str, Tensor] | None
@@ -148,16 +149,7 @@ class Engine:
         ``views`` is one batch: first views of this process's share of the items, then second ones.
         """
         if isinstance(views, ViewsInParts):
-            both, done = torch.empty(0), 0
-            for make in views.parts:
-                part = self._encode_part(encoder, make, parameters)
-                part = part.view(2, -1, *part.shape[1:])
-                if not done:
-                    both = part.new_empty(2, views.items, *part.shape[2:])
-                # Not joined at the end: many small results would lie between freed memory.
-                both[:, done : done + part.shape[1]] = part
-                done += part.shape[1]
-            first, second = both
+            first, second = self._in_parts(encoder, views.parts, 2, views.items, parameters)
             return first, second
         embeddings = self.forward(encoder, views, parameters)
         first, second = self.gather(embeddings.view(2, -1, *embeddings.shape[1:]))
