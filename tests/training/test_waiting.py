@@ -141,7 +141,7 @@ def test_what_goes_to_an_accelerator_goes_by_way_of_pinned_memory(
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            calls.append((func.__name__, kwargs))
+            calls.append((func.__name__, kwargs or None))
             moves = func in (Tensor.pin_memory, Tensor.to)
             return args[0] if moves else func(*args, **(kwargs or {}))
 

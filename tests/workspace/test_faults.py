@@ -166,6 +166,27 @@ def test_a_long_journal_is_summed_up(shortened: Workspace) -> None:
     assert shortened.check() == []
 
 
+def test_the_history_is_that_of_all_versions(space: Workspace, shortened: Workspace) -> None:
+    """Also once the summary was summed up itself."""
+    for item in (3, 4, 5, 6):
+        shortened.forget([item])
+    summary = shortened.journal.events()[0]
+    assert summary["number"] > 11
+    assert not any("version" in event for event in shortened.journal.events()[1:])
+    found = json.loads(run(shortened, "history", "--json")[1])["versions"]
+    assert [(line["version"], line["standing"]) for line in found] == [
+        (1, "promoted"),
+        (2, "current"),
+    ]
+    for line in found:
+        record = shortened.versions.record(line["version"])
+        after = record["outcome"]["loss"]["after"]
+        assert line["items"] == record["data"]["items"]
+        assert line["seconds"] == record["outcome"]["seconds"]
+        assert line["figures"]["loss, new"] == after["new"]
+        assert line["figures"]["loss, old"] == after["old"]
+
+
 def test_what_was_lost_of_a_journal_is_not_summed_up(shortened: Workspace) -> None:
     lines = shortened.journal.path.read_bytes().splitlines(keepends=True)
     shortened.journal.path.write_bytes(b"".join([lines[0], *lines[2:]]))

@@ -38,7 +38,8 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
     data: dict[int, list[Mapping[str, Any]]] = {}
     trained: dict[int, Mapping[str, Any]] = {}
     found: dict[int, Line] = {}
-    for event in events:
+    each = (part for event in events for part in (event, *event.get("versions", ())))
+    for event in each:
         version, step = event.get("version"), event["step"]
         if version is None:
             continue
@@ -68,7 +69,7 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
 
 
 def left_out(events: Iterable[Mapping[str, Any]], lines: Sequence[Line]) -> int:
-    """Versions without a line: the journal sums up its earlier events, of which it has numbers."""
+    """Versions without a line: earlier incontrasts kept no more of them than their number."""
     evaluated: int = sum(
         event["steps"].get("evaluate", 0)
         if event["step"] == "summary"

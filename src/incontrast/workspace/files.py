@@ -174,7 +174,9 @@ class Journal:
         if not old or steps.total() != old[-1]["number"]:
             return
         since = old[0].get("since", old[0]["time"])
-        summary = self.event(SUMMARY, number=old[-1]["number"], since=since, steps=dict(steps))
+        versions = [outline for event in old for outline in outlines(event)]
+        about = {"number": old[-1]["number"], "since": since, "steps": steps, "versions": versions}
+        summary = self.event(SUMMARY, **about)
         summary["time"] = old[-1]["time"]
         recent = self.path.read_bytes().splitlines(keepends=True)[len(records) - keep :]
         write_bytes(self.path, b"".join([_line(summary), *recent]))
@@ -207,6 +209,31 @@ class Journal:
                 yield Record(number, unsealed(line, f"{self.path}, line {number}"), None)
             except Damaged as error:
                 yield Record(number, None, str(error))
+
+
+def outlines(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """Events of one version each with what the page over all versions says of them; or none.
+
+    Those of a summary are in it.
+    """
+    step = event["step"]
+    if step == SUMMARY:
+        found: list[dict[str, Any]] = event.get("versions", [])
+        return found
+    shown = {"step": step, "version": event.get("version")}
+    if step == "ingest":
+        shown["data"] = {name: event["data"][name] for name in ("name", "items")}
+    elif step == "train":
+        shown |= {name: event.get(name) for name in ("kind", "strategy", "seconds")}
+    elif step == "evaluate":
+        ratio, probe = event["change_ratio"], event["probe"]
+        shown |= {"time": event["time"], "overlap": event["overlap"]}
+        shown["loss"] = {"after": event["loss"]["after"]}
+        shown["change_ratio"] = ratio and {"before": {"median": ratio["before"]["median"]}}
+        shown["probe"] = probe and {"after": probe["after"]}
+    elif step not in ("promote", "discard", "drop"):
+        return []
+    return [shown]
 
 
 def _line(event: dict[str, Any]) -> bytes:
