@@ -118,9 +118,9 @@ class Graphs(ArgumentDomain):
     def views_in_a_row(
         self, batches: Sequence[Sources], generators: Sequence[Generator]
     ) -> list[GraphBatch] | None:
-        if self._has_other_views():
-            return None
         sources = [source for batch in batches for source in batch]
+        if self._has_other_views() or not all(isinstance(s, GraphCollection) for s, _ in sources):
+            return None  # what is in a store is read batch by batch
         counts = [sum(len(places) for _, places in batch) for batch in batches]
         return self._views_of(take_all(sources), counts, generators)
 
