@@ -241,8 +241,8 @@ JUDGING = {
         partial(mnist_by_class, largest=60_000), retraining(128, ic.Fixed(4e-3), 15)
     ),
     "Imagenette by class, ResNet-18": DataSet(
-        partial(imagenette_by_class, encoder="resnet18", largest=2000),
-        retraining(128, ic.Fixed(2e-3), 30),
+        partial(imagenette_by_class, encoder="resnet18", largest=1000),
+        retraining(128, ic.Fixed(2e-3), 20),
         "bfloat16",
     ),
     "Imagenette by class": DataSet(imagenette_by_class, retraining(128, ic.Fixed(4e-3), 20)),

@@ -1,7 +1,8 @@
 """Tables of the rows of benchmarks/parity.py.
 
     python benchmarks/parity_tables.py show    # each cell with the range over seeds
-    python benchmarks/parity_tables.py page    # writes docs/parity-tables.md; --check compares it
+    python benchmarks/parity_tables.py page    # docs/parity-tables.md, and the tables of README.md
+                                               # and docs/explanation/updates.md; --check compares
 
 Each cell is the share of the gap between no update and retraining that is closed on new items, by
 evaluation loss, kNN accuracy and precision@10; in parentheses the loss of old items against
@@ -24,6 +25,17 @@ from typing import NamedTuple
 HERE = Path(__file__).parent
 ROWS = HERE / "results" / "parity.jsonl"
 PAGE = HERE.parent / "docs" / "parity-tables.md"
+README = HERE.parent / "README.md"
+UPDATES = HERE.parent / "docs" / "explanation" / "updates.md"
+NAMES = {  # of data sets in short tables
+    "MNIST by class": "MNIST, three new digits",
+    "digits by class": "8×8 digits, three new",
+    "Fashion-MNIST by class": "Fashion-MNIST, three new classes",
+    "digits as vectors": "8×8 digits as vectors, an MLP",
+    "MNIST turned": "MNIST, new ones turned",
+    "Banking77 by intent": "Banking77, 26 new intents",
+    "Imagenette by class": "Imagenette, three new classes",
+}
 LEAST_GAP = 0.02  # in loss, accuracy or precision: a share of less is a share of noise
 HIGHER_IS_BETTER = ("knn_old", "knn_new", "precision_old", "precision_new")
 RIVALS = ("ICL", "warm start", "ICL, free")
@@ -274,6 +286,46 @@ def emphasised(rows: Rows) -> list[str]:
     return table(["data", "α", "seeds", *header], lines)
 
 
+def found_again(rows: Rows, alpha: float, share: float) -> list[str]:
+    """Precision@10 in figures, of new and of old items."""
+    lines = []
+    for name, title in NAMES.items():
+        line = [title]
+        for kind in ("new", "old"):
+            parts = [
+                rows.seeds(name, alpha, "warm start", share),
+                rows.seeds(name, alpha, "ICL", share),
+                rows.ceiling(name, alpha),
+            ]
+            if kind == "new":
+                parts.insert(0, rows.floor(name, alpha))
+            seeds = set.intersection(*(set(part) for part in parts))
+            middle = [statistics.median(p[s][f"precision_{kind}"] for s in seeds) for p in parts]
+            line += [f"{value:.3f}" for value in middle]
+        lines.append(line)
+    strategies = ["warm start", "**`ICL()`**", "retraining"]
+    header = ["", "new items: no update", *strategies, f"old items: {strategies[0]}"]
+    return table([*header, *strategies[1:]], lines)[:-1]
+
+
+def in_short(rows: Rows, places: Sequence[tuple[float, float]]) -> list[str]:
+    """The update beside warm start at a few growth ratios and shares."""
+    lines = []
+    for alpha, share in places:
+        for name, title in NAMES.items():
+            cells = [cell(values(rows, name, alpha, s, share)) for s in ("ICL", "warm start")]
+            if all(cells):
+                lines.append([f"{alpha:g}", written("{:.1%}", share), title, *cells])
+    return table(["α", "share", "data", "`ICL()`", "warm start"], lines)[:-1]
+
+
+def with_table(text: str, lines: Sequence[str]) -> str:
+    """A page with this table between its two marks."""
+    start, end = "<!-- parity: generated -->\n", "<!-- end -->"
+    head, rest = text.split(start, 1)
+    return head + start + "\n".join(lines) + "\n" + end + rest.split(end, 1)[1]
+
+
 def page(rows: Rows) -> str:
     about = """
 # Updates against retraining: every figure
@@ -344,11 +396,18 @@ def main() -> None:
     if arguments.what == "show":
         print("\n".join(show(Rows(arguments.rows, arguments.where, arguments.head))))
         return
-    text = page(Rows(arguments.rows))
-    if not arguments.check:
-        PAGE.write_text(text, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        sys.exit(f"{PAGE.name} is not what its rows give: python {Path(__file__).name} page")
+    rows = Rows(arguments.rows)
+    short = in_short(rows, ((0.01, 0.015), (0.05, 0.05), (0.05, 0.12), (0.3, 0.25)))
+    pages = {
+        PAGE: page(rows),
+        README: with_table(README.read_text(encoding="utf-8"), found_again(rows, 0.05, 0.12)),
+        UPDATES: with_table(UPDATES.read_text(encoding="utf-8"), short),
+    }
+    for file, text in pages.items():
+        if not arguments.check:
+            file.write_text(text, encoding="utf-8")
+        elif not file.exists() or file.read_text(encoding="utf-8") != text:
+            sys.exit(f"{file.name} is not what its rows give: python {Path(__file__).name} page")
 
 
 if __name__ == "__main__":
