@@ -362,6 +362,9 @@ class Learner:
     ) -> Outcome:
         """Bring the encoder up to date with new items, and remember them.
 
+        All of them count as new: items that were learned from before are learned from and stored
+        once more. A ``Workspace`` leaves those out.
+
         Args:
             items: ΔX, of the same kind as the first data.
             strategy: How to do it, for this once; the learner's own by default.

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from incontrast import ICL, Adam, Learner, Muon, Prodigy, Retrain, Vectors
 from incontrast.training import muon
-from incontrast.training.muon import mark_tables, orthogonalised, protected
+from incontrast.training.muon import orthogonalised, protected
+from incontrast.training.optimizers import mark_tables
 from incontrast.training.stepper import Stepper
 
 

@@ -5,7 +5,6 @@ second derivative. Here ``torch.nn.functional.batch_norm`` itself is answered di
 block, so that encoders stay as they are, whoever wrote them, also under ``functional_call``.
 """
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -21,13 +20,7 @@ from incontrast.training.collectives import all_reduce, all_reduce_
 class SynchronisedBatchNorm(TorchFunctionMode):
     """A block in which BatchNorm in training mode sees the items of all processes."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is functional.batch_norm:
             func = synchronised_batch_norm
         return func(*args, **(kwargs or {}))

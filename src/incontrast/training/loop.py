@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from incontrast.schedules import ScheduleState
 from incontrast.text import counted, duration
 from incontrast.training.calibration import calibrate, train_mode
 from incontrast.training.engine import Engine
-from incontrast.training.muon import mark_tables
+from incontrast.training.optimizers import mark_tables
 from incontrast.training.progress import (
     Budget,
     Callback,
@@ -112,7 +113,8 @@ class Training:
         self.start = time.perf_counter()  # moved on by what callbacks take
         self.task, self.strategy, self.budget, self.callbacks = task, strategy, budget, callbacks
         self.file = file
-        self.ctrl_c = CtrlC(file is not None and task.engine.processes == 1)
+        # Several processes step together: none of them waits by itself.
+        self.ctrl_c = CtrlC() if file is not None and task.engine.processes == 1 else None
         self.saved = None if file is None else file.read(task.engine)
         if file is not None:
             task.record(*(self.saved[key] if self.saved else {} for key in ("schedules", "once")))
@@ -153,7 +155,7 @@ class Training:
         stopped: Stop | None = None
         train_mode(task.encoder)
         batches = None if self.saved is None else self.resumed(self.saved)
-        with self.ctrl_c:
+        with self.ctrl_c or nullcontext():
             while stopped is None:
                 stopped = self.end_epoch(self.epoch(batches))
                 batches = None
@@ -218,10 +220,11 @@ class Training:
                 return "budget"
             if stopped:
                 return "callback"
-            if self.file is not None and (self.ctrl_c.pressed or self.file.due(engine, self.steps)):
-                self.file.write(training_state(self), engine, last=self.ctrl_c.pressed)
-                if self.ctrl_c.pressed:
-                    raise KeyboardInterrupt
+            pressed = self.ctrl_c is not None and self.ctrl_c.pressed
+            if self.file is not None and (pressed or self.file.due(engine, self.steps)):
+                self.file.write(training_state(self), engine, last=pressed)
+            if pressed:
+                raise KeyboardInterrupt
         return None
 
     def counted(self, batches: Iterator[ViewBatch]) -> Iterator[ViewBatch]:

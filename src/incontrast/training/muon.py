@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from incontrast.bounds import check_number
 from incontrast.names import NamedArguments
-from incontrast.training.optimizers import FusedAdam, check_dense
+from incontrast.training.optimizers import TABLE, FusedAdam, check_dense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +31,6 @@ class Muon(NamedArguments):
 
     def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return OrthogonalSteps(parameters, self.momentum)
-
-
-TABLE = "is_table"
-
-
-def mark_tables(encoder: nn.Module) -> None:
-    """Tell ``Muon`` which weights are looked up by number: a step uses few rows of them."""
-    for module in encoder.modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            setattr(module.weight, TABLE, True)
 
 
 def _is_matrix(weights: Tensor) -> bool:

@@ -124,6 +124,16 @@ def check_dense(weights: Sequence[Tensor]) -> None:
         )
 
 
+TABLE = "is_table"
+
+
+def mark_tables(encoder: nn.Module) -> None:
+    """Tell optimisers which weights are looked up by number: a step uses few rows of them."""
+    for module in encoder.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            setattr(module.weight, TABLE, True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(_Steps):
     """Any other torch optimiser, with steps that are clipped, capped or scaled by part.

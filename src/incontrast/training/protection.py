@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,11 +106,7 @@ class _InputCovariances(TorchFunctionMode):
         self.rows: dict[Tensor, Tensor] = {}
 
     def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if len(args) > 1 and isinstance(args[1], Tensor) and args[1] in self._weights:

@@ -127,14 +127,13 @@ class TrainingFile:
 class CtrlC:
     """Lets Ctrl-C wait until the step that it falls into is done, so that its state can be written.
 
-    A second one does not wait. Of several processes, which step together, none waits, nor where the
-    program has a handler of its own.
+    A second one does not wait, nor does one that the program handles by itself.
     """
 
-    def __init__(self, wanted: bool) -> None:
+    def __init__(self) -> None:
         main = threading.current_thread() is threading.main_thread()
-        usual = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        self.pressed, self._waits = False, wanted and usual
+        self._waits = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self.pressed = False
 
     def __enter__(self) -> Self:
         if self._waits:
