@@ -39,7 +39,7 @@ from parity import LONG, measure
 from parity_sets import Problem, digits_by_class
 
 ROWS = Path(__file__).parent / "results" / "adopt.jsonl"
-EPOCHS = 10
+EPOCHS = {"resnet18": 10, "vit": 60}  # of the script, and of retraining
 ALPHA = 0.3
 SHARES = (0.12, 0.25)
 MEAN = STD = 0.5
@@ -59,7 +59,9 @@ def vit() -> nn.Module:
     return ViTModel(ViTConfig(**size, **image), add_pooling_layer=False)
 
 
-def plain(model: nn.Module, width: int, pixels: Tensor, embed: Callable[..., Tensor]) -> nn.Module:
+def plain(
+    model: nn.Module, width: int, pixels: Tensor, epochs: int, embed: Callable[..., Tensor]
+) -> nn.Module:
     """Somebody's training script; returns the head."""
     head = nn.Linear(width, 128)
     optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()], lr=1e-3)
@@ -68,7 +70,7 @@ def plain(model: nn.Module, width: int, pixels: Tensor, embed: Callable[..., Ten
         shift = torch.randint(-1, 2, (2,)).tolist()
         return images.roll(shift, (2, 3)) + 0.3 * torch.randn(images.shape)
 
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for batch in torch.randperm(len(pixels)).split(128):
             images = (pixels[batch] / 255 - MEAN) / STD
             a, b = (normalize(head(embed(model, view(images)))) for _ in range(2))
@@ -82,21 +84,24 @@ def plain(model: nn.Module, width: int, pixels: Tensor, embed: Callable[..., Ten
 def run(name: str, seed: int, file: Path) -> None:
     problem = digits_by_class(ALPHA, seed)._replace(domain=DOMAIN)
     pixels = torch.from_numpy(np.asarray(problem.old.items)).view(-1, 1, 8, 8)
+    epochs = EPOCHS[name]
     torch.manual_seed(seed)
     with tempfile.TemporaryDirectory() as place:
         if name == "vit":
             model = vit()
-            head = plain(model, 96, pixels, lambda m, x: m(pixel_values=x).last_hidden_state[:, 0])
+            head = plain(
+                model, 96, pixels, epochs, lambda m, x: m(pixel_values=x).last_hidden_state[:, 0]
+            )
             model.save_pretrained(place)
             encoder: Any = ic.pretrained(place, pooling="first")
         else:
             model = encoder = RESNET()
-            head = plain(model, 512, pixels, lambda m, x: m(x))
+            head = plain(model, 512, pixels, epochs, lambda m, x: m(x))
         adopted = ic.Learner.from_encoder(
             encoder, DOMAIN, seen=problem.old.items, head=head, seed=seed
         )
         domain = replace(DOMAIN, encoder=vit_vectors if name == "vit" else RESNET)
-        retrain = ic.Retrain(batch_size=128, lr=2e-3, max_epochs=EPOCHS, patience=None)
+        retrain = ic.Retrain(batch_size=128, lr=2e-3, max_epochs=epochs, patience=None)
         anew = ic.Learner(domain, fit_strategy=retrain, head="linear", seed=seed)
         whole = np.concatenate([problem.old.items, problem.new.items])
         ceiling = anew.fit(whole).forward_passes
