@@ -46,7 +46,7 @@ from torch.nn.functional import normalize
 import incontrast as ic
 from incontrast.call import PAIRS
 from incontrast.compat import fit_link
-from incontrast.compat.adapter import Pairs, candidates
+from incontrast.compat.fitting import Pairs, candidates
 from incontrast.compat.plan import FEWEST, QUERIES, make_plan
 from incontrast.data import Labelled
 from incontrast.data.sources import read_source
@@ -263,7 +263,7 @@ def figures(data: dict[str, Any], old: str, new: str, seed: int) -> dict[str, An
     row |= {"pairs": len(before), "chosen": [link.to_old.kind, link.to_new.kind]}
     row["expected recall"] = round(link.expected("to_new").recall, 4)
     row["map to_old"] = precision(link.to_old(queries), index, asked, labels)
-    for kind in ("orthogonal", "low-rank", "affine", "residual"):
+    for kind in ("orthogonal", "low-rank", "affine", "quadratic"):
         with patch("incontrast.compat.link.KINDS", (kind,)):
             one = fit_link(before, after, old=1, new=2, seed=seed)
         row[f"{kind} to_old"] = precision(one.to_old(queries), index, asked, labels)
@@ -382,7 +382,7 @@ def speed() -> None:
         stored = torch.randn(2**15, width, generator=draws)
         query, out = stored[:1].clone(), torch.empty(2**15, width)
         pairs = Pairs(normalize(before), normalize(after))
-        for kind in ("orthogonal", "low-rank", "affine", "residual"):
+        for kind in ("orthogonal", "low-rank", "affine", "quadratic"):
             for adapter in candidates(kind, pairs, draws):
                 rank = f" {len(adapter.tensors['up'])}" if "up" in adapter.tensors else ""
                 if kind + rank in row:  # of another strength, at the same cost

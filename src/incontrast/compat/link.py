@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from incontrast.compat.adapter import KINDS, PARTS, Adapter, Kind, Pairs, candidates
+from incontrast.compat.adapter import KINDS, PARTS, Adapter, Kind
+from incontrast.compat.fitting import Pairs, candidates
 from incontrast.compat.quality import Quality, measured, nearest, relevant
 from incontrast.randomness import generator
 
@@ -28,6 +29,7 @@ HELD_OUT = 1 / 3  # of the pairs, but no more than
 MOST_HELD_OUT = 1000
 PLAIN = ("old", "new", "pairs", "encoder")  # fields of a link that JSON has as they are
 TOLERANCE = 0.002  # of recall, within which the fastest adapter is as good as the best
+CHANCE = 0.25  # standard errors of the difference, likewise
 
 
 class NoAdapter(ValueError):
@@ -76,16 +78,15 @@ def check_pairs(count: int) -> None:
 def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -> Link:
     """Fit every kind of adapter both ways on two thirds of the pairs, and keep the best.
 
-    Best is the fastest of those whose recall on the other pairs is highest, but for 0.002 or what
-    may be chance: one standard error of the difference. What is kept is fitted once more, on all
-    pairs.
+    Best is the fastest of those whose recall on the other pairs is highest, but for 0.002 or a
+    quarter of the standard error of the difference. What is kept is fitted once more, on all pairs.
 
     Args:
         before: (n, d) embeddings of n items by the old version.
         after: (n, e) embeddings of the same items by the new one.
         old: The number of the old space.
         new: The number of the new space.
-        seed: Determines the split and hidden units.
+        seed: Determines the split and what is drawn.
 
     Raises:
         NoAdapter: There are too few pairs, or they are not finite.
@@ -120,7 +121,7 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
                 recalls.append(recall)
         behind = max(recalls, key=Tensor.mean) - torch.stack(recalls)
         chance = behind.std(dim=1) / len(held) ** 0.5
-        good = (behind.mean(dim=1) <= chance.clamp(min=TOLERANCE)).tolist()
+        good = (behind.mean(dim=1) <= (CHANCE * chance).clamp(min=TOLERANCE)).tolist()
         chosen, _, kind, place = min(compress(fitted, good), key=lambda each: each[1])
         for quality, _, other, _ in fitted:
             if other not in found or quality.recall > found[other].recall:

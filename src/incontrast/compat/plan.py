@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from incontrast.compat import link
-from incontrast.compat.adapter import ridge
+from incontrast.compat.fitting import ridge
 from incontrast.compat.link import Link, NoAdapter, fit_link
 from incontrast.compat.quality import NEIGHBOURS, hits, nearest, relevant
 from incontrast.randomness import generator
@@ -61,7 +61,7 @@ class Spread:
         unit = normalize(vectors.float())
         width = unit.shape[1]
         hidden = torch.randn(width, min(HIDDEN, 4 * width), generator=generator(0, "spread"))
-        weight, bias = next(ridge(_features(unit, hidden), logs[:, None], (PENALTY,)))
+        weight, bias = ridge(_features(unit, hidden), logs[:, None], PENALTY)
         return cls(hidden, weight, bias, (logs.min().item(), logs.max().item()))
 
 
