@@ -32,6 +32,7 @@ import itertools
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -64,8 +65,9 @@ TESTS = [
     "tests/test_learner.py",
 ]
 HEAVY = ("numpy", "PIL.Image", "safetensors.torch", "scipy.stats", "sklearn.datasets")
-TAKEN = 20.0  # seconds of tests for a mutant
-LIMIT = 120.0  # seconds after which a mutant does not end
+TAKEN = 20.0  # seconds of tests for a mutant: of the processor, for others may be at work
+LIMIT = 60  # seconds of the processor after which a mutant does not end
+ASLEEP = 1200.0  # seconds after which it waits for ever
 QUIET = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--tb=no"]
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -232,13 +234,13 @@ class Tracer:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> Iterator[None]:
-        begin, self._now = time.perf_counter(), set()
+        begin, self._now = time.process_time(), set()
         threading.settrace(self._call)
         sys.settrace(self._call)
         yield
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
-        self.seconds[item.nodeid] = time.perf_counter() - begin
+        self.seconds[item.nodeid] = time.process_time() - begin
         for line in self._now:
             self.called[line].add(item.nodeid)
 
@@ -300,6 +302,8 @@ def killed(mutant: Mutant, chosen: list[str]) -> bool:
     child = os.fork()
     if child == 0:
         os.setpgrp()
+        spent = int(time.process_time())
+        resource.setrlimit(resource.RLIMIT_CPU, (spent + LIMIT, spent + LIMIT))
         sys.meta_path.insert(0, Changed(mutant))
         with (
             open(os.devnull, "w") as nowhere,  # noqa: PTH123
@@ -311,7 +315,7 @@ def killed(mutant: Mutant, chosen: list[str]) -> bool:
             except BaseException:
                 code = 1
         os._exit(int(code != 0))
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + ASLEEP
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
