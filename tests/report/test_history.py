@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from incontrast.report.history import history_page, left_out, lines_of
+from incontrast.report.history import history_page, lines_of
 from incontrast.report.page import render
+from incontrast.workspace.files import outlines
 
 
 def events(version: int, loss: float, *more: dict, probe: dict | None = None) -> list[dict]:
@@ -51,17 +52,9 @@ def test_a_first_version_has_no_figures_to_draw() -> None:
     assert "Over time" not in html
 
 
-def test_versions_that_the_journal_has_summed_up_are_counted() -> None:
-    complete = [*events(5, 3.0), *events(6, 2.0)]
-    assert left_out(complete, lines_of(complete, current=6)) == 0
-    # Of version 4, the end is still there.
-    summary = {
-        "time": "2026-11-18T02:00:00",
-        "step": "summary",
-        "steps": {"init": 1, "evaluate": 3},
-    }
-    journal = [summary, *events(4, 3.0)[2:], *complete]
-    lines = lines_of(journal, current=6)
-    assert [line.version for line in lines] == [5, 6]
-    html = render(history_page(lines, "/model", left_out(journal, lines)))
-    assert "6 versions so far; the journal sums up the first 4, left out here" in html
+def test_versions_that_the_journal_has_summed_up_are_those_they_were() -> None:
+    journal = [*events(4, 3.0), *events(5, 3.0), *events(6, 2.0)]
+    for end in range(len(journal)):
+        versions = [outline for event in journal[:end] for outline in outlines(event)]
+        summary = {"time": "2026-11-18T02:00:00", "step": "summary", "versions": versions}
+        assert lines_of([summary, *journal[end:]], current=6) == lines_of(journal, current=6)

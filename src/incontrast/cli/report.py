@@ -12,7 +12,7 @@ from typing import Any
 from incontrast.cli.command import Answer
 from incontrast.files import check_outside
 from incontrast.memory.store import PRESENT, Store
-from incontrast.report.history import ADOPTED, history_page, left_out, lines_of
+from incontrast.report.history import ADOPTED, history_page, lines_of
 from incontrast.report.page import save
 from incontrast.report.update import cost_share, update_page
 from incontrast.text import (
@@ -49,13 +49,12 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
 def history(*, workspace: Path, to: Path | None) -> Answer:
     """Write the page over all versions, and show its table in lines."""
     space = Workspace.open(workspace)
-    events = space.journal.events()
-    lines = lines_of(events, space.current)
+    lines = lines_of(space.journal.events(), space.current)
     if not lines:
         raise WorkspaceError(f"{space.folder} {NO_ENCODER}")
     place = _place(to, space.reports / "history.html")
     with space.writing_reports() if to is None else nullcontext():
-        save(history_page(lines, str(space.folder), left_out(events, lines)), place)
+        save(history_page(lines, str(space.folder)), place)
     sentences = [
         f"version {line.version}, {line.standing}: "
         + (

@@ -68,17 +68,6 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
     return list(found.values())
 
 
-def left_out(events: Iterable[Mapping[str, Any]], lines: Sequence[Line]) -> int:
-    """Versions without a line: earlier incontrasts kept no more of them than their number."""
-    evaluated: int = sum(
-        event["steps"].get("evaluate", 0)
-        if event["step"] == "summary"
-        else event["step"] == "evaluate"
-        for event in events
-    )
-    return evaluated - len(lines)
-
-
 PARTS = ("old", "new", "all")
 PROBED = [f"{name}, {part}" for name in PROBE_FIGURES.values() for part in PARTS]
 LOSSES = ["loss, old", "loss, new"]
@@ -99,8 +88,8 @@ def _figures(event: Mapping[str, Any]) -> dict[str, float]:
     return {name: math.nan if value is None else value for name, value in named}
 
 
-def history_page(lines: Sequence[Line], folder: str, earlier: int = 0) -> page.Page:
-    """The page of all versions but some ``earlier`` ones; in the table, the newest comes first."""
+def history_page(lines: Sequence[Line], folder: str) -> page.Page:
+    """The page of all versions; in the table, the newest comes first."""
 
     def known(names: Iterable[str]) -> list[str]:
         return [n for n in names if any(not math.isnan(line.figures[n]) for line in lines)]
@@ -124,11 +113,10 @@ def history_page(lines: Sequence[Line], folder: str, earlier: int = 0) -> page.P
     drawn = len(lines) > 1
     blocks = [_figure(lines, *panel) for panel in panels if panel[1] and drawn]
     newest = lines[-1]
-    missing = f"; the journal sums up the first {earlier:,}, left out here" if earlier else ""
     return page.Page(
         title="History",
         lead=(
-            f"{counted(len(lines) + earlier, 'version')} so far{missing}. The newest, version "
+            f"{counted(len(lines), 'version')} so far. The newest, version "
             f"{newest.version}, is from {newest.created[:16].replace('T', ' ')} and "
             f"{_standing(newest)}; {_training(newest)}."
         ),

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from torch import Tensor
 
 from incontrast.compat import NoAdapter
-from incontrast.report.history import history_page, left_out, lines_of
+from incontrast.report.history import history_page, lines_of
 from incontrast.report.page import render
 from incontrast.serve.batching import Batcher, QueueFull
 from incontrast.serve.body import NPY, TooLarge, UnknownFormat, read_batches, write_npy
@@ -232,12 +232,10 @@ class Service:
             found = journal.path.stat()
             key = (found.st_mtime_ns, found.st_size, current)
             if self._page[0] != key:
-                events = journal.events()
-                lines = lines_of(events, current)
+                lines = lines_of(journal.events(), current)
                 if not lines:
                     raise HTTPException(404, "no version was trained in this workspace yet")
-                earlier = left_out(events, lines)
-                self._page = (key, render(history_page(lines, workspace.folder.name, earlier)))
+                self._page = (key, render(history_page(lines, workspace.folder.name)))
             return HTMLResponse(self._page[1], headers=REFRESH)
 
 

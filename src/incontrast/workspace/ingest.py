@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from incontrast.data.sources import Source, resolve
 from incontrast.domains.base import Collection, Domain
+from incontrast.memory.store import KnownHashes, StoreError
+from incontrast.randomness import generator
 from incontrast.text import counted
 from incontrast.workspace.files import WorkspaceError
+from incontrast.workspace.state import StateMachine
+
+if TYPE_CHECKING:
+    from incontrast.learner import Learner
 
 ROWS = 1024  # items of a collection that are packed together
 LOOKED_AT = 8  # images that an encoder is tried on
@@ -83,6 +91,82 @@ class NewData:
                 f"files in {items.path} were changed while they were read: "
                 "nothing was ingested; run it again when they are complete"
             )
+
+
+def ingest(
+    machine: StateMachine,
+    data: NewData,
+    learner: Learner,
+    operation: dict[str, Any],
+    *,
+    again: bool,
+    alive: Callable[[], None],
+) -> bool:
+    """Items into the store, where they do not count until the version is promoted.
+
+    Unless they are taken again, those that the current version has learned from, that were
+    forgotten or that were refused and are joined now are left out. Returns whether any was new.
+    ``alive`` is called now and then.
+    """
+    begin = time.perf_counter()
+    store, memory, base = machine.store, learner.memory, operation["base"]
+    empty: dict[str, Any] = {"name": "", "items": 0, "skipped": [], "parts": []}
+    before = machine.state.operation["data"] if machine.state.refused else empty
+    arrivals = store.arrivals()  # an id is used once, whichever version is the current one
+    first = arrivals - before["items"]
+    extent = None if base is None else machine.versions.extent(base)
+    hashes = None if again else KnownHashes(store, extent, range(first, arrivals))
+    machine.ingesting({**operation, "first": first, "data": before, "incoming": data.name})
+    draws = generator(learner.seed, "memory", learner.version + 1)
+    memory.draw_keys(torch.arange(first, arrivals), draws)  # of items that have theirs
+    count = found = forgotten = 0
+    first_item: bytes | None = None
+    alike = True
+    try:
+        for contents in data.packed():
+            new = contents
+            if hashes is not None:
+                known, deleted = hashes.contains(contents)
+                new = [contents[place] for place in (~known & ~deleted).nonzero()[0]]
+                found += int(known.sum())
+                forgotten += int(deleted.sum())
+            first_item = new[0] if first_item is None and new else first_item
+            alike = alike and all(content == first_item for content in new)
+            ids = torch.arange(arrivals + count, arrivals + count + len(new))
+            store.append(arrivals + count, new, memory.draw_keys(ids, draws).numpy())
+            count += len(new)
+            alive()
+        if count + found + forgotten == 0:
+            reason = f"; the first: {data.skipped[0]}" if data.skipped else ""
+            raise ValueError(f"nothing in {data.name} can be read{reason}")
+    except Exception:
+        with suppress(StoreError, OSError):  # on a full disk: the next run does it
+            machine.cancel_ingest()
+        raise
+    again_takes = f"{left_out(forgotten)} (--again ingests all items)" if forgotten else ""
+    if count == 0:
+        machine.cancel_ingest()
+        if again_takes:
+            machine.notify(again_takes)
+        return False
+    store.fold()
+    seconds = time.perf_counter() - begin
+    incoming = {
+        "name": data.name,
+        "fingerprint": data.fingerprint,
+        "items": count,
+        "known": found,
+        "forgotten": forgotten,
+        "skipped": data.skipped,
+        "classes": data.classes,
+    }
+    machine.ingested(incoming, seconds)
+    remark = f"; {counted(found)} had been ingested before" if found else ""
+    remark += f"; {again_takes}" if again_takes else ""
+    machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
+    if alike and count > 1:
+        machine.notify(f"all {count:,} new items are the same: is that so?")
+    return True
 
 
 def left_out(forgotten: int) -> str:

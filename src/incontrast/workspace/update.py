@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -28,17 +28,8 @@ from incontrast.heads import EncoderWithHead
 from incontrast.import_path import check_trust
 from incontrast.learner import Learner
 from incontrast.memory.memory import Memory, StoredCollection
-from incontrast.memory.store import (
-    FORGOTTEN,
-    PRESENT,
-    Columns,
-    KnownHashes,
-    Store,
-    StoreBusy,
-    StoreError,
-)
+from incontrast.memory.store import FORGOTTEN, PRESENT, Columns, Store, StoreBusy
 from incontrast.outcome import Outcome
-from incontrast.randomness import generator
 from incontrast.strategies import Strategy
 from incontrast.text import counted
 from incontrast.training.collectives import LostProcess, ProcessFailed
@@ -48,7 +39,7 @@ from incontrast.weights import Weights
 from incontrast.workspace.config import CONFIG, of_training
 from incontrast.workspace.evaluation import evaluate
 from incontrast.workspace.files import NO_ENCODER, Damaged, Unfinished, WorkspaceError
-from incontrast.workspace.ingest import NewData, left_out
+from incontrast.workspace.ingest import NewData, ingest
 from incontrast.workspace.state import NAMES, Notify, StateMachine
 
 if TYPE_CHECKING:
@@ -302,75 +293,9 @@ class Update:
         if isinstance(self.probe, ProbeSet):
             path = str(Path(self.probe.path).absolute())
             operation["probe"] = {"path": path, "label": self.probe.label}
-        return None if self._store(machine, data, learner, operation) else current
-
-    def _store(
-        self, machine: StateMachine, data: NewData, learner: Learner, operation: Operation
-    ) -> bool:
-        """Items into the store, where they do not count until the version is promoted.
-
-        Unless asked for again, those that the current version has learned from, that were forgotten
-        or that were refused and are joined now are left out. Returns whether any item was new.
-        """
-        begin = time.perf_counter()
-        store, memory, base = machine.store, learner.memory, operation["base"]
-        empty: dict[str, Any] = {"name": "", "items": 0, "skipped": [], "parts": []}
-        before = machine.state.operation["data"] if machine.state.refused else empty
-        arrivals = store.arrivals()  # an id is used once, whichever version is the current one
-        first = arrivals - before["items"]
-        extent = None if base is None else self.versions.extent(base)
-        hashes = None if self.again else KnownHashes(store, extent, range(first, arrivals))
-        machine.ingesting({**operation, "first": first, "data": before, "incoming": data.name})
-        draws = generator(learner.seed, "memory", learner.version + 1)
-        memory.draw_keys(torch.arange(first, arrivals), draws)  # of items that have theirs
-        count = found = forgotten = 0
-        first_item: bytes | None = None
-        alike = True
-        try:
-            for contents in data.packed():
-                new = contents
-                if hashes is not None:
-                    known, deleted = hashes.contains(contents)
-                    new = [contents[place] for place in (~known & ~deleted).nonzero()[0]]
-                    found += int(known.sum())
-                    forgotten += int(deleted.sum())
-                first_item = new[0] if first_item is None and new else first_item
-                alike = alike and all(content == first_item for content in new)
-                ids = torch.arange(arrivals + count, arrivals + count + len(new))
-                store.append(arrivals + count, new, memory.draw_keys(ids, draws).numpy())
-                count += len(new)
-                self._send("wait")  # before other processes take this one for lost
-            if count + found + forgotten == 0:
-                reason = f"; the first: {data.skipped[0]}" if data.skipped else ""
-                raise ValueError(f"nothing in {data.name} can be read{reason}")
-        except Exception:
-            with suppress(StoreError, OSError):  # on a full disk: the next run does it
-                machine.cancel_ingest()
-            raise
-        again_takes = f"{left_out(forgotten)} (--again ingests all items)" if forgotten else ""
-        if count == 0:
-            machine.cancel_ingest()
-            if again_takes:
-                machine.notify(again_takes)
-            return False
-        store.fold()
-        seconds = time.perf_counter() - begin
-        incoming = {
-            "name": data.name,
-            "fingerprint": data.fingerprint,
-            "items": count,
-            "known": found,
-            "forgotten": forgotten,
-            "skipped": data.skipped,
-            "classes": data.classes,
-        }
-        machine.ingested(incoming, seconds)
-        remark = f"; {counted(found)} had been ingested before" if found else ""
-        remark += f"; {again_takes}" if again_takes else ""
-        machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
-        if alike and count > 1:
-            machine.notify(f"all {count:,} new items are the same: is that so?")
-        return True
+        alive = partial(self._send, "wait")  # before other processes take this one for lost
+        new = ingest(machine, data, learner, operation, again=self.again, alive=alive)
+        return None if new else current
 
     def _train_and_write(self, machine: StateMachine, learner: Learner) -> None:
         operation = machine.state.operation
