@@ -120,6 +120,24 @@ def test_rows_that_are_not_whole_are_named_and_skipped(weeks) -> None:
     assert place in " ".join(shown.split())
 
 
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_an_item_with_an_id_is_appended_once(weeks, kind: str) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1)
+    run("fit", "old.csv")
+    run("embed", "old.csv", f"all.{kind}")
+    lines = Path("new.csv").read_text().splitlines()
+    first = Path("old.csv").read_text().splitlines()[1]
+    Path("again.csv").write_text("\n".join([*lines, first]))
+    shown = run("embed", "again.csv", f"all.{kind}", "--append", code=Exit.STATE)
+    assert f"has 1 of these {len(lines)} ids already, such as" in " ".join(shown.split())
+    run("embed", "new.csv", f"all.{kind}", "--append")
+    ids = read_source(f"all.{kind}").ids
+    assert ids is not None
+    assert len({*ids}) == len(ids) == 60 + len(lines) - 1
+
+
 def test_features_are_found_by_the_names_of_the_first_table(weeks, blobs) -> None:
     run("init", "space", "--like", "old.csv", *TABLE, "--fit-epochs", 1)
     run("fit", "old.csv")

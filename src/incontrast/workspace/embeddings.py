@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from incontrast.data.sources import Source
+from incontrast.data.tables import open_parquet
 from incontrast.files import check_outside
 from incontrast.workspace.files import Damaged, WorkspaceError, guarded, read_json
 from incontrast.workspace.shards import (
@@ -162,6 +164,8 @@ def _begin(
             if damage:
                 raise WorkspaceError(f"{damage[0]}: embed with --overwrite to replace it")
             return stamp
+        if append and shards.source.ids is not None:
+            _check_ids(file, shards.source.ids)
     wanted["after"] = stamp["rows"] if stamp is not None and complete else 0
     if begun is not None and not overwrite:
         _check_same(file, begun, wanted)
@@ -245,6 +249,22 @@ def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> No
                     f"or bring it along (incontrast reembed {file.name})"
                 )
             raise WorkspaceError(f"{file} holds embeddings of {what}: {advice}")
+
+
+def _check_ids(file: Path, ids: Sequence[str]) -> None:
+    """Refuse a second vector of an item that has a name in its table."""
+    if file.suffix == ".npy":
+        lines = ids_file(file).read_text(encoding="utf-8").splitlines()
+        there: set[str] = {*map(json.loads, lines)}
+    else:
+        with open_parquet(file) as content:
+            there = {*content.read(columns=["id"]).column("id").to_pylist()}
+    again = [name for name in ids if name in there]
+    if again:
+        raise WorkspaceError(
+            f"{file} has {len(again):,} of these {len(ids):,} ids already, such as {again[0]!r}: "
+            "leave these rows out, or embed all rows anew with --overwrite"
+        )
 
 
 def _finish(file: Path, shards: Shards) -> Embedded:
