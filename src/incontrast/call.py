@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -352,6 +353,9 @@ class Call:
             if changes.mean().item() > max(2.0 * error, RISE * abs(before.loss.new)):
                 rose = f"from {before.loss.new:.3f} to {after.loss.new:.3f}"
                 worse.insert(0, f"the loss of new items rose {rose}")
+        alike = math.log1p(self.learner.objective.negatives)  # the loss where all embeddings are
+        if stored and self.increment.new_count > 1 and (last.new_losses - alike).abs().max() < 0.01:
+            worse.insert(0, "all embeddings are nearly the same, they have collapsed")
         return Outcome(
             strategy=self.strategy,
             growth_ratio=self.increment.growth_ratio,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
-from incontrast import ICL, FineTune, Learner, Probe, Retrain, Vectors, Workspace
+from incontrast import ICL, FineTune, Fixed, Learner, Probe, Retrain, Vectors, Workspace
 from incontrast.cli.app import app
 from incontrast.data import Labelled
 from incontrast.text import fallen_scores
@@ -37,6 +39,18 @@ def test_an_outcome_says_so_and_what_to_do(blobs) -> None:
     assert outcome.as_json()["worse"] == [worse]
     # Pages that show an outcome hold on machines where it got worse.
     assert shape(str(outcome)) == shape(str(replace(outcome, worse=())))
+
+
+def test_embeddings_that_have_collapsed_are_pointed_out(blobs) -> None:
+    encoder = nn.Linear(8, 4)
+    with torch.no_grad():
+        encoder.weight.mul_(1e-3)
+        encoder.bias.fill_(100.0)
+    domain = Vectors(8)
+    collapsed = Learner.from_encoder(encoder, domain, seen=blobs(80))
+    update = FineTune(max_epochs=1, lr=Fixed(1e-9))
+    outcome = collapsed.update(blobs(40, seed=1), strategy=update)
+    assert "all embeddings are nearly the same, they have collapsed" in outcome.worse
 
 
 def test_one_that_helps_or_changes_nothing_says_nothing(blobs) -> None:
