@@ -33,7 +33,7 @@ STYLE = """
 CALLERS = (
     ("Command line", "fit, update, embed, …", "cli/"),
     ("Workspace", "a learner on disk: versions, journal", "workspace/"),
-    ("Learner", "works on copies, keeps what succeeds", "learner.py"),
+    ("Learner", "works on copies, keeps what succeeds", "learner.py, call.py"),
     ("Evaluation", "loss before and after, bias, probes", "evaluate/"),
 )
 STEPS = (
