@@ -136,7 +136,6 @@ class Call:
         )
         kept, trained = 1.0, time.perf_counter()
         after = self._measure(encoder) if run.steps else before
-        engine.broadcast_weights(encoder)
         if continued is not None:
             guarded = as_schedule(strategy.lr).guarded
             if guarded and engine.broadcast_float(after.loss.all - before.loss.all) > 0.0:

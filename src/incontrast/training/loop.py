@@ -161,8 +161,8 @@ class Training:
                 batches = None
         if self.steps:
             self.settle(self.parameters, self.best)
-            task.engine.broadcast_weights(task.encoder)
             calibrate(task, task.encoder)
+            task.engine.broadcast_weights(task.encoder)  # and statistics: not a bit may differ
             _check_weights(task.encoder)
         task.encoder.eval()
         return task.engine.broadcast(
