@@ -6,8 +6,10 @@ import ast
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,17 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
     stub = ast.parse((Path(incontrast.__file__).parent / "__init__.pyi").read_text())
     listed = ast.literal_eval(stub.body[-1].value)
     assert sorted(listed) == sorted(incontrast.__all__) == sorted(dir(incontrast))
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "docs", "tools"])
+def test_scripts_import_what_there_is(folder: str) -> None:
+    """Nothing else runs them all."""
+    for script in Path(__file__).parents[1].joinpath(folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("incontrast."):
+                found = import_module(str(node.module))
+                for name in node.names:
+                    assert hasattr(found, name.name) or find_spec(f"{node.module}.{name.name}")
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
