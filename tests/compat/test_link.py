@@ -132,13 +132,15 @@ def test_embeddings_that_nearly_coincide_are_mapped(apart) -> None:
     assert linked(before, after).to_new(before).isfinite().all()
 
 
-def test_maps_with_parts_that_are_not_known_are_left_out(caplog) -> None:
+@pytest.mark.parametrize("former", [("centres",), ("down", "up")])
+def test_maps_with_parts_that_are_not_known_are_left_out(caplog, former) -> None:
     before = vectors(90)
     links = tuple(
         replace(linked(before, before @ turn()), old=old, new=old + 1) for old in (3, 2, 1)
     )
     tensors, about = pack(links)
-    tensors["2-3.to_new.centres"] = torch.ones(2, 2)
+    assert tensors.pop("2-3.to_new.weight").shape == (16, 16)
+    tensors |= {f"2-3.to_new.{name}": torch.ones(16, 16) for name in former}
     assert [link.old for link in unpack(tensors, about)] == [3]
     assert "maps to version 2 and before" in caplog.text
 

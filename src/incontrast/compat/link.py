@@ -174,7 +174,8 @@ def unpack(tensors: dict[str, Tensor], about: list[dict[str, Any]]) -> tuple[Lin
             own = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             parts = {name.removeprefix(prefix): tensor for name, tensor in own.items()}
             adapters[direction] = Adapter(kind, parts)
-            if not PARTS.issuperset(parts):  # and those behind it lead nowhere without it
+            # Those behind it lead nowhere without it. ``down`` alone once was another map.
+            if not PARTS.issuperset(parts) or ("down" in parts) != ("forms" in parts):
                 log.warning(
                     "maps to version %d and before are of a kind that is no longer known; the next "
                     "update fits a new one",
