@@ -137,6 +137,8 @@ class Call:
         kept, trained = 1.0, time.perf_counter()
         after = self._measure(encoder) if run.steps else before
         if continued is not None:
+            if not run.steps:
+                encoder = continued  # not a copy: the space is the same, and needs no map
             guarded = as_schedule(strategy.lr).guarded
             if guarded and engine.broadcast_float(after.loss.all - before.loss.all) > 0.0:
                 encoder, after, kept = continued, before, 0.0

@@ -378,7 +378,7 @@ class Learner:
                 line between the encoder of before and the trained one. None keeps all of it.
             only_if_drift: Train only if ``drift`` tells new items from old ones, or if there are
                 too few of either to tell. Otherwise the items are remembered and the encoder stays
-                as it is, for the cost of embedding at most 2,500 items.
+                as it is, for the cost of measuring both: at most 7,700 views and items embedded.
         """
         start, budget = time.perf_counter(), check_budget(budget)
         if not self.fitted:

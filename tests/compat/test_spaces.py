@@ -43,6 +43,15 @@ def cosine(first: Tensor, second: Tensor) -> float:
     return float((normalize(first) * normalize(second)).sum(1).mean())
 
 
+def test_the_space_of_an_encoder_that_stays_is_the_same_however_few_items_there_are(blobs) -> None:
+    learner, queries = new_learner(), blobs(50, seed=9)
+    learner.fit(blobs(30))
+    stored = learner.embed(queries)
+    learner.update(blobs(5, seed=1), strategy=ic.NoUpdate())
+    assert learner.links[0].to_old.kind == learner.links[0].to_new.kind == "none"
+    torch.testing.assert_close(learner.embed(queries, space=1), normalize(stored))
+
+
 def test_a_learner_embeds_into_the_spaces_of_before(tmp_path: Path, blobs) -> None:
     learner, queries = new_learner(), blobs(50, seed=9)
     learner.fit(blobs(90))
