@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from incontrast import Increment, Objective, Task, TensorCollection, Vectors
+from incontrast.memory.memory import StoredCollection
+from incontrast.memory.store import Store
 from incontrast.training.engine import Engine
 from incontrast.training.fabric import share_of
 from incontrast.training.task import BURST, BatchIndices, joint_epoch, two_views
@@ -30,8 +36,9 @@ class Watched(TensorCollection):
         return super().take(indices)
 
 
-def task_of(items: Watched) -> Task:
-    domain = Vectors(8, hidden=16, out=8).fit_statistics(items)
+def task_of(items: Any) -> Task:
+    held = items.in_memory() if isinstance(items, StoredCollection) else items
+    domain = Vectors(held.data.shape[1], hidden=16, out=8).fit_statistics(held)
     increment = Increment(None, items, 0)
     return Task(
         domain.encoder(), domain, increment, objective=Objective(), engine=Engine("cpu"), seed=0
@@ -55,6 +62,26 @@ def test_items_in_memory_are_read_when_they_are_needed(blobs, size: int, read: i
     task = task_of(items)
     next(task.view_batches(joint_epoch(task.increment, 8 if size == 8 else size, task.draws)))
     assert items.threads == ["MainThread"] * read
+
+
+@pytest.mark.parametrize(("width", "read"), [(8, BURST), (2**15, 1)])
+def test_items_of_a_store_are_read_when_they_are_needed(
+    tmp_path: Path, monkeypatch, width: int, read: int
+) -> None:
+    """As large as they are once they are read."""
+    domain = Vectors(width, hidden=16, out=8)
+    contents = domain.pack(domain.collect(torch.rand(BURST * 8, width)), torch.arange(BURST * 8))
+    sizes = torch.tensor([len(content) for content in contents])
+    with closing(Store.create(tmp_path / "items")) as store:
+        store.append(0, contents, np.zeros(len(contents)))
+        task = task_of(StoredCollection(store, domain, torch.arange(len(contents)), sizes))
+        reads: list[int] = []
+        taken = StoredCollection.take
+        monkeypatch.setattr(
+            StoredCollection, "take", lambda self, at: (reads.append(len(at)), taken(self, at))[1]
+        )
+        next(task.view_batches(joint_epoch(task.increment, 8, task.draws)))
+    assert reads == [8] * read
 
 
 @pytest.mark.parametrize("background", [False, True])

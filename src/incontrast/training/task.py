@@ -54,8 +54,8 @@ class Increment:
 
     @cached_property
     def item_bytes(self) -> float:
-        """Of a new item in memory, on average."""
-        return self.new.nbytes / self.new_count
+        """Of a new item once it is in memory, on average."""
+        return self.new.sizes().double().mean().item()
 
     @cached_property
     def growth_ratio(self) -> float:
