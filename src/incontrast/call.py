@@ -161,14 +161,7 @@ class Call:
 
     @cached_property
     def data(self) -> Increment:
-        """The increment, with few items of a store read once, instead of for each batch."""
-        parts = {"old": self.increment.old, "new": self.increment.new}
-        stored: dict[str, Any] = {
-            name: items.resident()
-            for name, items in parts.items()
-            if isinstance(items, StoredCollection)
-        }
-        return replace(self.increment, **stored) if stored else self.increment
+        return self.increment.resident()
 
     @property
     def items(self) -> int:

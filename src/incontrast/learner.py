@@ -519,7 +519,7 @@ class Learner:
             forecast: Also try for a second how long an update would take on this machine, if
                 there is something to do.
         """
-        encoder, increment = self.encoder, self._increment(new)
+        encoder, increment = self.encoder, self._increment(new).resident()
         domain, settings = self.domain, self._settings()
         found = measure_drift(encoder, domain, increment, significance=significance, **settings)
         if not (forecast and found.drifted):

@@ -87,7 +87,8 @@ def train(
     if items == 0:
         task.encoder.eval()
         return Run((), 0, 0, 0.0, "nothing to do", 0, {})
-    task.share_steps(strategy.batch_size + getattr(strategy, "old_batch_size", 0))
+    if task.engine.processes > 1:
+        task.share_steps(strategy.batch_size + getattr(strategy, "old_batch_size", 0))
     with seeded(task.seed, "modules", *task.engine.own, device=task.engine.device):
         limit = check_budget(budget)
         run = Training(task, strategy, items, limit, callbacks, schedule_state, file).run()

@@ -1,9 +1,11 @@
 """One run of training from a strategy's point of view: old and new items, batches, embeddings."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, cast
@@ -13,6 +15,7 @@ from torch import Generator, Tensor, nn
 
 from incontrast.domains.base import Collection, Domain, Part, Sources
 from incontrast.loss import Objective
+from incontrast.memory.memory import StoredCollection
 from incontrast.randomness import generator, seeded
 from incontrast.schedules import LearningRate, Schedule, ScheduleState, as_schedule
 from incontrast.training.engine import Engine, ViewsInParts
@@ -41,6 +44,16 @@ class Increment:
             raise ValueError(
                 f"seen must count every old item, got {self.seen} seen but {self.stored} stored"
             )
+
+    def resident(self) -> Increment:
+        """The same, with few items of a store read once, instead of for each batch."""
+        parts = {"old": self.old, "new": self.new}
+        stored: dict[str, Any] = {
+            name: items.resident()
+            for name, items in parts.items()
+            if isinstance(items, StoredCollection)
+        }
+        return replace(self, **stored) if stored else self
 
     @cached_property
     def stored(self) -> int:
@@ -194,13 +207,12 @@ class Task:
 
     def share_steps(self, items: int) -> None:
         """Choose how processes work on steps of so many items: together, or each for itself."""
-        if self.engine.processes > 1:
-            places = torch.arange(min(COUNTED, self.increment.new_count))
-            sources = [(self.increment.new, places)]
-            with seeded(self.seed, "operations", device=self.engine.device):
-                views = two_views(self.domain, sources, self.seed, Engine(self.engine.device))
-            self.engine = self.engine.for_steps(self.encoder, views, items)
-            self.objective = self.engine.objective(self.objective)
+        places = torch.arange(min(COUNTED, self.increment.new_count))
+        sources = [(self.increment.new, places)]
+        with seeded(self.seed, "operations", device=self.engine.device):
+            views = two_views(self.domain, sources, self.seed, Engine(self.engine.device))
+        self.engine = self.engine.for_steps(self.encoder, views, items)
+        self.objective = self.engine.objective(self.objective)
 
     def generator(self, purpose: str) -> Generator:
         """A random generator for one purpose, the same at every call with it."""
