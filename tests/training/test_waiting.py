@@ -67,7 +67,15 @@ class Given(ic.Protection):
         return {p: torch.eye(p[0].numel(), device=p.device) for p in weights}
 
 
+class GivenNeighbours(ic.HardNegatives):
+    def sampler(self, task: Task) -> HardSampler:
+        stored, new = task.increment.stored, task.increment.new_count
+        rows = torch.arange(new)
+        return HardSampler(torch.arange(stored), torch.rand(new, stored), rows, task.draws)
+
+
 STRATEGIES = [
+    ic.ICL(protection=Given(), hard_negatives=GivenNeighbours(), epoch_steps=1),  # ICL() itself
     ic.ICL(optimizer=ADAM, protection=Given(), epoch_steps=1),
     ic.ICL(optimizer=ADAM, protection=None, epoch_steps=1, retention=0.0, meta=ic.Meta(steps=1)),
     ic.WarmStart(optimizer=ADAM),

@@ -270,6 +270,6 @@ def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -
 def test_views_of_many_images_are_made_part_by_part(monkeypatch) -> None:
     pixels = torch.rand(7, 3, 8, 8, generator=Generator().manual_seed(0))
     whole = ImageViews(blur=0.5).pair(pixels, Generator().manual_seed(1))
-    monkeypatch.setattr("incontrast.domains.images.views.AT_ONCE", 3)
+    monkeypatch.setattr("incontrast.domains.images.views.AT_ONCE", 3 * 2 * 3 * 8 * 8 * 4)
     parts = ImageViews(blur=0.5).pair(pixels, Generator().manual_seed(1))
     torch.testing.assert_close(parts, whole)

@@ -12,7 +12,7 @@ from incontrast.bounds import check_number
 from incontrast.domains.base import constant
 
 DRAWS = 13  # numbers for a view of an image
-AT_ONCE = 512  # images: what is in between takes several times the memory of the views
+AT_ONCE = 2**21  # bytes of views: what is in between is as large, and best stays in the cache
 SHARP = 1e-3  # pixels: a blur that changes nothing
 _LUMA = (0.299, 0.587, 0.114)
 _YIQ = (_LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
@@ -85,11 +85,12 @@ class ImageViews:
         count = len(pixels) if total is None else total
         draws = torch.rand(DRAWS, 2, count, generator=generator, device=pixels.device)
         draws = draws[..., start : start + len(pixels)].to(pixels.dtype)
-        if len(pixels) <= AT_ONCE:
+        some = max(AT_ONCE // (2 * pixels[:1].nbytes or 1), 1)
+        if len(pixels) <= some:
             return self._changed(torch.cat([pixels, pixels]), draws.flatten(1))
         views = pixels.new_empty(2, *pixels.shape)
         columns = ((pixels, 0), (draws, 2), (views, 1))
-        split = (torch.split(column, AT_ONCE, dim) for column, dim in columns)
+        split = (torch.split(column, some, dim) for column, dim in columns)
         for part, drawn, made in zip(*split, strict=True):
             made.copy_(self._changed(torch.cat([part, part]), drawn.flatten(1)).view_as(made))
         return views.flatten(0, 1)
