@@ -20,12 +20,13 @@ from torch.utils._pytree import tree_leaves
 
 import incontrast as ic
 from incontrast.loss import Objective
+from incontrast.strategies.hard_negatives import HardSampler
 from incontrast.training.calibration import train_mode
 from incontrast.training.engine import Engine, _Pinned
 from incontrast.training.loop import UNLIMITED, UNREAD, Training
 from incontrast.training.task import Increment, Task
 
-OLD, NEW = 40, 50
+OLD, NEW = 60, 50
 ADAM = functools.partial(torch.optim.Adam, foreach=True)  # fused Adam knows no such device
 
 
@@ -76,8 +77,15 @@ class GivenNeighbours(ic.HardNegatives):
 
 STRATEGIES = [
     ic.ICL(protection=Given(), hard_negatives=GivenNeighbours(), epoch_steps=1),  # ICL() itself
-    ic.ICL(optimizer=ADAM, protection=Given(), epoch_steps=1),
-    ic.ICL(optimizer=ADAM, protection=None, epoch_steps=1, retention=0.0, meta=ic.Meta(steps=1)),
+    ic.ICL(optimizer=ADAM, protection=Given(), hard_negatives=None, epoch_steps=1),
+    ic.ICL(
+        optimizer=ADAM,
+        protection=None,
+        hard_negatives=None,
+        epoch_steps=1,
+        retention=0.0,
+        meta=ic.Meta(steps=1),
+    ),
     ic.WarmStart(optimizer=ADAM),
     ic.FineTune(optimizer=ADAM),
     ic.Distill(optimizer=ADAM),
@@ -96,6 +104,7 @@ def training(kind: Any, strategy: ic.Strategy, device: str) -> Training:
         objective=Objective(),
         engine=Engine(device),
         seed=0,
+        before=domain.encoder().to(device),
     )
     items = strategy.epoch_items(task.increment)
     return Training(task, strategy, items, UNLIMITED, (), None, None)
@@ -121,6 +130,18 @@ def tensors(value: Any) -> Iterator[Tensor]:
     return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
 
 
+@pytest.fixture
+def fused_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused Adam's kernel where there is none, and norms of layers of before the first step."""
+
+    def kernel(weights: list[Tensor], gradients: list[Tensor], *_: Any, **how: Any) -> None:
+        torch._foreach_add_(weights, gradients, alpha=-how["lr"])
+
+    monkeypatch.setattr(torch, "_fused_adamw_", kernel)
+    monkeypatch.setattr("incontrast.training.muon.spectral_norm", lambda weights: 1.0)
+
+
+@pytest.mark.usefixtures("fused_steps")
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{type(s).__name__}-{s.lr}")
 @pytest.mark.parametrize("kind", [*KINDS, texts, bags_of_tokens], ids=lambda kind: kind.__name__)
 def test_no_step_waits_for_the_device(kind: Any, strategy: ic.Strategy) -> None:
@@ -129,9 +150,12 @@ def test_no_step_waits_for_the_device(kind: Any, strategy: ic.Strategy) -> None:
     assert 1 < run.steps < UNREAD  # losses are read after so many steps, all at once
 
 
+@pytest.mark.usefixtures("fused_steps")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_step_copies_its_batch_to_the_device_and_nothing_else(kind: Any) -> None:
-    run = training(kind, ic.ICL(optimizer=ADAM, protection=None, epoch_steps=1), "meta")
+    run = training(
+        kind, ic.ICL(protection=Given(), hard_negatives=GivenNeighbours(), epoch_steps=1), "meta"
+    )
     run.epoch()  # constants are moved once
     steps = run.steps
     with Copies() as copies:
