@@ -263,7 +263,7 @@ def _check_ids(file: Path, ids: Sequence[str]) -> None:
     if again:
         raise WorkspaceError(
             f"{file} has {len(again):,} of these {len(ids):,} ids already, such as {again[0]!r}: "
-            "leave these rows out, or embed all rows anew with --overwrite"
+            "leave these rows out, or embed all rows with --overwrite"
         )
 
 
