@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.utils import Bunch
 
-from incontrast.compat import adapter
+from incontrast.compat import fitting
 from incontrast.strategies import Strategy
 from incontrast.training.loop import Training
 from incontrast.training.task import Task, ViewBatch
@@ -94,6 +94,6 @@ def train_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     def few(training: Training, batches: Iterator[ViewBatch]) -> Iterator[ViewBatch]:
         return islice(counted(training, batches), BATCHES)
 
-    monkeypatch.setattr(adapter, "UNITS", 32)
+    monkeypatch.setattr(fitting, "UNITS", 32)
     monkeypatch.setattr(Training, "__init__", short)
     monkeypatch.setattr(Training, "counted", few)

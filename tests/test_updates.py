@@ -30,7 +30,7 @@ from incontrast import (
     data,
     evaluate,
 )
-from incontrast.compat import adapter
+from incontrast.compat import fitting
 from incontrast.evaluate import measure, risk_bound
 from incontrast.schedules import LearningRate, Schedule
 from incontrast.streams import by_class, in_batches
@@ -39,7 +39,7 @@ from incontrast.streams import by_class, in_batches
 @pytest.fixture(autouse=True)
 def small_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps between versions, which nothing here is about, have few hidden units."""
-    monkeypatch.setattr(adapter, "UNITS", 32)
+    monkeypatch.setattr(fitting, "UNITS", 32)
 
 
 @pytest.fixture(scope="module")
