@@ -273,3 +273,19 @@ def test_views_of_many_images_are_made_part_by_part(monkeypatch) -> None:
     monkeypatch.setattr("incontrast.domains.images.views.AT_ONCE", 3 * 2 * 3 * 8 * 8 * 4)
     parts = ImageViews(blur=0.5).pair(pixels, Generator().manual_seed(1))
     torch.testing.assert_close(parts, whole)
+
+
+@pytest.mark.parametrize(("device", "at_once"), [("cpu", 1), ("meta", 9)])
+def test_large_images_are_viewed_together_where_a_launch_costs_more_than_the_cache(
+    monkeypatch, device: str, at_once: int
+) -> None:
+    parts: list[int] = []
+    changed = ImageViews._changed
+    monkeypatch.setattr(
+        ImageViews,
+        "_changed",
+        lambda self, pixels, draws: (parts.append(len(pixels)), changed(self, pixels, draws))[1],
+    )
+    pixels = torch.empty(9, 3, 400, 400, device=device)
+    assert len(ImageViews(jitter=(0, 0, 0, 0)).pair(pixels, Generator().manual_seed(0))) == 18
+    assert parts == [2 * at_once] * (9 // at_once)

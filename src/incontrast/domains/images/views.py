@@ -13,6 +13,7 @@ from incontrast.domains.base import constant
 
 DRAWS = 13  # numbers for a view of an image
 AT_ONCE = 2**21  # bytes of views: what is in between is as large, and best stays in the cache
+ON_A_DEVICE = 512  # images at once elsewhere, where each part costs as many launches as all
 SHARP = 1e-3  # pixels: a blur that changes nothing
 _LUMA = (0.299, 0.587, 0.114)
 _YIQ = (_LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
@@ -85,7 +86,7 @@ class ImageViews:
         count = len(pixels) if total is None else total
         draws = torch.rand(DRAWS, 2, count, generator=generator, device=pixels.device)
         draws = draws[..., start : start + len(pixels)].to(pixels.dtype)
-        some = max(AT_ONCE // (2 * pixels[:1].nbytes or 1), 1)
+        some = max(AT_ONCE // (2 * pixels[:1].nbytes or 1), 1) if pixels.is_cpu else ON_A_DEVICE
         if len(pixels) <= some:
             return self._changed(torch.cat([pixels, pixels]), draws.flatten(1))
         views = pixels.new_empty(2, *pixels.shape)
