@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -140,6 +141,31 @@ def test_a_sample_of_another_size_is_not_adopted_again(files: Path) -> None:
     run(*command, "--seen-count", 600)
     assert "Nothing to do" in run(*command, "--seen-count", 600)
     assert "is fitted already" in run(*command, "--seen-count", 700, code=Exit.STATE)
+
+
+def test_an_adoption_that_was_refused_is_promoted_or_dropped_without_data(files: Path) -> None:
+    weights = {"weight": torch.zeros(4, 8), "bias": torch.ones(4)}
+    save_file(weights, "collapsed.safetensors")
+    command = ("adopt", "old.npy", *ENCODER, ARGUMENTS, "--weights", "collapsed.safetensors")
+    assert "have collapsed" in run(*command, code=Exit.REFUSED)
+    assert "have collapsed" in run("adopt", code=Exit.REFUSED)
+    assert "is dropped" in run("adopt", "--discard")
+    run(*command, code=Exit.REFUSED)
+    assert "is the current one" in run("adopt", "--force")
+    run("adopt", code=Exit.STATE)
+
+
+def test_an_adoption_whose_weights_are_not_written_asks_for_them(files: Path, monkeypatch) -> None:
+    command = ("adopt", "old.npy", *ENCODER, ARGUMENTS, "--weights", "weights.safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr("incontrast.workspace.update.Update._train_and_write", stopped)
+        run(*command, code=130)
+    assert "run the command of before once more" in run("adopt", code=Exit.DATA)
+    assert "Version 1 is the current one" in run(*command)
+
+
+def stopped(*arguments: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_head_is_adopted_with_its_weights(files: Path) -> None:

@@ -85,7 +85,10 @@ def fit(data: opt.Data = None, workspace: opt.Folder = Path(), trust: opt.Trust 
 
 @command(app, "encoder", opt.network, opt.probing, opt.table)
 def adopt(
-    data: Annotated[Path, Argument(help="What the encoder was trained on, or a sample of it.")],
+    data: Annotated[
+        Path | None,
+        Argument(help="What the encoder was trained on, or a sample. Left out, finishes."),
+    ] = None,
     workspace: opt.Folder = Path(),
     weights: Annotated[
         Path | None, Option(help="A .safetensors file with the encoder's weights.")

@@ -123,7 +123,7 @@ def _probe_set(probe: Path | None, probe_label: str) -> ProbeSet | None:
 
 def adopt(
     *,
-    data: Path,
+    data: Path | None,
     workspace: Path,
     weights: Path | None,
     head: str | None,
@@ -142,6 +142,8 @@ def adopt(
     **options: Any,
 ) -> Answer:
     """Take an encoder as version 1."""
+    if data is None:
+        return _finish_adoption(_opened(workspace, trust)[0], **options)
     own_head = check_head(own_code("head", head, head_args))
     for named in (as_import_path(network["encoder"]), own_head):
         if isinstance(named, ImportPath):
@@ -199,6 +201,18 @@ def adopt(
             _remove_unused(space, keep_folder=existed)
         raise
     return _told(space, step)
+
+
+def _finish_adoption(space: Workspace, *, discard: bool, force: bool, strict: bool) -> Answer:
+    """Resume one that needs no more than what it has written, or drop it."""
+    if discard:
+        return _discard(space, "adopt")
+    if space.state().phase == "ingested":
+        raise ValueError(
+            "the weights are not written yet: run the command of before once more, with DATA and "
+            "its options, or with --discard to drop it"
+        )
+    return _told(space, space.adopt(force=force, strict=strict, notify=note))
 
 
 def _remove_unused(space: Workspace, *, keep_folder: bool) -> None:
