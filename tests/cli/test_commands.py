@@ -179,7 +179,9 @@ def test_a_report_that_cannot_be_written(space: Path, rows: list[Path], monkeypa
 
 def test_drift_can_end_a_script(space: Path, tmp_path: Path, blobs) -> None:
     np.save(tmp_path / "far.npy", blobs(40, seed=8).numpy() * 0.1 + 4)
-    assert "Update: the new items differ" in run("drift", tmp_path / "far.npy")
+    shown = run("drift", tmp_path / "far.npy")
+    assert "Update: the new items differ" in shown
+    assert "incontrast update" in shown.splitlines()[-1]
     run("drift", tmp_path / "far.npy", "--fail-on-drift", code=Exit.DRIFT)
     run("drift", tmp_path / "far.npy", "--significance", 3, code=Exit.USAGE)
     assert run_json("drift", tmp_path / "far.npy")["known"] == 0
