@@ -16,7 +16,16 @@ from torch import Generator
 
 from incontrast import KeepAll, Queue, Reservoir, TensorCollection, Vectors
 from incontrast.memory.memory import Memory, StoredCollection
-from incontrast.memory.store import PRESENT, Extent, Store, StoreBusy, StoreError, content_hash
+from incontrast.memory.store import (
+    GONE,
+    PRESENT,
+    Extent,
+    KnownHashes,
+    Store,
+    StoreBusy,
+    StoreError,
+    content_hash,
+)
 
 DOMAIN = Vectors(1)
 
@@ -146,6 +155,39 @@ def test_many_small_arrivals_are_joined(tmp_path: Path, monkeypatch) -> None:
     assert store._connection.execute(rows).fetchone()[0] < 20
     store.drop_from(57)
     assert store.arrivals() == 57
+
+
+def test_a_new_store_is_durable_and_has_had_no_arrivals(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    assert store.arrivals() == 0
+    for each in (store, Store.open(store.path)):
+        pragmas = ("synchronous", "secure_delete")
+        found = [each._connection.execute(f"pragma {name}").fetchone()[0] for name in pragmas]
+        assert found == [2, 1]  # what is written reaches the disk; what is deleted becomes zeros
+
+
+def test_what_no_memory_holds_is_deleted(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    store.append(0, [b"a", b"b", b"c", b"d", b"e"], np.array([0.1, 0.5, 0.9, 0.3, 0.9]))
+    store.keep_only([Extent(2, 0.4), Extent(4, 0.6, skipped=((1, 2),))])
+    assert store.columns(5).states.tolist() == [PRESENT, GONE, GONE, PRESENT, GONE]
+    assert store.read([0, 3]) == [b"a", b"d"]
+    store.keep_only([Extent(4, 0.6)])  # nothing more
+    assert store.read([0, 3]) == [b"a", b"d"]
+    assert store.check() == []
+
+
+def test_items_are_known_by_what_a_memory_has_seen(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    add(store, 0, b"seen", b"forgotten", b"of a version rolled back", b"refused", b"discarded")
+    store.remove([1], forgotten=True)
+    store.remove([4], discarded=True)
+    known = KnownHashes(store, Extent(3, 1.0, skipped=((2, 3),)), range(3, 4))
+    asked = [b"seen", b"forgotten", b"of a version rolled back", b"refused", b"discarded", b"new"]
+    seen, forgotten = known.contains(asked)
+    assert seen.tolist() == [True, False, False, True, False, False]
+    assert forgotten.tolist() == [False, True, False, False, False, False]
+    assert not np.any(KnownHashes(Store.create(tmp_path / "empty.sqlite"), None).contains(asked))
 
 
 def test_items_are_found_by_their_content(tmp_path: Path) -> None:
