@@ -40,6 +40,7 @@ from incontrast.streams import by_class, in_batches
 def small_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps between versions, which nothing here is about, have few hidden units."""
     monkeypatch.setattr(fitting, "UNITS", 32)
+    monkeypatch.setattr(fitting, "CENTRES", 32)
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,24 @@ def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
     )
 
 
+def mixed_advice(mixed: Mapping[str, float] | None) -> str | None:
+    """What happens to new items in an index where old ones are mapped; None if nothing to tell.
+
+    >>> mixed_advice({"items": 150, "recall": 0.6, "own": 4.6, "found": 3.9})
+    'of the 10 nearest of a new item, 4.6 are new; 3.9 where the old ones are mapped'
+    """
+    if mixed is None or mixed["items"] < FEWEST_NEW:
+        return None
+    if abs(mixed["found"] - mixed["own"]) < NOTABLE_PART * max(mixed["own"], 1.0):
+        return None
+    return (
+        f"of the 10 nearest of a new item, {mixed['own']:.1f} are new; "
+        f"{mixed['found']:.1f} where the old ones are mapped"
+    )
+
+
+FEWEST_NEW = 30  # new items below which that may be chance
+NOTABLE_PART = 0.05
 FEWEST_SEARCHED = 200  # items below which precision says little of a larger index
 KEEPS = 0.9  # precision of mapped vectors from which on they need not be re-embedded at once
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.kernel_ridge import KernelRidge
 from torch import Generator, Tensor
 from torch.nn.functional import normalize
 
@@ -16,7 +17,7 @@ from incontrast.compat.adapter import KINDS
 from incontrast.compat.fitting import Pairs, candidates
 from incontrast.compat.link import pack, unpack
 from incontrast.compat.plan import cross_mapped
-from incontrast.compat.quality import hits, nearest
+from incontrast.compat.quality import hits, mixed, nearest
 
 
 def draws(seed: int = 0) -> Generator:
@@ -97,9 +98,34 @@ def test_squares_are_kernel_ridge_regression_on_the_main_directions() -> None:
     torch.testing.assert_close(fitted(torch.from_numpy(new)).double(), wanted, atol=1e-3, rtol=0)
 
 
-def test_nothing_of_a_quadratic_map_is_an_items_embedding() -> None:
+def test_a_residual_map_is_kernel_ridge_regression_of_what_a_turn_leaves(monkeypatch) -> None:
+    monkeypatch.setattr("incontrast.compat.fitting.GROUP", 1)  # units at the items themselves
+    source, target = normalize(vectors()), normalize(vectors(seed=1)[:, :5] + 0.3)
+    fitted = next(iter(candidates("residual", Pairs(source, target), draws())))
+    known, new = source.double().numpy(), normalize(vectors(50, seed=2)).double().numpy()
+    turned = turn_between(source, target)
+    ridge = KernelRidge(alpha=1e-2, kernel=lambda one, other: np.exp(one @ other - 1))
+    ridge.fit(known, target.double().numpy() - known @ turned)
+    wanted = normalize(torch.from_numpy(new @ turned + ridge.predict(new)))
+    torch.testing.assert_close(fitted(torch.from_numpy(new)).double(), wanted, atol=5e-3, rtol=0)
+
+
+def test_a_slow_map_is_taken_for_vectors_only_where_it_is_much_better() -> None:
+    """Fifty groups of their own movement: squares of few directions cannot follow."""
+    groups = torch.randn(50, 32, generator=draws(3))
+    of = torch.randint(50, (1500,), generator=draws(4))
+    before = normalize(groups[of] + 0.3 * vectors(1500, 32))
+    after = normalize(before + 0.3 * torch.randn(50, 32, generator=draws(5))[of])
+    link = linked(before, after)
+    assert link.to_new.kind == "residual"
+    assert "residual" not in link.tried["to_old"]
+    assert linked(before, before @ turn(32)).to_new.kind == "orthogonal"
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "residual"])
+def test_nothing_of_a_map_is_an_items_embedding(kind) -> None:
     source = normalize(vectors())
-    for fitted in candidates("quadratic", Pairs(source, source @ turn()), draws()):
+    for fitted in candidates(kind, Pairs(source, source @ turn()), draws()):
         for tensor in fitted.tensors.values():
             for rows in (tensor, tensor.T) if tensor.dim() == 2 else ():
                 if rows.shape[1] == 16:
@@ -132,8 +158,8 @@ def test_embeddings_that_nearly_coincide_are_mapped(apart) -> None:
     assert linked(before, after).to_new(before).isfinite().all()
 
 
-@pytest.mark.parametrize("former", [("centres",), ("down", "up")])
-def test_maps_with_parts_that_are_not_known_are_left_out(caplog, former) -> None:
+@pytest.mark.parametrize("former", [("bias",), ("down", "up")])  # of earlier releases
+def test_maps_with_parts_that_are_not_known_are_left_out(former, caplog) -> None:
     before = vectors(90)
     links = tuple(
         replace(linked(before, before @ turn()), old=old, new=old + 1) for old in (3, 2, 1)
@@ -156,7 +182,7 @@ def test_low_rank_corrections_have_their_rank_and_none_is_larger_than_the_space(
 
 def test_a_curved_space_is_mapped_best_by_squares() -> None:
     before = vectors(1500, 8)
-    after = torch.cat([before, before.abs()], dim=1) @ torch.randn(16, 8, generator=draws(5))
+    after = torch.cat([before, before.square()], dim=1) @ torch.randn(16, 8, generator=draws(5))
     link = linked(before, after)
     assert link.to_new.kind == "quadratic"
     tried = link.tried["to_new"]
@@ -201,6 +227,20 @@ def test_a_small_corpus_is_not_all_neighbourhood() -> None:
     assert 0.05 < unrelated.precision < 0.5
 
 
+def test_mapped_vectors_that_are_drawn_to_the_middle_crowd_out_new_ones_beside_them() -> None:
+    exact = normalize(vectors(300, 8) + 2.0)
+    drawn = normalize(exact + 0.5 * exact.mean(0))
+    crowded, level = mixed(drawn, exact, 100), mixed(exact, exact, 100)
+    assert (level.recall, level.own) == (1.0, level.found)
+    assert crowded.own == level.own
+    assert crowded.found < 0.9 * crowded.own
+    by_hand = [
+        sum(place >= 200 for place in row.tolist())
+        for row in (exact @ exact.T).fill_diagonal_(-2.0)[200:].topk(10).indices
+    ]
+    assert crowded.own == pytest.approx(np.mean(by_hand))
+
+
 def test_recall_and_precision_by_hand() -> None:
     found, ranked = torch.tensor([[1, 2]]), torch.tensor([[2, 3, 1, 4]])
     assert [part.tolist() for part in hits(found, ranked)] == [[0.5], [1.0]]
@@ -222,7 +262,8 @@ def test_one_vector_is_mapped_as_many_are_and_into_memory_that_is_there(width, o
     for kind in KINDS:
         for adapter in candidates(kind, pairs, draws()):
             mapped, out = adapter(before), torch.empty(len(before), other)
-            close = {"atol": 1e-4, "rtol": 0}
+            # A residual fitted to noise has large weights, and rounds accordingly: 3e-4 was seen.
+            close = {"atol": 5e-4 if kind == "residual" else 1e-4, "rtol": 0}
             assert adapter(before, out=out) is out
             assert torch.equal(out, mapped)
             alone = torch.cat([adapter(row[None]) for row in before[:20]])

@@ -157,6 +157,10 @@ def test_what_to_do_next_is_what_the_map_allows() -> None:
     assert "too few items to say how precise search with the map is; recall@10 0.90." in few
     assert "as precise." not in few
     assert "re-embed what you search in" in page()
+    mixed = {"items": 150, "recall": 0.6, "own": 4.6, "found": 3.9}
+    beside = page(evaluation={**EVALUATION, "stored_vectors": {**stored, "mixed": mixed}})
+    assert "4.6 are new; 3.9 where the old ones are mapped" in beside
+    assert "new ones are found too" not in with_map
 
 
 def test_a_cost_is_compared_with_a_retraining_that_converged_or_with_nothing() -> None:

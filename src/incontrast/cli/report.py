@@ -20,6 +20,7 @@ from incontrast.text import (
     duration,
     index_advice,
     journal_lines,
+    mixed_advice,
     part_of_the_way,
     probe_changes,
 )
@@ -181,6 +182,8 @@ def summary(record: dict[str, Any], evaluation: dict[str, Any], state: State) ->
     if stored := evaluation.get("stored_vectors"):
         advice = index_advice(stored["expected"], stored["items"])
         lines.append(f"  {'stored vectors, mapped (reembed)':<35}{advice}")
+        if beside := mixed_advice(stored.get("mixed")):
+            lines.append(f"  {'new items beside mapped ones':<35}{beside}")
         found = stored["tried"]["to_old"][stored["kinds"]["to_old"]]
         how = f"embed --space {stored['space']}; recall@10 {found['recall']:.2f}"
         lines.append(f"  {'stored vectors, as they are':<35}{how}")

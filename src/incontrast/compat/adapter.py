@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Kind = Literal["none", "orthogonal", "low-rank", "affine", "quadratic"]
+Kind = Literal["none", "orthogonal", "low-rank", "affine", "quadratic", "residual"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # simplest first
-PARTS = {"weight", "across", "down", "forms", "shift", "outer", "up"}  # tensors of an adapter
+PARTS = {"weight", "across", "down", "forms", "shift", "outer", "up", "centres", "out"}
 
 ROWS = 512  # vectors that are mapped at a time: as many as stay in a core's cache
 SMALLEST = 1e-12  # length of a vector
@@ -31,9 +32,11 @@ class Adapter:
         kind: ``none`` leaves directions as they are; ``orthogonal`` turns them (W); ``low-rank``
             adds a linear correction (A, U); ``affine`` is any matrix and an offset (W, U);
             ``quadratic`` adds squares of linear forms of the vector's main directions (D, F, s, O)
-            to one of the last two.
+            to one of the last two; ``residual`` adds to a turn exp(zC - 1), units that are the
+            nearer to 1 the nearer z is to their centre: ten times slower.
         tensors: ``weight`` W (d, e), ``across`` A (d, r), ``down`` D (d, k), ``forms`` F (k, u),
-            ``shift`` s (u,), ``outer`` O (u, r), ``up`` U (r + 1, e).
+            ``shift`` s (u,), ``outer`` O (u, r), ``up`` U (r + 1, e); of ``residual`` ``centres``
+            C (d, u) and ``out`` (u, e).
     """
 
     kind: Kind
@@ -67,6 +70,8 @@ class Adapter:
     def _map(self, rows: Tensor, out: Tensor) -> None:
         """Offsets are as long as the vector, instead of a vector of length 1: one pass less."""
         parts = self.tensors
+        if "centres" in parts:
+            rows = rows / _lengths(rows, SMALLEST)
         if "weight" in parts:
             torch.mm(rows, parts["weight"], out=out)
         if "up" in parts:
@@ -80,6 +85,8 @@ class Adapter:
                 torch.mm(correction, parts["up"], out=out)
         elif "weight" not in parts:
             out.copy_(rows)
+        if "centres" in parts:
+            out.addmm_((rows @ parts["centres"]).sub_(1.0).exp_(), parts["out"])
         out.div_(_lengths(out, SMALLEST**2))
 
     def _correction(self, rows: Tensor, lengths: Tensor) -> Tensor:
@@ -136,6 +143,8 @@ class Adapter:
                     inner = curved if inner is None else inner + curved
             correction = up[-1] if inner is None else inner.dot(up[:-1]) + up[-1]
             mapped = mapped + correction if len(mapped) == len(correction) else correction
+        if "centres" in parts:
+            mapped = mapped + np.exp(row.dot(parts["centres"]) - 1.0).dot(parts["out"])
         return mapped / max(math.sqrt(mapped.dot(mapped)), SMALLEST**2)
 
 

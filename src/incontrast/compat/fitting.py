@@ -17,6 +17,9 @@ from incontrast.compat.adapter import Adapter, Kind
 PENALTIES = (0.1, 1.0)  # in pairs: what is left of a direction with as many of them is halved
 RANKS = (4, 16, 64)  # of linear corrections
 UNITS = 256  # squares of linear forms
+CENTRES, GROUP = 1024, 3  # units at most of a residual, each in the middle of so many items
+MOST_FITTED = 4000  # items on which a residual is fitted
+RESIDUAL_PENALTIES = (1e-2, 1e-1)
 NARROW = 128  # dimensions up to which
 RANK, WIDE_RANKS = 32, (16, 48)  # main directions have squares; above, where more take time
 SMALLEST = 1e-9  # share of a penalty in the size of what it is added to, lest that be singular
@@ -107,8 +110,10 @@ def candidates(kind: Kind, pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
         for penalty in PENALTIES:
             weight = pairs.rotation + pairs.correction(pairs.rotation, penalty).float()
             yield _adapter(kind, weight=weight, up=(pairs.offset - pairs.centre @ weight)[None])
-    else:
+    elif kind == "quadratic":
         yield from _quadratic(pairs, draws)
+    else:
+        yield from _residual(pairs, draws)
 
 
 def _quadratic(pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
@@ -181,6 +186,22 @@ class _Squares:
             outer=outer,
             up=torch.cat([axes.T, offset[None]]),
         )
+
+
+def _residual(pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
+    """Kernel ridge regression (Nyström) of what a turn leaves: a vector moves as those near it."""
+    some = torch.randperm(len(pairs.source), generator=draws)[:MOST_FITTED]
+    source, target = pairs.source[some], pairs.target[some]
+    known = torch.unique(source, dim=0)  # of items that come twice, one
+    some = torch.randperm(len(known), generator=draws)[:CENTRES]
+    # Between an item and those nearest to it: what is saved with a version is no item's embedding.
+    nearest = (known[some] @ known.T).topk(min(GROUP, len(known)), dim=1).indices
+    centres = torch.nn.functional.normalize(known[nearest].mean(dim=1)).double()
+    units, kernel = ((rows.double() @ centres.T - 1.0).exp() for rows in (source, centres))
+    cross = units.T @ (target - source @ pairs.rotation).double()
+    for penalty in RESIDUAL_PENALTIES:
+        out = _solved(units.T @ units, cross, penalty * kernel)
+        yield _adapter("residual", weight=pairs.rotation, centres=centres.T, out=out)
 
 
 def _through(kind: Kind, pairs: Pairs, prior: Tensor, axes: Tensor, weight: Tensor) -> Adapter:

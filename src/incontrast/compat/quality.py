@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 NEIGHBOURS = 10
@@ -57,6 +58,36 @@ def hits(found: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor]:
     equal = found[:, :, None] == ranked[:, None, :]
     recall = equal[:, :, : found.shape[1]].any(2).float().mean(1)
     return recall, equal.any(2).float().mean(1)
+
+
+class Mixed(NamedTuple):
+    """Searches with new items, embedded, in an index of theirs and of old ones that are mapped.
+
+    A map brings vectors a little nearer to the middle than they belong, or further from it. Among
+    themselves that matters little; beside vectors that are as they should be, it moves them all
+    before these, or behind them.
+
+    Args:
+        items: New ones.
+        recall: The share of a new item's 10 nearest that are found.
+        own: How many of its 10 nearest are new ones once everything is re-embedded.
+        found: How many of the 10 that are found.
+    """
+
+    items: int
+    recall: float
+    own: float
+    found: float
+
+
+def mixed(mapped: Tensor, exact: Tensor, new: int) -> Mixed:
+    """Of (n, d) items mapped by what does not know them, and embedded; the last are new ones."""
+    old = len(exact) - new
+    corpus = torch.cat([mapped[:old], exact[old:]])
+    wanted, found = (nearest(exact, each, NEIGHBOURS)[old:] for each in (exact, corpus))
+    recall, _ = hits(found, wanted)
+    own, then = ((each >= old).float().sum(1).mean().item() for each in (wanted, found))
+    return Mixed(new, recall.mean().item(), own, then)
 
 
 def nearest(queries: Tensor, corpus: Tensor, count: int) -> Tensor:

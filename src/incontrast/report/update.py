@@ -14,6 +14,7 @@ from incontrast.text import (
     counted,
     duration,
     index_advice,
+    mixed_advice,
     part_of_the_way,
     probe_changes,
 )
@@ -276,6 +277,11 @@ def _stored_vectors(
     yield page.Text(
         f"**{index_advice(found['expected'], found['items'])}** {addressed(how, folder)}"
     )
+    if beside := mixed_advice(found.get("mixed")):
+        yield page.Text(
+            f"Mixed with mapped vectors, new ones are found too seldom or too often: "
+            f"{beside}. Re-embed the index before new vectors join it, or compare them apart."
+        )
     yield page.Table(
         title="Searching stored vectors with the new encoder",
         columns=columns("what is mapped", "map", numbers=titles),

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from incontrast.compat.link import NoAdapter
 from incontrast.compat.plan import CROSSED, cross_mapped, expected_shares
-from incontrast.compat.quality import hits, nearest
+from incontrast.compat.quality import hits, mixed, nearest
 from incontrast.evaluate.collapse import effective_rank, uniformity
 from incontrast.learner import Learner
 from incontrast.memory.memory import StoredCollection
@@ -227,6 +227,7 @@ def stored_vectors(
         "expected": [
             each._asdict() for each in expected_shares(before, mapped, after, learner.seed)
         ],
+        "mixed": mixed(mapped, unit, new)._asdict(),
         "examples": _examples(worst, ids, found, wanted, len(ids) - new),
     }
 
