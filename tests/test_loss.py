@@ -176,6 +176,12 @@ def test_extreme_logits_stay_finite(loss, dtype: torch.dtype, corner: list[float
         assert torch.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("loss", [info_nce, log_partition])
+def test_negatives_per_positive_must_be_some(loss) -> None:
+    with pytest.raises(ValueError, match="k must be positive, got 0"):
+        loss(torch.zeros(1), torch.zeros(1, 2), k=0)
+
+
 def test_bfloat16_is_summed_in_float32() -> None:
     # 300 terms of e⁰: bfloat16 cannot count beyond 256.
     positive, negatives = (

@@ -333,6 +333,7 @@ def test_icl_without_old_items_says_what_to_do(blobs) -> None:
     task = make_task(blobs, old=1)
     with pytest.raises(ValueError, match="at least 2 old items in memory, got 1"):
         train(task, ICL())
+    assert train(make_task(blobs, old=2), ICL(max_epochs=1, epoch_steps=1)).steps > 0
 
 
 COUNTER = count(1)
