@@ -152,6 +152,17 @@ def test_what_most_searches_change_with_comes_first() -> None:
     assert recalls["these"] > recalls["none"] + 0.03
 
 
+def test_what_embed_has_mapped_is_re_embedded_before_anything_is_mapped_again(
+    workspace: ic.Workspace, file: Path, tmp_path: Path, blobs
+) -> None:
+    np.save(tmp_path / "c.npy", blobs(60, seed=3).numpy())
+    more = read_source(tmp_path / "c.npy")
+    embed_source(workspace, more, file, append=True, space=1)
+    reembed(workspace, file, share=320 / 760)  # the sample of 200 rows, then those and some more
+    wanted = normalize(workspace.embed(np.load(tmp_path / "c.npy"))).numpy()
+    assert np.abs(np.load(file)[700:] - wanted).max() < 1e-5
+
+
 def test_parquet_too(workspace: ic.Workspace, file: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     other = tmp_path / "index.parquet"

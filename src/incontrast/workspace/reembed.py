@@ -269,10 +269,8 @@ class _Work:
         if self.stamp["version"] == self.version:
             if "mapped" in self.stamp:  # an earlier call has planned and mapped
                 self.order = np.load(_order_file(self.file))
-            else:  # embed has mapped what another version embedded
-                sources = enumerate(self.stamp["sources"])
-                others = [number for number, part in sources if "embedded_by" in part]
-                self.order = np.flatnonzero(np.isin(self.places[:, 0], others))
+            else:
+                self.order = self._mapped_by_embed()
             self.begun = self.rows - len(self.order)
             return None
         draws = generator(self.learner.seed, "re-embed", self.version)
@@ -300,6 +298,7 @@ class _Work:
                     yield vectors, plan.link.to_new(vectors)
 
             values = plan.values(chunks).numpy()
+            values[self._mapped_by_embed()] = np.inf  # a second map would lose more than it tells
             values[drawn] = -np.inf
             best = np.argsort(-values, kind="stable")[: self.rows - len(drawn)]
             content = io.BytesIO()
@@ -307,6 +306,12 @@ class _Work:
             write_bytes(order, content.getvalue())  # by it, parts are of their rows for good
         self.order = np.load(order)
         return plan
+
+    def _mapped_by_embed(self) -> NDArray[np.int64]:
+        """Rows by another version, which ``embed`` has mapped into the space of the file."""
+        sources = enumerate(self.stamp["sources"])
+        others = [number for number, part in sources if "embedded_by" in part]
+        return np.flatnonzero(np.isin(self.places[:, 0], others))
 
     def _asked(self) -> Tensor | None:
         """(m, d) embeddings of what will be searched for, as far as that is known."""
