@@ -91,6 +91,17 @@ def read(file: Path) -> tuple[list[str], np.ndarray]:
     return table["id"].to_pylist(), np.stack(table["embedding"].to_numpy())
 
 
+def test_more_rows_without_ids_are_appended_though_one_is_left_out(
+    workspace: Workspace, source: Source, tmp_path: Path, blobs
+) -> None:
+    file, rows = tmp_path / "file.npy", blobs(12, seed=4).numpy()
+    before = embed_source(workspace, source, file).rows
+    rows[3, 0] = np.nan
+    np.save(tmp_path / "more.npy", rows)
+    embed_source(workspace, read_source(tmp_path / "more.npy"), file, append=True)
+    assert len(np.load(file)) == before + 11
+
+
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
 def test_more_data_by_the_same_version(
     workspace: Workspace, source: Source, tmp_path: Path, kind: str, blobs

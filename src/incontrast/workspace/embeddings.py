@@ -164,7 +164,7 @@ def _begin(
             if damage:
                 raise WorkspaceError(f"{damage[0]}: embed with --overwrite to replace it")
             return stamp
-        if append and shards.source.ids is not None:
+        if append and shards.source.ids is not None and not _are_places(shards.source):
             _check_ids(file, shards.source.ids)
     wanted["after"] = stamp["rows"] if stamp is not None and complete else 0
     if begun is not None and not overwrite:
@@ -249,6 +249,12 @@ def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> No
                     f"or bring it along (incontrast reembed {file.name})"
                 )
             raise WorkspaceError(f"{file} holds embeddings of {what}: {advice}")
+
+
+def _are_places(source: Source) -> bool:
+    """Whether items are named by their places, since others were left out."""
+    there = len(source) + len(source.skipped)
+    return bool(source.skipped) and {*(source.ids or ())} <= {*map(str, range(there))}
 
 
 def _check_ids(file: Path, ids: Sequence[str]) -> None:
