@@ -1,7 +1,7 @@
 """A model that a plain torch script trained is adopted and updated: how far to retraining?
 
     python benchmarks/adopt.py run --seed 0 1 2
-    python benchmarks/adopt.py run --model vit          # from a folder of transformers (extra hf)
+    python benchmarks/adopt.py run --model vit --epochs 60  # from a folder (extra hf)
     python benchmarks/adopt.py show
 
 On digits (0 to 6 first, 7 to 9 later), by the measures of benchmarks/parity.py. ``plain`` knows
@@ -39,7 +39,6 @@ from parity import LONG, measure
 from parity_sets import Problem, digits_by_class
 
 ROWS = Path(__file__).parent / "results" / "adopt.jsonl"
-EPOCHS = {"resnet18": 10, "vit": 60}  # of the script, and of retraining
 ALPHA = 0.3
 SHARES = (0.12, 0.25)
 MEAN = STD = 0.5
@@ -81,10 +80,9 @@ def plain(
     return head
 
 
-def run(name: str, seed: int, file: Path) -> None:
+def run(name: str, seed: int, epochs: int, file: Path) -> None:
     problem = digits_by_class(ALPHA, seed)._replace(domain=DOMAIN)
     pixels = torch.from_numpy(np.asarray(problem.old.items)).view(-1, 1, 8, 8)
-    epochs = EPOCHS[name]
     torch.manual_seed(seed)
     with tempfile.TemporaryDirectory() as place:
         if name == "vit":
@@ -127,7 +125,13 @@ def run(name: str, seed: int, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a") as target:
             for (strategy, share), learner in rows.items():
-                row = {"model": name, "seed": seed, "strategy": strategy, "share": share}
+                row = {
+                    "model": name,
+                    "epochs": epochs,
+                    "seed": seed,
+                    "strategy": strategy,
+                    "share": share,
+                }
                 row |= {**measure(learner, problem, ALPHA), "settings": repr(learner.strategy)}
                 target.write(json.dumps(row | {"date": time.strftime("%Y-%m-%d")}) + "\n")
 
@@ -164,7 +168,7 @@ def show(file: Path) -> None:
     found: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
     for line in file.read_text().splitlines():
         row = json.loads(line)
-        place = (row["model"], row["share"], row["strategy"])
+        place = (f"{row['model']}, {row['epochs']} epochs", row["share"], row["strategy"])
         found.setdefault(place, []).append(row["unseen"])
     names = ("knn_old", "knn_new", "precision_old", "precision_new")
     print("| model | strategy | share | seeds |", " | ".join(names), "|")
@@ -180,6 +184,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["run", "show"])
     parser.add_argument("--model", choices=["resnet18", "vit"], default="resnet18")
+    parser.add_argument("--epochs", type=int, default=10, help="of the script, and of retraining")
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rows", type=Path, default=ROWS)
     arguments = parser.parse_args()
@@ -188,7 +193,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     for seed in arguments.seed:
-        run(arguments.model, seed, arguments.rows)
+        run(arguments.model, seed, arguments.epochs, arguments.rows)
 
 
 if __name__ == "__main__":

@@ -190,6 +190,11 @@ def adopt(
         note(theirs.normalisation + advice)
     if weights is None and space.current is None:
         _note_no_weights(theirs.arguments()["encoder"])
+    if probing["probe"] is None and space.current is None:
+        note(
+            "no --probe given: losses do not tell whether an update keeps what a trained model "
+            "finds; a few hundred labelled items do"
+        )
     if template.head is not None and head_weights is None and space.current is None:
         note("no --head-weights given: those of the head are random")
     options |= {"weights": weights, "head_weights": head_weights, "seen_count": seen_count}
