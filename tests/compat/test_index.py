@@ -89,6 +89,8 @@ def test_vectors_that_do_not_fit_are_refused(opened: Opened, tmp_path: Path) -> 
     assert set(index.search(vectors(1)).ids[0]) == set(names(3))
     with pytest.raises(ValueError, match="must be finite"):
         index.add(names(1), torch.full((1, 8), float("nan")))
+    with pytest.raises(ValueError, match="vectors of 8 dimensions, got 7"):
+        index.add(["of NumPy"], vectors(1)[:, :7].numpy())
     with pytest.raises(ValueError, match=r"version 1 \(encoder aaaaaaaa\), not of version 2"):
         opened(tmp_path / "index", TWO)
 

@@ -158,6 +158,7 @@ def test_views_of_ones_own_are_the_same_on_many_processes(
     ("arguments", "message"),
     [
         ({"encoder": 3}, r"encoder must be a torch\.nn\.Module or a function.*got 3"),
+        ({"encoder": {"weight": torch.zeros(2)}}, "got weights alone: give the module"),
         ({"encoder": "vgg"}, "a module of your own, got 'vgg'"),
         ({"views": 3}, r"views must be a function of a batch and a torch\.Generator.*got 3"),
         ({"views": "crop"}, "views must be a function of a batch"),

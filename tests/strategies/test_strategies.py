@@ -351,6 +351,8 @@ class Mine(Strategy):
     def sample(self, task: Task) -> Iterator[BatchIndices]:
         if self.fault == "beyond":
             yield BatchIndices(torch.tensor([0, 99]), torch.tensor([0, 1]))
+        if self.fault == "list":
+            yield [1, 2, 3]
         if self.fault != "empty":
             epoch = new_epoch(task.increment, 8, task.draws)
             yield from islice(epoch, 1 if self.fault == "shorter" else None)
@@ -376,6 +378,7 @@ class Mine(Strategy):
         ("elsewhere", "must depend on task.encoder"),
         ("empty", "at least one batch"),
         ("shorter", r"epoch_items\(\) must count .* it says 16, an epoch embedded 8"),
+        ("list", r"must yield BatchIndices\(old, new\), got \[1, 2, 3\]"),
         ("beyond", r"sample\(\) gave places where there is no item"),
     ],
 )

@@ -615,6 +615,10 @@ def test_pictures_are_kept_themselves(tmp_path: Path) -> None:
     step = workspace.fit(source)
     assert step.items == 12
     assert "broken.png cannot be read" in step.skipped[0]
+    (tmp_path / "first" / "torn.png").write_bytes(b"")
+    again = workspace.update(read_source(tmp_path / "first", check=False))
+    assert again.repeated
+    assert any("torn.png" in reason for reason in again.skipped)
     for path in (tmp_path / "first").iterdir():
         path.unlink()
     assert workspace.update(read_source(tmp_path / "later")).promoted

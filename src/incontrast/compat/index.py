@@ -213,6 +213,7 @@ def _among(ids: Sequence[str]) -> str:
 
 def unit_rows(ids: Sequence[Any], vectors: Tensor, width: int | None = None) -> NDArray[np.float32]:
     """(n, d) unit vectors; an error for what does not fit."""
+    vectors = torch.as_tensor(vectors)  # embeddings in a file are NumPy's
     if vectors.ndim != 2 or len(vectors) != len(ids):
         raise ValueError(
             f"{len(ids)} items need ({len(ids)}, d) vectors, got {tuple(vectors.shape)}"

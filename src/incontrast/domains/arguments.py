@@ -2,7 +2,7 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -171,9 +171,11 @@ class ArgumentDomain(Domain):
                 f"{encoder!r}: by its import path, it is package.module:function"
             )
         if encoder is not None and not isinstance(encoder, str) and not callable(encoder):
+            weights = isinstance(encoder, Mapping)
+            got = "weights alone: give the module, and them by weights=" if weights else encoder
             raise TypeError(
                 "encoder must be a torch.nn.Module or a function without arguments that makes one, "
-                f"got {encoder!r}"
+                f"got {got}"
             )
         recipes = views if isinstance(views, tuple) else (views, views)
         for recipe in recipes:

@@ -14,7 +14,7 @@ from incontrast.randomness import seeded
 from incontrast.strategies.strategy import Strategy
 from incontrast.training.engine import Engine
 from incontrast.training.loop import train
-from incontrast.training.task import Increment, Task
+from incontrast.training.task import BatchIndices, Increment, Task
 
 MISCOUNTED = 0.1  # of an epoch's items, by which batches that are drawn at random may differ
 
@@ -53,6 +53,13 @@ def check_strategy(strategy: Any) -> None:
 
 
 def _check_losses(strategy: Strategy) -> None:
+    task = _task()
+    for indices in islice(strategy.sample(task), 3):
+        if not isinstance(indices, BatchIndices):
+            raise StrategyError(
+                f"sample() must yield BatchIndices(old, new), got {indices!r}: places of old and "
+                "of new items, as tensors"
+            )
     task = _task()
     for _ in range(2):
         count = 0

@@ -153,7 +153,8 @@ class Update:
             if repeated is None:
                 repeated = self._ingest(machine, data, learner, sample)
             if repeated is not None and machine.state.phase == "idle":
-                return self._step(repeated, promoted=True, repeated=True)
+                step = self._step(repeated, promoted=True, repeated=True)
+                return step if data is None else replace(step, skipped=tuple(data.skipped))
         if current is None and data is not None and data.columns:
             self.workspace.remember(data.columns, machine)
         if self.tolerance not in (None, machine.state.operation["tolerance"]):
