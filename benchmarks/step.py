@@ -18,14 +18,21 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from pytorch_metric_learning.losses import NTXentLoss
+from torch.nn import functional
 
 import incontrast as ic
 import real_data
 from incontrast.loss import Objective
+from incontrast.memory.memory import StoredCollection
+from incontrast.memory.store import Store
 from incontrast.randomness import seeded
 from incontrast.training.engine import Engine
 from incontrast.training.loop import train
@@ -43,7 +50,8 @@ class Case(NamedTuple):
 
 
 def make_task(domain: ic.Domain, items: ic.Collection) -> Task:
-    domain = domain.fit_statistics(items)
+    if not isinstance(items, StoredCollection):
+        domain = domain.fit_statistics(items)
     old, new = ic.streams.by_growth(items, 0.3)
     with seeded(0, "benchmark"):
         encoder = domain.encoder()
@@ -154,6 +162,32 @@ def compare_meta(name: str, task: Task, order: Literal[1, 2], steps: int) -> Non
     report(name, [((SUPPORT + 1) * plain(), meta()) for _ in range(ROUNDS)])
 
 
+def compare_sources(steps: int = 10) -> None:
+    """Steps on JPEG files and on items of a memory on disk, against the same from memory."""
+    domain = ic.Images(64, encoder="small")
+    draws = torch.Generator().manual_seed(0)
+    coarse = torch.rand(512, 3, 16, 16, generator=draws)
+    pixels = functional.interpolate(coarse, size=(128, 128), mode="bilinear").mul(255).byte()
+    with TemporaryDirectory() as folder:
+        for number, image in enumerate(pixels.permute(0, 2, 3, 1).numpy()):
+            Image.fromarray(image).save(f"{folder}/{number:04}.jpg", quality=90)
+        files = domain.collect(folder)
+        memory = domain.materialise(files, torch.arange(len(files)))
+        every = torch.arange(len(memory))
+        store = Store.create(Path(folder) / "store.db")
+        store.append(0, domain.pack(memory, every), np.zeros(len(every)))
+        stored = StoredCollection(store, domain, every, memory.sizes())
+        for name, items in (("JPEG files", files), ("a workspace's store", stored)):
+            runs = [
+                whole_steps(make_task(domain, part), ic.WarmStart(), steps)
+                for part in (memory, items)
+            ]
+            for run in runs * 4:
+                run()  # warms up: files are decoded once, 200 of 512 in these steps at most
+            report(f"small encoder, 64 px, {name}", [(runs[0](), runs[1]()) for _ in range(ROUNDS)])
+        store.close()
+
+
 def report(name: str, pairs: list[tuple[float, float]]) -> None:
     ratio = statistics.median(whole / base for base, whole in pairs)
     base, whole = (1000 * statistics.median(values) for values in zip(*pairs, strict=True))
@@ -174,7 +208,10 @@ def main() -> None:
     colour = ic.Images(32)
     pixels = torch.randint(256, (512, 3, 32, 32), dtype=torch.uint8, generator=generator)
     photos = make_task(colour, colour.collect(pixels))
+    rows = ic.Vectors(64)
+    vectors = make_task(rows, rows.collect(torch.randn(1000, 64, generator=generator)))
     cases = (
+        Case("MLP, 64 features", vectors, 50, ROUNDS),
         Case("GCN, PROTEINS", proteins, 20, ROUNDS),
         Case("GCN, REDDIT-BINARY", reddit, 10, ROUNDS),
         Case("small encoder, 28 px", digits, 10, ROUNDS),
@@ -191,6 +228,10 @@ def main() -> None:
     print(f"\n{'':<46}{'theirs':>10}{'step':>10}{'ratio':>9}   (ms, plain loop with NT-Xent)")
     for case in cases:
         compare(plain_loop, case, ic.WarmStart())
+
+    if chosen in "files":
+        print(f"\n{'':<46}{'memory':>10}{'step':>10}{'ratio':>9}   (ms)")
+        compare_sources()
 
     print(f"\n{'':<46}{'plain':>10}{'meta':>10}{'ratio':>9}   (ms, same encoder passes)")
     for case in cases:

@@ -148,6 +148,7 @@ class Training:
         self.clock = 0.0  # seconds of the first process, where they are counted
         self.begun: tuple[float, float] | None = None  # seconds and part done after a first step
         self.batches = 0  # of the epoch under way that were taken
+        self.agreed = 0  # steps after which all processes last had the first one's weights
         self.history: list[Epoch] = []
         self.best: list[Tensor] = []  # the weights of the best epoch, where none are averaged
 
@@ -267,8 +268,10 @@ class Training:
         if not self.losses.added:
             raise ValueError("the strategy gave an epoch without a batch: sample at least one")
         mean = self.losses.end_epoch(number)
-        # Steps that multiply matrices round otherwise on another kind of processor.
-        self.task.engine.broadcast_weights(self.task.encoder)
+        if self.steps - self.agreed >= UNREAD:
+            # Steps that multiply matrices round otherwise on another kind of processor.
+            self.task.engine.broadcast_weights(self.task.encoder)
+            self.agreed = self.steps
         passes = self.task.forward_passes
         self.history.append(Epoch(number, mean, self.lr, self.steps, passes, self.seconds()))
         if self.tell(torch.tensor(mean), self.history[-1]) and stopped is None:
