@@ -177,6 +177,16 @@ def test_what_no_memory_holds_is_deleted(tmp_path: Path) -> None:
     assert store.check() == []
 
 
+def test_what_had_begun_to_arrive_is_dropped_as_if_it_never_had(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    add(store, 0, b"a")
+    add(store, 1, b"b", b"c")
+    store.drop_from(1)
+    assert (store.arrivals(), store.check()) == (1, [])
+    add(store, 1, b"d")
+    assert store.read([0, 1]) == [b"a", b"d"]
+
+
 def test_items_are_known_by_what_a_memory_has_seen(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     add(store, 0, b"seen", b"forgotten", b"of a version rolled back", b"refused", b"discarded")
