@@ -61,7 +61,8 @@ def shape(output: str) -> list[str]:
     """The words of an output, line by line; its figures depend on the machine.
 
     So does what follows from them: the advice on stored vectors, whether all of a change is kept,
-    whether something got worse, how new items do beside mapped ones, and whether a short training was enough to recognise views.
+    whether something got worse, how new items do beside mapped ones, and whether a short training
+    was enough to recognise views.
     """
     output = re.sub(" Items were compared as they are: [^.]*[.][^.]*[.]", "", output)
     lines = [" ".join(NUMBER.sub("#", line).split()) for line in output.strip().splitlines()]
