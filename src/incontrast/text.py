@@ -49,18 +49,25 @@ def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
 
     Args:
         expected: ``recall`` and ``precision`` after a ``share`` of them was re-embedded, by share,
-            from 0.
+            from 0. Near are the 50 nearest items after re-embedding, fewer of a small sample.
         items: Among which was searched for that.
 
-    >>> figures = [(0.0, 0.97), (0.05, 0.992), (1.0, 1.0)]
-    >>> index_advice([{"share": share, "precision": found} for share, found in figures], 500)
-    'Keep your index: with the map, search is 97 % as precise; re-embed 5 % of it for 99 %.'
+    >>> figures = [(0.0, 0.83, 0.97), (0.05, 0.9, 0.992), (1.0, 1.0, 1.0)]
+    >>> names = ("share", "recall", "precision")
+    >>> advice = index_advice([dict(zip(names, each, strict=True)) for each in figures], 500)
+    >>> print(advice.replace(": ", ":\\n", 1).replace("; ", ";\\n"))
+    Keep your index:
+    with the map, 83 % of the 10 nearest items are found, and 97 % of what is found is near;
+    re-embed 5 % of it for 99 %.
     """
     if items < FEWEST_SEARCHED:
         recall = expected[0]["recall"]
         return f"Too few items to say how precise search with the map is; recall@10 {recall:.2f}."
-    first = expected[0]["precision"]
-    recovered = f"with the map, search is {first * 100:.0f} % as precise"
+    first, recall = expected[0]["precision"], expected[0]["recall"]
+    recovered = (
+        f"with the map, {recall * 100:.0f} % of the 10 nearest items are found, and "
+        f"{first * 100:.0f} % of what is found is near"
+    )
     better = [each for each in expected[1:-1] if each["precision"] >= first + 0.01]
     if first < KEEPS:
         return f"Re-embed your index: {recovered}."

@@ -151,11 +151,14 @@ def test_what_to_do_next_is_what_the_map_allows() -> None:
     shares = [{"share": share, "recall": 0.9, "precision": 0.98} for share in (0.0, 1.0)]
     stored = {"expected": shares, "examples": [], "tried": {}, "pairs": 512, "items": 512}
     with_map = page(evaluation={**EVALUATION, "stored_vectors": stored})
-    assert "</strong> keep your index: with the map, search is 98 % as precise." in with_map
+    assert (
+        "</strong> keep your index: with the map, 90 % of the 10 nearest items are found, "
+        "and 98 % of what is found is near."
+    ) in with_map
     assert "re-embed what you search in" not in with_map
     few = page(evaluation={**EVALUATION, "stored_vectors": {**stored, "items": 180}})
     assert "too few items to say how precise search with the map is; recall@10 0.90." in few
-    assert "as precise." not in few
+    assert "is found is near." not in few
     assert "re-embed what you search in" in page()
     mixed = {"items": 150, "recall": 0.6, "own": 4.6, "found": 3.9}
     beside = page(evaluation={**EVALUATION, "stored_vectors": {**stored, "mixed": mixed}})
