@@ -295,7 +295,7 @@ def test_the_command_line_plans_and_does_it(workspace: ic.Workspace, file: Path)
     shown = CliRunner().invoke(app, ["reembed", str(file), "--plan", *where])
     assert shown.exit_code == 0, shown.output
     assert "10% re-embedded: recall@10" in shown.output
-    assert "your index: with the map, search is" in shown.output
+    assert "your index: with the map, " in shown.output
     done = CliRunner().invoke(app, ["reembed", str(file), "--share", "50%", "--json", *where])
     assert json.loads(done.stdout)["exact"] == 350
     assert "350 vectors mapped" in CliRunner().invoke(app, ["status", *where]).output
