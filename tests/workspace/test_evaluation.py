@@ -139,12 +139,12 @@ def test_the_end_of_a_journal_is_read_by_itself(tmp_path: Path) -> None:
     for event in events:
         journal.add(event)
     for count in range(7):
-        assert journal.tail(count) == events[len(events) - min(count, len(events)) :]
+        assert journal.events(count) == events[len(events) - min(count, len(events)) :]
 
 
 def test_a_torn_line_of_a_journal_goes_with_the_next(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
-    assert (journal.records(), journal.tail(1)) == ([], [])
+    assert (journal.records(), journal.events(1)) == ([], [])
     journal.add(journal.event("one"))
     with journal.path.open("ab") as file:
         file.write(b'{"half')

@@ -93,7 +93,7 @@ def write_report(
             evaluation=evaluation,
             promoted=number != state.candidate,
             current=number == state.current,
-            journal=journal_lines(workspace.journal.tail(SHOWN)),
+            journal=journal_lines(workspace.journal.events(SHOWN)),
             pictures=pictures,
             texts=texts,
             folder=str(workspace.folder),

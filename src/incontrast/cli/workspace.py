@@ -62,8 +62,7 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
 
 def log(*, workspace: Path, last: int | None) -> Answer:
     """The journal."""
-    records = Workspace.open(workspace).journal.records()
-    records = records[-last:] if last else [] if last == 0 else records
+    records = Workspace.open(workspace).journal.records(last)
     value = [record.event or {"damaged": record.problem} for record in records]
     lines = (
         f"{record.event['time']}  {sentence(record.event)}" if record.event else str(record.problem)

@@ -31,6 +31,14 @@ RECORD, MANIFEST, EVALUATION = "version.json", "manifest.json", "evaluation.json
 UNFINISHED = ".unfinished-"
 NO_ENCODER = "has no encoder yet: run incontrast fit DATA"
 SUMMARY = "summary"  # the step of an event that stands for all before it
+OUTLINED: dict[str, tuple[str, ...]] = {  # steps and what a summary keeps of them, by versions
+    "ingest": ("data",),
+    "train": ("kind", "strategy", "seconds"),
+    "evaluate": ("time", "loss", "change_ratio", "probe", "overlap"),
+    "promote": (),
+    "discard": (),
+    "drop": (),
+}
 
 
 class WorkspaceError(RuntimeError):
@@ -108,7 +116,6 @@ def _checksum(body: dict[str, Any]) -> str:
 class Record(NamedTuple):
     """A line of a journal."""
 
-    line: int
     event: dict[str, Any] | None  # None where the line is damaged
     problem: str | None
 
@@ -132,7 +139,8 @@ class Journal:
         check_no_link(self.path)
         with self.path.open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: nobody cuts off another's line
-            end = _end_of_lines(file)
+            file.seek(0)
+            end = file.read().rfind(b"\n") + 1
             file.truncate(end)  # a power cut may have torn a line, which was never acknowledged
             try:
                 file.write(line)
@@ -178,37 +186,29 @@ class Journal:
         about = {"number": old[-1]["number"], "since": since, "steps": steps, "versions": versions}
         summary = self.event(SUMMARY, **about)
         summary["time"] = old[-1]["time"]
-        recent = self.path.read_bytes().splitlines(keepends=True)[len(records) - keep :]
+        recent = [line + b"\n" for line in self._lines()[-keep:]]
         write_bytes(self.path, b"".join([_line(summary), *recent]))
 
-    def records(self) -> list[Record]:
-        """Every line, the damaged ones too."""
-        return list(self._parse(self.path.read_bytes() if self.path.exists() else b""))
+    def records(self, last: int | None = None) -> list[Record]:
+        """Every line, the damaged ones too, or so many of the last."""
+        lines = [*enumerate(self._lines(), start=1)]
+        first = 0 if last is None else max(0, len(lines) - last)
+        return [self._record(*line) for line in lines[first:]]
 
-    def events(self) -> list[dict[str, Any]]:
-        """What can be read."""
-        return [record.event for record in self.records() if record.event is not None]
+    def events(self, last: int | None = None) -> list[dict[str, Any]]:
+        """What can be read, of all lines or of so many of the last."""
+        return [record.event for record in self.records(last) if record.event is not None]
 
-    def tail(self, count: int) -> list[dict[str, Any]]:
-        """The last events, without a look at the others; damaged ones are left out."""
-        if not self.path.exists():
-            return []
-        with self.path.open("rb") as file:
-            end = begin = _end_of_lines(file)
-            for _ in range(count):
-                begin = _end_of_lines(file, begin - 1) if begin else 0
-            file.seek(begin)
-            records = self._parse(file.read(end - begin))
-            return [record.event for record in records if record.event is not None]
-
-    def _parse(self, content: bytes) -> Iterator[Record]:
+    def _lines(self) -> list[bytes]:
         # What follows the last end of a line was never acknowledged.
-        lines = content.decode(errors="replace").split("\n")[:-1]
-        for number, line in enumerate(lines, start=1):
-            try:
-                yield Record(number, unsealed(line, f"{self.path}, line {number}"), None)
-            except Damaged as error:
-                yield Record(number, None, str(error))
+        return self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else []
+
+    def _record(self, number: int, line: bytes) -> Record:
+        try:
+            text = line.decode(errors="replace")
+            return Record(unsealed(text, f"{self.path}, line {number}"), None)
+        except Damaged as error:
+            return Record(None, str(error))
 
 
 def outlines(event: dict[str, Any]) -> list[dict[str, Any]]:
@@ -220,36 +220,16 @@ def outlines(event: dict[str, Any]) -> list[dict[str, Any]]:
     if step == SUMMARY:
         found: list[dict[str, Any]] = event.get("versions", [])
         return found
-    shown = {"step": step, "version": event.get("version")}
+    if step not in OUTLINED:
+        return []
+    shown = {name: event.get(name) for name in ("step", "version", *OUTLINED[step])}
     if step == "ingest":
         shown["data"] = {name: event["data"][name] for name in ("name", "items")}
-    elif step == "train":
-        shown |= {name: event.get(name) for name in ("kind", "strategy", "seconds")}
-    elif step == "evaluate":
-        ratio, probe = event["change_ratio"], event["probe"]
-        shown |= {"time": event["time"], "overlap": event["overlap"]}
-        shown["loss"] = {"after": event["loss"]["after"]}
-        shown["change_ratio"] = ratio and {"before": {"median": ratio["before"]["median"]}}
-        shown["probe"] = probe and {"after": probe["after"]}
-    elif step not in ("promote", "discard", "drop"):
-        return []
     return [shown]
 
 
 def _line(event: dict[str, Any]) -> bytes:
     return (json.dumps(sealed(event), ensure_ascii=False) + "\n").encode()
-
-
-def _end_of_lines(file: IO[bytes], before: int | None = None) -> int:
-    """Where the last line that was written to its end ends, before some place in the file."""
-    place = end = file.seek(0, os.SEEK_END) if before is None else before
-    while place > 0:
-        place = max(0, place - 4096)
-        file.seek(place)
-        found = file.read(min(4096, end - place)).rfind(b"\n")
-        if found >= 0:
-            return place + found + 1
-    return 0
 
 
 class Versions:

@@ -7,23 +7,10 @@
     idle ─▶ switched ─▶ idle        (rollback)
     idle ─▶ forgetting ─▶ idle      (or back to what was refused)
 
-==========  ===========================================  ==========================================
-phase       durable                                      a restart
-==========  ===========================================  ==========================================
-idle        the current version                          has nothing to do
-ingesting   some of the new items                        deletes them; refused ones stay
-ingested    all of them, with their memory keys; the     trains, from the last such state on, or
-            state of training, written every minute      finds the version written
-trained     the candidate: a version folder              evaluates
-evaluated   its evaluation                               promotes it; if a check failed, waits
-switched    another version is the current one           deletes versions and items beyond the limit
-discarding  that candidate and new items are to go       deletes them
-forgetting  the ids of items that are to go              deletes them
-==========  ===========================================  ==========================================
-
 A step's results reach the disk first; one write of ``state.json`` then makes it count. That write
 also holds the step's line of the journal, so that a restart can add a line that is missing. Until
-``switched``, readers see the version of before.
+``switched``, readers see the version of before. What each phase has on the disk is in
+``docs/explanation/architecture.md``; what a restart does with it, in ``recover``.
 
 What was refused (a check failed, or training diverged) stays until somebody promotes it by force or
 discards it. New data join it: ``ingesting`` again, and a new candidate is trained on all of them.
@@ -110,12 +97,15 @@ class StateMachine:
         state = asdict(replace(self.state, phase=phase, **changes))
         workspace = self.workspace
         self.state = State(**workspace.journal.commit(workspace.state_file, state, event))
-        self._free_training()
+        self._clean()
 
-    def _free_training(self) -> None:
-        """Delete the state of a training that is over, whatever cut its end short."""
-        if self.state.phase != "ingested":
+    def _clean(self) -> None:
+        """Delete what the state has no use for, also if that was cut short before."""
+        if self.state.phase != "ingested":  # a training that is over
             self.workspace.training_file.unlink(missing_ok=True)
+        joined = self.state.operation.get("joined", {}).get("operation")
+        if joined and self.state.phase not in ("ingesting", "forgetting"):
+            self._remove_candidate(joined["number"])  # new data have joined its own
 
     def log(self, step: str, **about: Any) -> dict[str, Any]:
         """An event of the candidate that is under way, for the journal."""
@@ -128,9 +118,9 @@ class StateMachine:
         """
         self.workspace.sweep()
         self.state = self.workspace.state()
-        self._free_training()
+        self._clean()
         event = self.state.event
-        if event is not None and [event] != self.workspace.journal.tail(1):
+        if event is not None and [event] != self.workspace.journal.events(1):
             self.workspace.journal.add(event)
         operation = self.state.operation
         if self.state.phase == "ingesting":
@@ -147,7 +137,6 @@ class StateMachine:
                 self.trained(self.versions.record(operation["number"])["outcome"])
             except Damaged:
                 self.versions.remove(operation["number"])  # it is trained again
-        self._remove_superseded()
         return None
 
     # A fit or an update --------------------------------------------------------------------------
@@ -189,13 +178,6 @@ class StateMachine:
         first = operation["first"] + before["items"]
         event = self.log("ingest", data=incoming, first=first, seconds=seconds)
         self.move("ingested", event, operation={**operation, "data": data})
-        self._remove_superseded()
-
-    def _remove_superseded(self) -> None:
-        """Delete the candidate that was refused, once new data have joined its own."""
-        joined = self.state.operation.get("joined", {}).get("operation")
-        if self.state.phase != "ingesting" and joined:
-            self._remove_candidate(joined["number"])
 
     def _remove_candidate(self, number: int) -> None:
         if self.versions.exists(number):
@@ -217,7 +199,6 @@ class StateMachine:
             "joined": self._refused(),
         }
         self.move("ingested", operation=operation, last=refused["number"])
-        self._remove_superseded()
 
     def tolerate(self, tolerance: float) -> None:
         """Judge the candidate by another tolerance, also if it was judged before."""
@@ -308,15 +289,8 @@ class StateMachine:
         if self.state.resumable:
             self.discard()
         event = {"step": "rollback", "version": to, "before": before}
-        operation = {"kind": "rollback", "number": to}
-        self.move(
-            "switched",
-            event,
-            current=to,
-            memory=self._counts(to),
-            operation=operation,
-            reverted=reverted,
-        )
+        about = {"operation": {"kind": "rollback", "number": to}, "reverted": reverted}
+        self.move("switched", event, current=to, memory=self._counts(to), **about)
         self._finish()
         return to
 
@@ -327,9 +301,7 @@ class StateMachine:
         if parent is None:
             raise WorkspaceError("there is no earlier version to go back to")
         if not self.versions.exists(parent):
-            others = ", ".join(
-                str(number) for number in self.versions.numbers() if number != current
-            )
+            others = ", ".join(str(each) for each in self.versions.numbers() if each != current)
             raise WorkspaceError(
                 f"version {parent}, from which {current} was created, is no longer kept: "
                 f"incontrast rollback --to N goes to another (there are {others})"
@@ -378,11 +350,8 @@ class StateMachine:
         current = self.state.current
         numbers = self.versions.numbers()
         try:
-            way_back = {
-                current,
-                None if current is None else self.versions.record(current)["parent"],
-            }
-            old = [number for number in numbers if number not in way_back]
+            parent = None if current is None else self.versions.record(current)["parent"]
+            old = [number for number in numbers if number not in (current, parent)]
             for number in old[: max(0, len(numbers) - keep)]:
                 self.versions.remove(number)
                 self.workspace.report_file(number).unlink(missing_ok=True)
