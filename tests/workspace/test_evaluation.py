@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from incontrast.workspace.evaluation import Health, failed_checks, health, movement, neighbours
+from incontrast.compat.quality import nearest
+from incontrast.workspace.evaluation import Health, failed_checks, health, movement
 from incontrast.workspace.files import (
     FORMAT,
     Damaged,
@@ -82,8 +83,8 @@ def test_one_point_is_a_collapse_and_noise_is_none(blobs) -> None:
 
 def test_neighbours_are_the_nearest_by_cosine() -> None:
     angles = torch.tensor([0.0, 0.1, 0.3, 2.0, 2.1])
-    rows = torch.stack([angles.cos(), angles.sin()], dim=1) * torch.rand(5, 1).add(0.5)
-    assert neighbours(rows, 2).tolist() == [[1, 2], [0, 2], [1, 0], [4, 2], [3, 2]]
+    rows = torch.stack([angles.cos(), angles.sin()], dim=1)
+    assert nearest(rows, rows, 2).tolist() == [[1, 2], [0, 2], [1, 0], [4, 2], [3, 2]]
 
 
 def test_what_did_not_move_and_what_did(blobs) -> None:

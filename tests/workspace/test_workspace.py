@@ -304,7 +304,10 @@ def test_items_stay_when_training_diverges(workspace: Workspace, blobs, monkeypa
         with pytest.raises(TrainingDiverged):
             workspace.update(blobs(20, seed=1), strategy=FineTune(max_epochs=1))
     assert "training diverged: the loss is not finite" in unfinished(workspace)
-    step = workspace.update(blobs(10, seed=2))
+    cut(monkeypatch, StateMachine, "evaluated")  # once the version is written
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(blobs(10, seed=2))
+    step = workspace.update()
     assert (step.items, step.promoted, step.outcome["strategy"]) == (30, True, "ICL")
     assert workspace.check() == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -78,54 +77,52 @@ def evaluate(
     if len(ids) < 2:
         return figures
     embedded = after.embed(sample)
-    healthy, was_healthy, loss = health(embedded), None, (None, None)
+    healthy: dict[str, Any] = {"before": None, "after": health(embedded)}
+    checked: dict[str, Any] = {}
     if before is not None:
         earlier = before.embed(sample)
-        was_healthy = health(earlier)
-        loss = (outcome["loss"]["before"]["old"], outcome["loss"]["after"]["old"])
+        healthy["before"] = health(earlier)
+        checked = {f"loss_{when}": outcome["loss"][when]["old"] for when in ("before", "after")}
+        checked["probe"] = outcome["probe"]
         figures["movement"] = movement(earlier, embedded, ids, new=len(new))._asdict()
         if after.links and len(ids) >= CROSSED:
             with suppress(NoAdapter, LinAlgError):  # nothing else depends on them
-                figures["stored_vectors"] = stored_vectors(
-                    after, earlier, embedded, ids, new=len(new)
-                )
-    figures["failed_checks"] = failed_checks(
-        loss_before=loss[0],
-        loss_after=loss[1],
-        tolerance=tolerance,
-        before=was_healthy,
-        after=healthy,
-        probe=None if before is None else outcome["probe"],
-    )
-    figures["health"] = {
-        "before": None if was_healthy is None else was_healthy._asdict(),
-        "after": healthy._asdict(),
-    }
+                stored = stored_vectors(after, earlier, embedded, ids, new=len(new))
+                figures["stored_vectors"] = stored
+    figures["failed_checks"] = failed_checks(tolerance=tolerance, **healthy, **checked)
+    figures["health"] = {when: found and found._asdict() for when, found in healthy.items()}
     return figures
 
 
 def failed_checks(
     *,
-    loss_before: float | None,
-    loss_after: float | None,
     tolerance: float,
     before: Health | None,
     after: Health,
+    loss_before: float | None = None,
+    loss_after: float | None = None,
     probe: dict[str, Any] | None = None,
 ) -> list[str]:
     """Reasons not to promote a candidate; none if it is fine.
 
-    Losses are evaluation losses of old items: None before a first fit, or if not finite after it.
-    ``tolerance`` is the share by which they may rise; health is that of the same items. ``probe``
-    has the scores of a probe before and after; None after a first fit, or without one.
+    Args:
+        tolerance: The share by which losses may rise and scores may fall.
+        before: The health of some items before; None after a first fit.
+        after: That of the same items after.
+        loss_before: The evaluation loss of old items; None before a first fit.
+        loss_after: The same after, None if it is not finite.
+        probe: The scores of a probe before and after; None after a first fit, or without one.
     """
-    reasons = []
-    fallen = [
-        f"{part} classes from {then:.3f} to {now:.3f}"
-        for part, then, now, items in _knn_accuracies(probe)
+    reasons, fallen = [], []
+    for part in ("old", "new", "all"):
+        scores, later = (probe[when][part] if probe else None for when in ("before", "after"))
+        if scores is None or later is None:
+            continue
+        then, now = scores["knn_accuracy"], later["knn_accuracy"]
         # Two standard errors are what chance does on so many items.
-        if then - now > max(tolerance * then, 2.0 * math.sqrt(then * (1.0 - then) / items))
-    ]
+        chance = 2.0 * math.sqrt(then * (1.0 - then) / scores["items"])
+        if then - now > max(tolerance * then, chance):
+            fallen.append(f"{part} classes from {then:.3f} to {now:.3f}")
     if fallen:
         reasons.append(
             f"kNN accuracy on the probe set fell by more than the {100 * tolerance:g}% that is "
@@ -151,14 +148,6 @@ def failed_checks(
     return reasons
 
 
-def _knn_accuracies(probe: dict[str, Any] | None) -> Iterator[tuple[str, float, float, int]]:
-    for part in ("old", "new", "all") if probe is not None else ():
-        scores = [probe[when][part] for when in ("before", "after")] if probe else []
-        if None not in scores:
-            then, now = (score["knn_accuracy"] for score in scores)
-            yield part, then, now, scores[0]["items"]
-
-
 def health(embeddings: Tensor) -> Health:
     """Of (n, d) embeddings, n >= 2."""
     return Health(effective_rank(embeddings), uniformity(embeddings))
@@ -166,11 +155,11 @@ def health(embeddings: Tensor) -> Health:
 
 def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> Movement:
     """Compare (n, d) embeddings of the same items by two versions; the last ``new`` are new."""
-    cosine = (normalize(before) * normalize(after)).sum(dim=1)
+    units = normalize(before), normalize(after)
+    cosine = (units[0] * units[1]).sum(dim=1)
     lower, median, upper = (cosine.quantile(part).item() for part in (0.25, 0.5, 0.75))
-    count = min(NEAREST, len(ids) - 1)
-    first, second = neighbours(before, count), neighbours(after, count)
-    stayed = (first[:, :, None] == second[:, None, :]).any(dim=2).float().mean(dim=1)
+    first, second = (nearest(unit, unit, NEAREST) for unit in units)
+    stayed, _ = hits(first, second)
     # Examples: half of them old, half new, evenly spaced.
     old = len(ids) - new
     places = [
@@ -230,11 +219,3 @@ def stored_vectors(
         "mixed": mixed(mapped, unit, new)._asdict(),
         "examples": _examples(worst, ids, found, wanted, len(ids) - new),
     }
-
-
-def neighbours(embeddings: Tensor, count: int) -> Tensor:
-    """(n, count) the nearest other items of each, by cosine."""
-    unit = normalize(embeddings)
-    similarity = unit @ unit.T
-    similarity.fill_diagonal_(-2.0)
-    return similarity.topk(count, dim=1).indices

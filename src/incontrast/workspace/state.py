@@ -103,9 +103,11 @@ class StateMachine:
         """Delete what the state has no use for, also if that was cut short before."""
         if self.state.phase != "ingested":  # a training that is over
             self.workspace.training_file.unlink(missing_ok=True)
-        joined = self.state.operation.get("joined", {}).get("operation")
-        if joined and self.state.phase not in ("ingesting", "forgetting"):
-            self._remove_candidate(joined["number"])  # new data have joined its own
+        operation = self.state.operation
+        refused = operation.get("joined", {}).get("operation")
+        if refused and self.state.phase not in ("ingesting", "forgetting"):  # new data joined it
+            if refused["number"] != operation["number"]:  # which it left, if it had no version
+                self._remove_candidate(refused["number"])
 
     def log(self, step: str, **about: Any) -> dict[str, Any]:
         """An event of the candidate that is under way, for the journal."""
