@@ -103,11 +103,11 @@ class StateMachine:
         """Delete what the state has no use for, also if that was cut short before."""
         if self.state.phase != "ingested":  # a training that is over
             self.workspace.training_file.unlink(missing_ok=True)
-        operation = self.state.operation
-        refused = operation.get("joined", {}).get("operation")
-        if refused and self.state.phase not in ("ingesting", "forgetting"):  # new data joined it
-            if refused["number"] != operation["number"]:  # which it left, if it had no version
-                self._remove_candidate(refused["number"])
+        operation, under_way = self.state.operation, self.state.phase in ("ingesting", "forgetting")
+        superseded = operation.get("joined", {}).get("operation", {}).get("number")
+        # One that diverged had no version, and left its number to this one.
+        if superseded not in (None, operation.get("number")) and not under_way:
+            self._remove_candidate(superseded)
 
     def log(self, step: str, **about: Any) -> dict[str, Any]:
         """An event of the candidate that is under way, for the journal."""
