@@ -105,16 +105,24 @@ def test_a_retraining_that_has_not_converged_is_no_yardstick() -> None:
     falling = attempt("retraining", 0.90, 0.90, 20.0, falling=True)
     tried = [attempt("a", 0.3, 0.5, 4.0), attempt("b", 0.3, 0.4), attempt("forgets", 0.4, 0.1)]
     found = recommend(BEFORE, falling, tried)  # which is below that retraining without any update
-    assert found.strategy == "b"
+    assert found.strategy is None
+    assert str(found) == "Recommended: nothing yet, give it more minutes"
     assert "it is no yardstick" in found.reasons[0]
-    assert "0.350 (old 0.300, new 0.400) in 5.0 s, 42% below no update" in found.reasons[1]
+    assert found.reasons[1].startswith("b has the lowest loss of those that keep old items: 0.350 ")
+    assert "(old 0.300, new 0.400) in 5.0 s, 42% below no update" in found.reasons[1]
     assert "times as fast" not in " ".join(found.reasons)
     none = recommend(BEFORE, replace(falling, seconds=0.44), tried[2:])
-    assert none.strategy == "no update"
+    assert none.strategy is None
     assert "when its 0.4 s were over" in none.reasons[0]
     assert "None of the updates beats leaving the encoder alone (0.600)" in none.reasons[1]
     ahead = attempt("retraining", 0.2, 0.2, 20.0, falling=True)
-    assert recommend(BEFORE, ahead, tried).strategy == "retraining"
+    assert recommend(BEFORE, ahead, tried).reasons[1].startswith("retraining has the lowest loss")
+
+
+def test_what_was_still_falling_is_named() -> None:
+    falling = attempt("falls", 0.30, 0.60, falling=True)
+    found = recommend(BEFORE, CEILING, [falling, attempt("ended", 0.30, 0.62)])
+    assert "Still falling when its time was over, and not converged: falls." in found.reasons
 
 
 def test_what_is_lower_over_all_items_is_named_where_no_update_is_recommended() -> None:
@@ -124,7 +132,7 @@ def test_what_is_lower_over_all_items_is_named_where_no_update_is_recommended() 
     parity = EvaluationLoss(0.3, 0.3, 0.3)
     for before, ceiling in ((BEFORE, falling), (parity, CEILING)):
         found = recommend(before, ceiling, [forgets])
-        assert found.strategy == "no update"
+        assert found.strategy == (None if ceiling.falling else "no update")
         assert said in found.reasons[-1]
         assert "best update (forgets)" not in found.reasons[0]
 

@@ -116,8 +116,9 @@ def compare(
     title = "Strategies on this data"
     shown = strategies_table(title, result, caption=caption, yardstick=yardstick)
     print_table(stdout(), shown)
-    say(f"Recommended: {result.recommendation.strategy}", style="bold")
-    for reason in result.recommendation.reasons:
+    recommendation = result.recommendation
+    say(str(recommendation), style="bold")
+    for reason in recommendation.reasons:
         say(f"  {reason}")
     if out is not None:
         save(_page(first, later, result, shown), out)
@@ -168,7 +169,7 @@ def _page(first: Source, later: Source, result: Comparison, table: Table) -> Pag
     paths = Text(f"Old: `{first.path}`. New: `{later.path}`.")
     return Page(
         title="Which strategy for this data?",
-        lead=f"**{choice.strategy}** is recommended. " + " ".join(choice.reasons),
+        lead=f"**{choice}.** {' '.join(choice.reasons)}",
         sections=(
             Section("Data", (Facts(facts), paths)),
             Section("Strategies", (table, loss_figure(result.traces))),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,10 +52,13 @@ def still_falling(losses: Sequence[tuple[float, float]]) -> bool:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A strategy, and why."""
+    """A strategy, and why; None where nothing has converged that could be compared with."""
 
-    strategy: str
+    strategy: str | None
     reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"Recommended: {self.strategy or 'nothing yet, give it more minutes'}"
 
 
 def recommend(
@@ -67,7 +70,7 @@ def recommend(
     """
     sound = [attempt for attempt in attempts if not attempt.failed]
     if ceiling.falling:
-        return _without_yardstick(before, ceiling, sound)
+        return Recommendation(None, tuple(_so_far(before, ceiling, sound)))
     # At parity once, and still in the end: a user's own update does not end at that moment.
     once = [attempt for attempt in sound if attempt.parity_seconds is not None]
     kept = [attempt for attempt in once if keeps_parity(attempt.loss, ceiling.loss)]
@@ -78,67 +81,69 @@ def recommend(
     else:
         name, reasons = _best(before, ceiling, sound, len(attempts))
     reasons = reasons if name == "no update" else [_state(before, ceiling.loss), *reasons]
-    lost = ", ".join(attempt.strategy for attempt in once if attempt not in kept)
+    lost = _names(attempt for attempt in once if attempt not in kept)
     if lost and name != "no update":
         reasons.append(f"At parity for a while, and worse again in the end: {lost}.")
     return Recommendation(name, tuple(reasons))
 
 
-def _without_yardstick(
-    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]
-) -> Recommendation:
-    """What has the lowest loss that keeps old items, where retraining has not converged."""
-    reasons = [
+def _so_far(before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]) -> Iterator[str]:
+    """Where each one is, while retraining has not converged."""
+    yield (
         f"Retraining's loss was still falling when its {duration(ceiling.seconds)} were over "
         f"({ceiling.loss.all:.3f}): it is no yardstick, and nothing is said about parity or "
         "speed-ups. With more minutes there is. What can be said is where each one is after the "
         "same time."
-    ]
-    better = _better(before, [*sound, ceiling])
-    if not better:
-        reasons.append(
+    )
+    if better := _better(before, [*sound, ceiling]):
+        gain = 1.0 - better[0].loss.all / before.all
+        yield (
+            f"{better[0].strategy} has the lowest loss of those that keep old items: "
+            f"{_losses(better[0])}, {gain:.0%} below no update ({before.all:.3f})."
+        )
+        yield from _near(better)
+    else:
+        yield (
             f"None of the updates beats leaving the encoder alone ({before.all:.3f}) by more than "
             f"{TOLERANCE * 100:.0f} % without raising the loss of old items."
         )
-        return Recommendation("no update", (*reasons, *_forgetting(before, [*sound, ceiling])))
-    gain = 1.0 - better[0].loss.all / before.all
-    reasons.append(
-        f"{better[0].strategy} has the lowest loss of those that keep old items: "
-        f"{_losses(better[0])}, {gain:.0%} below no update ({before.all:.3f})."
-    )
-    return Recommendation(better[0].strategy, (*reasons, *_near(better)))
-
-
-def _better(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[Attempt]:
-    """What is better than no update and keeps old items, the best first."""
-    better = (a for a in _keeping(before, sound) if a.loss.all < before.all * (1 - TOLERANCE))
-    return sorted(better, key=lambda a: a.loss.all)
+        yield from _forgetting(before, [*sound, ceiling])
 
 
 def _keeping(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[Attempt]:
-    return [a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE)]
+    """What keeps old items, the lowest loss over all items first."""
+    keeping = (a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE))
+    return sorted(keeping, key=lambda a: a.loss.all)
 
 
-def _forgetting(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[str]:
+def _better(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[Attempt]:
+    """What of it is better than no update."""
+    return [a for a in _keeping(before, sound) if a.loss.all < before.all * (1 - TOLERANCE)]
+
+
+def _forgetting(before: EvaluationLoss, sound: Sequence[Attempt]) -> Iterator[str]:
     """What the table shows as better over all items, and is not recommended."""
-    keeping = _keeping(before, sound)
-    lower = [a for a in sound if a not in keeping and a.loss.all < before.all * (1 - TOLERANCE)]
-    if not lower:
-        return []
+    forgetting = [a for a in sound if a.loss.old > before.old * (1 + TOLERANCE)]
+    lower = [a for a in forgetting if a.loss.all < before.all * (1 - TOLERANCE)]
     told = ", ".join(
         f"{a.strategy} ({a.loss.all:.3f}, old items {a.loss.old / before.old - 1:+.0%})"
         for a in sorted(lower, key=lambda a: a.loss.all)
     )
-    return [
-        f"Lower over all items, at the cost of old ones: {told}. "
-        "Take one if new items count for more."
-    ]
+    if told:
+        yield (
+            f"Lower over all items, at the cost of old ones: {told}. "
+            "Take one if new items count for more."
+        )
 
 
-def _near(better: Sequence[Attempt]) -> list[str]:
+def _near(better: Sequence[Attempt]) -> Iterator[str]:
     limit = better[0].loss.all * (1 + TOLERANCE / 2)
-    near = ", ".join(a.strategy for a in better[1:] if a.loss.all <= limit)
-    return [f"Within 1 % of that, which one run cannot tell apart: {near}."] if near else []
+    if near := _names(a for a in better[1:] if a.loss.all <= limit):
+        yield f"Within 1 % of that, which one run cannot tell apart: {near}."
+
+
+def _names(attempts: Iterable[Attempt]) -> str:
+    return ", ".join(attempt.strategy for attempt in attempts)
 
 
 def _where_retraining_gains_nothing(
@@ -150,11 +155,13 @@ def _where_retraining_gains_nothing(
             f"{better[0].strategy} comes to {_losses(better[0])}.",
             *_near(better),
         ]
-    best = min(_keeping(before, sound), key=lambda a: a.loss.all, default=None)
-    update = "" if best is None else f", the best update ({best.strategy}) to {best.loss.all:.3f}"
+    best = [
+        f", the best update ({a.strategy}) to {a.loss.all:.3f}" for a in _keeping(before, sound)
+    ]
     return "no update", [
         f"Without any update the loss over all items is {before.all:.3f}. Retraining came to "
-        f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{update}: there is little to gain.",
+        f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{''.join(best[:1])}: there is little to "
+        "gain.",
         *_forgetting(before, sound),
     ]
 
@@ -170,8 +177,7 @@ def _fastest(ceiling: Attempt, kept: Sequence[Attempt]) -> tuple[str, list[str]]
     if seconds >= against:
         return "retraining", [f"{reason}no update saves time here."]
     reasons = [f"{reason}{against / max(seconds, 1e-9):.1f} times as fast."]
-    if others:
-        later = ", ".join(f"{a.strategy} ({a.parity_seconds:.1f} s)" for a in others)
+    if later := ", ".join(f"{a.strategy} ({a.parity_seconds:.1f} s)" for a in others):
         reasons.append(f"Also at parity, but later: {later}.")
     if best.strategy in NEEDS_NO_OLD_ITEMS:
         reasons.append("It needs no old items, so a small memory will do.")
@@ -183,7 +189,7 @@ def _best(
 ) -> tuple[str, list[str]]:
     """The update that comes closest to retraining and keeps old items, or retraining."""
     keeping = _keeping(before, sound)
-    better = sorted((a for a in keeping if a.loss.all < before.all), key=lambda a: a.loss.all)
+    better = [a for a in keeping if a.loss.all < before.all]
     name, reasons = "retraining", []
     if better and better[0].loss.all <= ceiling.loss.all * (1 + WORTHWHILE):
         name = better[0].strategy
@@ -201,8 +207,10 @@ def _best(
         reasons.append("No update was better than none without forgetting, in the time it had.")
     else:
         reasons.append("No update ended." if tried else "No update was tried.")
-    if forgetting := ", ".join(a.strategy for a in sound if a not in keeping):
+    if forgetting := _names(a for a in sound if a not in keeping):
         reasons.append(f"The loss of old items rose under {forgetting}.")
+    if falling := _names(a for a in sound if a.falling):
+        reasons.append(f"Still falling when its time was over, and not converged: {falling}.")
     if name == "retraining":
         reasons.append("Retraining is the safe choice; with more time an update may do.")
     return name, reasons
