@@ -316,7 +316,9 @@ class Learner:
         with seeded(self.seed, "weights", 1):
             encoder = self._with_head(domain.encoder(), domain, increment.new, 1)
         task = Task(encoder, domain, increment, **self._settings())
-        return expected_seconds(task, self.fit_strategy)
+        call = Call(self, domain, increment, self.fit_strategy, self.memory, time.perf_counter())
+        passes, _ = call.besides_training()
+        return expected_seconds(task, self.fit_strategy, without_gradients=passes)
 
     def adoptable(
         self, seen: Any, weights: Weights | None, head_weights: Weights | None = None

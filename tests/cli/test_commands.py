@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,7 @@ def test_every_command_explains_itself(command: str) -> None:
     shown = plain(run(command, "--help"))
     assert "--json" in shown
     assert "--config" in shown
+    assert "<bool>" not in shown  # a flag takes no value
     if command == "init":
         for default in ("[default: 200]", "[default: icl]", "[default: 0.05]", "[default: all]"):
             assert default in shown
@@ -350,6 +352,15 @@ def test_init_says_how_long_a_fit_takes(rows: list[Path], tmp_path: Path) -> Non
     assert "A fit on 9 items takes at most" in run("init", tmp_path / "e", *photos)
     np.save(tmp_path / "same.npy", np.ones((20, 3)))
     assert "takes" not in run("init", tmp_path / "d", "--like", tmp_path / "same.npy")
+
+
+def test_a_forecast_of_a_fit_has_more_than_its_steps(rows, tmp_path, monkeypatch) -> None:
+    init = ("init", tmp_path / "a", "--like", rows[0])
+    monkeypatch.setattr("incontrast.cli.init.TRIED", 40)
+    monkeypatch.setattr("incontrast.cli.init.Learner.forecast", lambda *_: 10.0)
+    begin = time.perf_counter()
+    found = run_json(*init)["fit_seconds"]
+    assert 20.0 < found < 20.0 + time.perf_counter() - begin
 
 
 def test_an_interrupted_init_leaves_no_version_to_serve(rows, tmp_path, monkeypatch) -> None:

@@ -102,6 +102,18 @@ def test_more_rows_without_ids_are_appended_though_one_is_left_out(
     assert len(np.load(file)) == before + 11
 
 
+def test_a_name_that_two_items_have_is_refused(workspace: Workspace, tmp_path: Path, blobs) -> None:
+    lines = [
+        ",".join(map(str, [name, *row]))
+        for name, row in zip("abcb", blobs(4).tolist(), strict=True)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["customer,a,b,c,d,e,f,g,h", *lines]))
+    source = read_source(tmp_path / "t.csv", id="customer")
+    with pytest.raises(ValueError, match=r"t\.csv has 2 items that are called 'b', and a row is"):
+        embed_source(workspace, source, tmp_path / "file.npy")
+    assert not (tmp_path / "file.npy").exists()
+
+
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
 def test_more_data_by_the_same_version(
     workspace: Workspace, source: Source, tmp_path: Path, kind: str, blobs

@@ -11,10 +11,11 @@ from typer import Argument, BadParameter, Option
 
 from incontrast._version import __version__
 from incontrast.cli import options as opt
-from incontrast.cli.command import command
+from incontrast.cli.command import Group, command
 
 app = typer.Typer(
     name="incontrast",
+    cls=Group,
     help="Keep a self-supervised encoder up to date.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -37,7 +38,7 @@ def incontrast(
     """Keep a self-supervised encoder up to date."""
 
 
-@command(app, "init", opt.network, opt.table)
+@command(app, "init", opt.network, opt.table, timed=True)
 def init(
     folder: Annotated[Path, Argument(help="A new or empty folder.")],
     like: Annotated[Path, Option(help="Data of the kind to come: they decide the encoder.")],

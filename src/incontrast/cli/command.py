@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from incontrast.cli.output import emit, plain, processes, say, speaks
 from incontrast.text import addressed
@@ -73,6 +74,25 @@ class Answer:
     value: Any  # for machines, printed as JSON
     lines: Iterable[str]  # for people
     exit: Exit = Exit.DONE
+
+
+class _PlainFlags:
+    """Shows flags in the help without the type of a value, which they do not take."""
+
+    def get_params(self, context: Any) -> list[Any]:
+        found: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for each in found:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return found
+
+
+class Group(_PlainFlags, TyperGroup):
+    """All commands."""
+
+
+class _Command(_PlainFlags, TyperCommand):
+    """One of them."""
 
 
 def command(
@@ -146,7 +166,7 @@ def command(
         ]
         run.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in declared}
-        return app.command()(run)
+        return app.command(cls=_Command)(run)
 
     return declare
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,7 @@ def init(
     show_config: bool,
     network: dict[str, Any],
     table: dict[str, Any],
+    begun: float,
     **limits: Any,
 ) -> Answer:
     """Create the workspace; ``limits`` are its tolerance and the versions to keep."""
@@ -99,7 +101,9 @@ def init(
         about = f"encoder {domain.encoder.given}, embeddings of {domain.width} numbers"
     if settings["threads"] is not None:
         torch.set_num_threads(settings["threads"])
-    seconds = _fit_seconds(source, learner)  # before anything is there that an interrupt leaves
+    seconds = _fit_seconds(
+        source, learner, begun
+    )  # before anything is there that an interrupt leaves
     workspace = make_workspace(folder, learner, settings)
     lines = [f"{workspace.folder} is a workspace for {source.kind}: {about}"]
     if seconds is not None:
@@ -143,8 +147,12 @@ def make_workspace(folder: Path, learner: Learner, settings: Mapping[str, Any]) 
     return Workspace.create(folder, learner, budget=budget, **{n: settings[n] for n in names})
 
 
-def _fit_seconds(source: Source, learner: Learner) -> float | None:
-    """That a fit on these data takes here, at most, by a few steps on some of them."""
+def _fit_seconds(source: Source, learner: Learner, begun: float) -> float | None:
+    """That a fit on these data takes here, at most, by a few steps on some of them.
+
+    It imports, and takes a slow first step, as long as this command has done since it has
+    ``begun``.
+    """
     if isinstance(learner.domain.arguments()["encoder"], ImportPath):
         return None  # fit imports it, and says what is wrong with it
     count, trial = TRIED, copy.copy(learner)
@@ -152,12 +160,16 @@ def _fit_seconds(source: Source, learner: Learner) -> float | None:
         # A step would take many seconds; few of them tell as much.
         count, trial.fit_strategy = 8, replace(learner.fit_strategy, batch_size=4)
     places = torch.linspace(0, len(source) - 1, min(len(source), count)).long()
+    start = time.perf_counter()
     items = source.take(learner.domain, places, strict=False).items
+    reading = time.perf_counter() - start
     try:
         seconds = trial.forecast(items) if len(items) > 1 else None
     except (ValueError, RuntimeError):  # fit says what is wrong: with them, or with the device
         return None
-    return None if seconds is None else seconds * len(source) / len(items)
+    if seconds is None:
+        return None
+    return (reading + seconds) * len(source) / len(items) + time.perf_counter() - begun
 
 
 def domain_of(

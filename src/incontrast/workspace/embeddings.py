@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ def embed_source(
     learner = workspace.learner(version, memory=False)
     source.check(learner.domain)
     _check_place(file, workspace, source)
+    _check_names(source)
     about: dict[str, Any] = {
         "workspace": workspace.id,
         "version": version,
@@ -255,6 +257,16 @@ def _are_places(source: Source) -> bool:
     """Whether items are named by their places, since others were left out."""
     there = len(source) + len(source.skipped)
     return bool(source.skipped) and {*(source.ids or ())} <= {*map(str, range(there))}
+
+
+def _check_names(source: Source) -> None:
+    """Refuse a table in which several items have one name."""
+    if len({*(source.ids or ())}) < len(source.ids or ()) and not _are_places(source):
+        name, count = Counter(source.ids).most_common(1)[0]
+        raise ValueError(
+            f"{source.path} has {count:,} items that are called {name!r}, and a row is found by "
+            "its name: give each its own, or embed without --id"
+        )
 
 
 def _check_ids(file: Path, ids: Sequence[str]) -> None:
