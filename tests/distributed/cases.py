@@ -24,7 +24,7 @@ STEPS = 8
 class WideImages(ic.Images):
     """Images whose views are of double precision."""
 
-    def own_views(self, batch: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    def own_views(self, batch: Tensor, *arguments: Any) -> Any:
         return super().own_views(batch.double(), *arguments)
 
 

@@ -3,7 +3,7 @@
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +15,8 @@ from incontrast.import_path import ImportPath, as_import_path
 from incontrast.randomness import seeded
 
 
-class Argument(partial[Any]):
+@dataclass(frozen=True, repr=False)
+class Argument:
     """``encoder`` or ``views`` of a domain: an argument, and the method of the same name.
 
     Called, it is the method. Compared, shown, saved, or passed on by ``dataclasses.replace``, it is
@@ -23,12 +24,10 @@ class Argument(partial[Any]):
     """
 
     given: Any
+    method: Callable[..., Any] = field(compare=False)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Argument) and bool(self.given == other.given)
-
-    def __hash__(self) -> int:
-        return hash(self.given)
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        return self.method(*values, **named)
 
     def __repr__(self) -> str:
         return repr(self.given)
@@ -56,66 +55,44 @@ class ArgumentDomain(Domain):
     """Encoders that have a name."""
     recipes: ClassVar[tuple[type, ...]] = (type(None),)
     """Values of ``views`` that the domain's own views understand."""
+    drawn_by_part: ClassVar[bool] = True
+    """Whether ``own_views`` makes views of a part of a batch from that part alone."""
 
     def __post_init__(self) -> None:
-        given = {name: as_import_path(self._given(name)) for name in ("encoder", "views")}
-        self._check_arguments(**given)
-        for name, value in given.items():
-            inherited = getattr(type(self), name)
-            usual = inherited is getattr(ArgumentDomain, name)
-            # A method that a subclass overrides stays what it is.
-            argument = Argument(self._method(name, value) if usual else inherited.__get__(self))
-            argument.given = value
-            object.__setattr__(self, name, argument)
-
-    def _method(self, name: str, given: Any) -> Callable[..., Any]:
-        if name == "encoder":
-            named = given is None or isinstance(given, str)
-            return self.own_encoder if named else self._given_encoder
-        return self.own_views if isinstance(given, self.recipes) else self._given_views
-
-    def encoder(self) -> nn.Module:
-        module: nn.Module = self._method("encoder", self._given("encoder"))()
-        return module
-
-    def views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
-        first, second = self._method("views", self._given("views"))(batch, generator)
-        return first, second
+        for name, check in (("encoder", self._check_encoder), ("views", _check_views)):
+            value = getattr(self, name)  # an Argument already, if ``replace`` passes it on
+            given = as_import_path(value.given if isinstance(value, Argument) else value)
+            check(given)
+            method = getattr(type(self), name).__get__(self)
+            object.__setattr__(self, name, Argument(given, method))
 
     def arguments(self) -> dict[str, Any]:
-        return {name: self._given(name) for name in vars(self)}
+        return vars(self) | {name: self._given(name) for name in ("encoder", "views")}
 
     @abstractmethod
     def own_encoder(self) -> nn.Module:
         """A new encoder: the usual one, or the network that was named."""
 
     @abstractmethod
-    def own_views(
-        self, batch: Any, generator: Generator, part: Part | None = None
-    ) -> tuple[Any, Any]:
-        """Two views of a batch, which may be part of a larger one."""
-
-    def before_views(self, batch: Any) -> Any:
-        """A batch as views of a user's own take it."""
-        return batch
+    def own_views(self, batch: Any, generator: Generator, part: Part | None = None) -> Any:
+        """Two views of a batch, which may be part of a larger one: all first, then all second."""
 
     def sides(self, batch: Any) -> tuple[Any, Any]:
-        """What the first and what the second of such views is made of."""
-        prepared = self.before_views(batch)
-        return prepared, prepared
+        """What views of a user's own are made of: the first ones, and the second ones."""
+        return batch, batch
 
     def after_views(self, view: Any) -> Any:
         """What such a view becomes for the encoder."""
         return view
 
-    def views_of_part(self, part: Part, generator: Generator) -> tuple[Any, Any]:
-        argument: Argument = vars(self)["views"]
-        if argument.func == self.own_views:
-            return self.own_views(part.batch, generator, part)
-        return super().views_of_part(part, generator)
-
-    def _given_encoder(self) -> nn.Module:
+    def encoder(self) -> nn.Module:
         given = self._given("encoder")
+        if given is None or isinstance(given, str):
+            return self.own_encoder()
+        return self.given_encoder(given)
+
+    def given_encoder(self, given: Any) -> nn.Module:
+        """A new encoder from a module, or by a function that makes one."""
         if isinstance(given, ImportPath):
             module = given()  # which says what failed
         elif isinstance(given, nn.Module):
@@ -136,34 +113,51 @@ class ArgumentDomain(Domain):
         return module
 
     @property
+    def usual_views(self) -> bool:
+        """Whether views are the domain's own, neither a user's nor a subclass's."""
+        inherited = type(self).views is ArgumentDomain.views
+        return inherited and isinstance(self._given("views"), self.recipes)
+
+    @property
     def views_draw_globally(self) -> bool:  # type: ignore[override]
         given = self._given("views")
         parts = given if isinstance(given, tuple) else (given,)
         return any(isinstance(part, nn.Module | PerItem) for part in parts)
 
-    def _given_views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
-        recipes = self._given("views")
-        recipes = recipes if isinstance(recipes, tuple) else (recipes, recipes)
+    def views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
+        given = self._given("views")
+        if isinstance(given, self.recipes):
+            return _halves(self.own_views(batch, generator), len(batch))
+        recipes = given if isinstance(given, tuple) else (given, given)
 
-        def view(side: Any, given: Any) -> Any:
-            if not isinstance(given, nn.Module):
-                return self.after_views(given(side, generator))
-            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-            with seeded(seed, device=side.device):
-                return self.after_views(given(side))
+        def drawn(low: int, high: int) -> int:
+            draw = torch.randint(low, high, (), generator=generator, device=generator.device)
+            return int(draw)
 
-        (first, second), other = self.sides(batch), 1
-        if len(recipes) > 2:
-            other = int(
-                torch.randint(1, len(recipes), (), generator=generator, device=generator.device)
-            )
+        def view(side: Any, recipe: Any) -> Any:
+            if not isinstance(recipe, nn.Module):
+                return self.after_views(recipe(side, generator))
+            with seeded(drawn(0, 2**62), device=side.device):
+                return self.after_views(recipe(side))
+
+        first, second = self.sides(batch)
+        other = drawn(1, len(recipes)) if len(recipes) > 2 else 1
         return view(first, recipes[0]), view(second, recipes[other])
 
-    def _given(self, name: str) -> Any:
-        value = getattr(self, name)
-        return value.given if isinstance(value, Argument) else value
+    def joined_views(self, batch: Any, generator: Generator) -> Any:
+        if self.usual_views:
+            return self.own_views(batch, generator)
+        return super().joined_views(batch, generator)
 
-    def _check_arguments(self, encoder: Any, views: Any) -> None:
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[Any, Any]:
+        if self.usual_views and self.drawn_by_part:
+            return _halves(self.own_views(part.batch, generator, part), len(part.batch))
+        return super().views_of_part(part, generator)
+
+    def _given(self, name: str) -> Any:
+        return getattr(self, name).given
+
+    def _check_encoder(self, encoder: Any) -> None:
         if isinstance(encoder, str) and encoder not in self.networks:
             names = "".join(f"{name!r}, " for name in self.networks)
             raise ValueError(
@@ -177,16 +171,23 @@ class ArgumentDomain(Domain):
                 "encoder must be a torch.nn.Module or a function without arguments that makes one, "
                 f"got {got}"
             )
-        recipes = views if isinstance(views, tuple) else (views, views)
-        for recipe in recipes:
-            if isinstance(recipe, type) or not (views is None or callable(recipe)):
-                hint = " (without its parentheses?)" if isinstance(recipe, type) else ""
-                raise TypeError(
-                    "views must be a function of a batch and a torch.Generator, or a "
-                    f"torch.nn.Module, that gives one view, got {recipe!r}{hint}"
-                )
-        if len(recipes) < 2:
-            raise ValueError(
-                f"views must be two at least, one for each side, got {len(recipes)}: give it "
-                "without a tuple for both"
+
+
+def _check_views(views: Any) -> None:
+    recipes = views if isinstance(views, tuple) else (views, views)
+    for recipe in recipes:
+        if isinstance(recipe, type) or not (views is None or callable(recipe)):
+            hint = " (without its parentheses?)" if isinstance(recipe, type) else ""
+            raise TypeError(
+                "views must be a function of a batch and a torch.Generator, or a "
+                f"torch.nn.Module, that gives one view, got {recipe!r}{hint}"
             )
+    if len(recipes) < 2:
+        raise ValueError(
+            f"views must be two at least, one for each side, got {len(recipes)}: give it "
+            "without a tuple for both"
+        )
+
+
+def _halves(joined: Any, count: int) -> tuple[Any, Any]:
+    return joined[:count], joined[count:]

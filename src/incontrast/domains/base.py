@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
@@ -20,12 +21,12 @@ class Collection(Protocol):
     @property
     def background(self) -> bool:
         """Whether ``take`` is slow (files to decode) and wants to be read ahead."""
-        ...
+        return False
 
     @property
     def nbytes(self) -> int:
         """Bytes held in memory."""
-        ...
+        return int(self.sizes().sum())
 
     def sizes(self) -> Tensor:
         """(n,) bytes of each item, as int64."""
@@ -46,7 +47,7 @@ class Collection(Protocol):
         ...
 
 
-class TensorCollection:
+class TensorCollection(Collection):
     """Items that are the rows of one tensor.
 
     >>> rows = TensorCollection(torch.arange(6.0).view(3, 2))
@@ -55,17 +56,11 @@ class TensorCollection:
             [0., 1.]])
     """
 
-    background: ClassVar[bool] = False
-
     def __init__(self, data: Tensor) -> None:
         self.data = data
 
-    @property
-    def nbytes(self) -> int:
-        return self.data.numel() * self.data.element_size()
-
     def sizes(self) -> Tensor:
-        return torch.full((len(self),), self.nbytes // max(len(self), 1))
+        return torch.full((len(self),), self.data[:1].nbytes)
 
     def __len__(self) -> int:
         return self.data.shape[0]
@@ -92,6 +87,12 @@ def check_distinct(*columns: Tensor) -> None:
         raise ValueError(
             f"all {count} items are the same, so there is nothing to learn: give items that differ"
         )
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """An array as a tensor; copied where torch cannot share it (read-only, or of other bytes)."""
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def dataset_items(dataset: Dataset[Any]) -> Iterator[Any]:

@@ -25,7 +25,7 @@ class PairBatch:
         return PairBatch(self.first.to(device), self.second.to(device))
 
 
-class PairCollection:
+class PairCollection(Collection):
     """Two collections of one length, side by side."""
 
     def __init__(self, first: Any, second: Any) -> None:
@@ -34,10 +34,6 @@ class PairCollection:
     @property
     def background(self) -> bool:
         return bool(self.first.background or self.second.background)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.first.nbytes + self.second.nbytes)
 
     def sizes(self) -> Tensor:
         sizes: Tensor = self.first.sizes() + self.second.sizes()

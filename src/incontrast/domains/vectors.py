@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import Part, TensorCollection, check_distinct, constant, dataset_items
+from incontrast.domains.base import (
+    Part,
+    TensorCollection,
+    check_distinct,
+    constant,
+    dataset_items,
+    tensor_of,
+)
 
 STEPS = 8  # to a standard deviation, and to a factor of two of it
 
@@ -98,7 +104,10 @@ class Vectors(ArgumentDomain):
         elif isinstance(items, Dataset):
             items = [np.asarray(row) for row in dataset_items(items)]
         try:
-            rows = items if isinstance(items, Tensor) else _tensor(np.asarray(items))
+            array = items if isinstance(items, Tensor) else np.asarray(items)
+            if isinstance(array, np.ndarray) and array.dtype.kind not in "fiub":
+                raise ValueError(f"their type is {array.dtype}")
+            rows = array if isinstance(array, Tensor) else tensor_of(array)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"vectors must form a (n, {self.dim}) table of numbers, "
@@ -134,28 +143,18 @@ class Vectors(ArgumentDomain):
         beyond = scaled.abs().sub_(self.limit).clamp_(min=0.0).log1p_()
         return inside.addcmul_(scaled.sign_(), beyond)
 
-    def before_views(self, batch: Tensor) -> Tensor:
-        return self.prepare(batch)
+    def sides(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        rows = self.prepare(batch)
+        return rows, rows
 
-    def own_views(
-        self, batch: Tensor, generator: Generator, part: Part | None = None
-    ) -> tuple[Tensor, Tensor]:
-        first, second = self._two_views(batch, generator, part)
-        return first, second
-
-    def joined_views(self, batch: Tensor, generator: Generator) -> Tensor:
-        if vars(self)["views"].func != Vectors.own_views.__get__(self):  # a user's or a subclass's
-            return torch.cat(self.views(batch, generator))
-        return self._two_views(batch, generator).flatten(0, 1)
-
-    def _two_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
-        """(2, n, dim), changed in place: with many features, memory is what takes time."""
+    def own_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
+        # (2, n, dim) changed in place: with many features, memory is what takes time.
         rows = self.prepare(batch)
         total, mine = (len(rows), slice(None)) if part is None else (part.total, part.range)
         size, where = (2, total, self.dim), rows.device
         kept = torch.rand(size, generator=generator, device=where)[:, mine].ge_(self.drop)
         noise = torch.randn(size, generator=generator, device=where)[:, mine].to(rows.dtype)
-        return noise.mul_(self.noise).addcmul_(rows, kept.to(rows.dtype))
+        return noise.mul_(self.noise).addcmul_(rows, kept.to(rows.dtype)).flatten(0, 1)
 
     def own_encoder(self) -> nn.Module:
         """An MLP with two hidden layers and BatchNorm."""
@@ -168,10 +167,3 @@ class Vectors(ArgumentDomain):
             nn.ReLU(),
             nn.Linear(self.hidden, self.out),
         )
-
-
-def _tensor(array: NDArray[Any]) -> Tensor:
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"their type is {array.dtype}")
-    copied = not array.flags.writeable  # a memory map, say, which torch would warn of
-    return torch.as_tensor(array.astype(array.dtype.newbyteorder("="), copy=copied))

@@ -115,7 +115,7 @@ class TestCollect:
         graphs = Graphs().collect([(TRIANGLE, torch.ones(3, 2)), (NO_EDGES, torch.ones(1, 2))])
         assert len(graphs) == 2
         assert repr(graphs) == "GraphCollection(2 graphs, 4 nodes of 2 features, 6 directed edges)"
-        assert graphs.nbytes == 4 * 8 + 12 * 4 + 2 * 3 * 8
+        assert graphs.nbytes == 4 * 8 + 12 * 4 + 2 * 2 * 8
         assert graphs.sizes().tolist() == [3 * 8 + 48 + 16, 8 + 16]
         assert not graphs.background
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from incontrast.domains.base import Collection
 
 Numbers = NDArray[np.int64]
 NodeLabels = tuple[tuple[int, ...], ...]
@@ -74,7 +76,7 @@ class GraphBatch:
         )
 
 
-class GraphCollection:
+class GraphCollection(Collection):
     """Many graphs, end to end.
 
     ``Graphs.collect`` and ``tu`` make one; they check the graphs and sort their edges.
@@ -86,8 +88,6 @@ class GraphCollection:
         edge_index: (2, edges) int32, the nodes of each graph from 0, sorted by source
         node_ptr, edge_ptr: (graphs + 1,) int64, where nodes and edges of each graph begin and end
     """
-
-    background: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -106,11 +106,6 @@ class GraphCollection:
     @property
     def features(self) -> int:
         return self.x.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        columns = (self.x, self.edge_index, self._ptr)
-        return sum(column.numel() * column.element_size() for column in columns)
 
     def sizes(self) -> Tensor:
         return 4 * (self.features * self.node_ptr.diff() + 2 * self.edge_ptr.diff() + 4)

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import Collection, Domain, Part, Sources, check_distinct
+from incontrast.domains.base import Collection, Part, Sources, check_distinct
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection, take_all
 from incontrast.domains.graphs.encoder import GCN
 from incontrast.domains.graphs.reading import graph_of, pack_graphs, read_graphs, unpack_graphs
@@ -66,6 +66,7 @@ class Graphs(ArgumentDomain):
     node_labels: tuple[tuple[int, ...], ...] | None = None
 
     views_on_cpu: ClassVar[bool] = True
+    drawn_by_part: ClassVar[bool] = False  # but from the sizes of all graphs of a batch
 
     def __post_init__(self) -> None:
         check_whole(1, hidden=self.hidden, layers=self.layers, steps=self.steps)
@@ -106,27 +107,18 @@ class Graphs(ArgumentDomain):
 
     def own_views(
         self, batch: GraphBatch, generator: Generator, part: Part | None = None
-    ) -> tuple[GraphBatch, GraphBatch]:
-        both = self._two_views(batch, generator)
-        return both[: len(batch)], both[len(batch) :]
-
-    def joined_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
-        if self._has_other_views():
-            return GraphBatch.join(self.views(batch, generator))
-        return self._two_views(batch, generator)
+    ) -> GraphBatch:
+        (views,) = self._views_of(batch, [len(batch)], [generator])
+        return views
 
     def views_in_a_row(
         self, batches: Sequence[Sources], generators: Sequence[Generator]
     ) -> list[GraphBatch] | None:
         sources = [source for batch in batches for source in batch]
-        if self._has_other_views() or not all(isinstance(s, GraphCollection) for s, _ in sources):
+        if not self.usual_views or not all(isinstance(s, GraphCollection) for s, _ in sources):
             return None  # what is in a store is read batch by batch
         counts = [sum(len(places) for _, places in batch) for batch in batches]
         return self._views_of(take_all(sources), counts, generators)
-
-    def _two_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
-        (views,) = self._views_of(batch, [len(batch)], [generator])
-        return views
 
     def _views_of(
         self, batch: GraphBatch, counts: Sequence[int], generators: Sequence[Generator]
@@ -134,14 +126,6 @@ class Graphs(ArgumentDomain):
         names = ("drop", "mask", "walkers", "steps", "per")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         return two_views(batch, counts, generators, **settings)
-
-    def _has_other_views(self) -> bool:
-        """A user's, or a subclass's."""
-        return bool(vars(self)["views"].func != Graphs.own_views.__get__(self))
-
-    def views_of_part(self, part: Part, generator: Generator) -> tuple[GraphBatch, GraphBatch]:
-        # Views of all graphs: what is drawn depends on the sizes of those that are elsewhere.
-        return Domain.views_of_part(self, part, generator)
 
     def join(self, batches: Sequence[GraphBatch]) -> GraphBatch:
         return GraphBatch.join(batches)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from incontrast.domains.base import dataset_items
+from incontrast.domains.base import Collection, dataset_items, tensor_of
 from incontrast.domains.images.files import (
     check_headers,
     decode_all,
@@ -30,7 +30,7 @@ CHUNK = 1024  # images converted at a time, so that large arrays need little mem
 _TORCH_KNOWS = {"u1", "f2", "f4", "f8"}  # NumPy's names of the types that images may have
 
 
-class ImageCollection:
+class ImageCollection(Collection):
     """Images of one size, each a row of one tensor or a file that stays on disk.
 
     Args:
@@ -52,7 +52,6 @@ class ImageCollection:
         if source is None:
             source = torch.cat([torch.arange(len(pixels)), -1 - torch.arange(len(self.files))])
         self.source = source
-        self.background = bool(self.files)
         self._remembered: Tensor | None = None  # (files, C, S, S) uint8, filled as they are read
         self._known: Tensor | None = None  # (files,) bool, those that were
 
@@ -61,8 +60,8 @@ class ImageCollection:
         return {**vars(self), "_remembered": None, "_known": None}
 
     @property
-    def nbytes(self) -> int:
-        return int(self.sizes().sum())
+    def background(self) -> bool:
+        return bool(self.files)
 
     def sizes(self) -> Tensor:
         """(n,) bytes of each item: its pixels, or only the path of its file.
@@ -241,8 +240,7 @@ def _as_tensor(array: np.ndarray[Any, Any] | Tensor) -> Tensor:
         )
     if isinstance(array, Tensor):
         return array.detach().cpu()
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor_of(array)
 
 
 def _fit_arrays(images: Tensor, size: int, channels: int) -> Tensor:

@@ -121,28 +121,17 @@ class Images(ArgumentDomain):
         """(n, C, S, S) uint8 pixels as normalised floats."""
         return self._normalised(batch / 255)
 
-    def before_views(self, batch: Tensor) -> Tensor:
-        return batch / 255
+    def sides(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        return batch / 255, batch / 255
 
     def after_views(self, view: Tensor) -> Tensor:
         return self._normalised(view)
 
     @property
     def views_by_part(self) -> bool:  # type: ignore[override]
-        return bool(vars(self)["views"].func == self.own_views)
+        return self.usual_views
 
-    def own_views(
-        self, batch: Tensor, generator: Generator, part: Part | None = None
-    ) -> tuple[Tensor, Tensor]:
-        first, second = self._two_views(batch, generator, part).chunk(2)
-        return first, second
-
-    def joined_views(self, batch: Tensor, generator: Generator) -> Tensor:
-        if vars(self)["views"].func != Images.own_views.__get__(self):  # a user's or a subclass's
-            return torch.cat(self.views(batch, generator))
-        return self._two_views(batch, generator)
-
-    def _two_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
+    def own_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
         total, start = (len(batch), 0) if part is None else (part.total, part.start)
         both = self.views.given.pair(batch / 255, generator, total=total, start=start)
         return self._normalised(both)

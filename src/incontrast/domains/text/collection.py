@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from incontrast.domains.base import Collection
+
 BETWEEN = b"\xff"  # the two texts of a pair: a byte that UTF-8 never has
 WIDER = 1.35  # the factor from one bucket's greatest length to the next one's
 
 
-class TextCollection:
+class TextCollection(Collection):
     """Texts in UTF-8, each as bytes; the two texts of a pair are parted by the byte FF.
 
     >>> texts = TextCollection([b"one", b"what?" + BETWEEN + b"that"])
@@ -23,14 +25,8 @@ class TextCollection:
     (2, [3, 10])
     """
 
-    background: ClassVar[bool] = False
-
     def __init__(self, contents: Sequence[bytes]) -> None:
         self.contents = contents
-
-    @property
-    def nbytes(self) -> int:
-        return sum(map(len, self.contents))
 
     def sizes(self) -> Tensor:
         return torch.tensor([len(content) for content in self.contents], dtype=torch.int64)

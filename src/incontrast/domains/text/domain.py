@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from incontrast.bounds import check_whole
 from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import Domain, Part
+from incontrast.domains.base import Part
 from incontrast.domains.text import tokeniser as tokenisers
 from incontrast.domains.text.collection import BETWEEN, TextCollection, Texts, TokenBatch
 from incontrast.domains.text.differences import differences
@@ -68,6 +68,7 @@ class Text(ArgumentDomain):
     networks: ClassVar[tuple[str, ...]] = get_args(Network)
     recipes: ClassVar[tuple[type, ...]] = (TextViews,)
     views_on_cpu: ClassVar[bool] = True  # their lengths depend on what is drawn
+    drawn_by_part: ClassVar[bool] = False  # but for the longest text of the whole batch
 
     def __post_init__(self) -> None:
         check_whole(1, layers=self.layers, length=self.length)
@@ -134,16 +135,9 @@ class Text(ArgumentDomain):
     def after_views(self, view: TokenBatch) -> TokenBatch:
         return self.tokeniser.framed(view)
 
-    def own_views(
-        self, batch: Texts, generator: Generator, part: Part | None = None
-    ) -> tuple[TokenBatch, TokenBatch]:
+    def own_views(self, batch: Texts, generator: Generator, part: Part | None = None) -> TokenBatch:
         sides = TokenBatch.join(self.sides(batch))
-        both = self.after_views(self.views.given(sides, self.tokeniser, generator))
-        return both[: len(batch)], both[len(batch) :]
-
-    def views_of_part(self, part: Part, generator: Generator) -> tuple[TokenBatch, TokenBatch]:
-        # Draws depend on the longest text of the whole batch.
-        return Domain.views_of_part(self, part, generator)
+        return self.after_views(self.views.given(sides, self.tokeniser, generator))
 
     def differences(self, old: Texts, new: Texts) -> dict[str, Any]:
         return differences(old.contents, new.contents, self.tokeniser)
@@ -165,8 +159,8 @@ class Text(ArgumentDomain):
             self.tokeniser.size, length, self.width, self.layers, self.width // HEAD, dropout
         )
 
-    def _given_encoder(self) -> nn.Module:
-        module = super()._given_encoder()
+    def given_encoder(self, given: Any) -> nn.Module:
+        module = super().given_encoder(given)
         tables = [
             part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)
         ]
