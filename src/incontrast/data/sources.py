@@ -26,10 +26,10 @@ from incontrast.domains.images.collection import ImageCollection
 from incontrast.domains.images.domain import Images, Network
 from incontrast.domains.images.files import (
     Skipped,
+    decode,
     find_images,
     is_image,
     printable,
-    readable_images,
     typical_image,
 )
 from incontrast.domains.text.domain import Network as TextNetwork
@@ -157,9 +157,7 @@ class Source:
             return Chunk(domain.collect(pick(self.items, indices)), self.names(places), ())
         assert isinstance(domain, Images)
         files = [self.items[place] for place in places]
-        pixels, skipped = readable_images(
-            files, size=domain.size, channels=domain.channels, strict=strict
-        )
+        pixels, skipped = decode(files, size=domain.size, channels=domain.channels, strict=strict)
         left_out = {skip.file for skip in skipped}
         kept = [place for place in places if self.items[place] not in left_out]
         return Chunk(ImageCollection(pixels), self.names(kept), skipped)
@@ -323,7 +321,7 @@ def _images(path: Path, files: list[str], check: bool, strict: bool) -> Source:
     if not check:
         return Source(path, "images", files)
     # At 8 pixels a JPEG is decoded at an eighth of its size, and still to its end.
-    _, skipped = readable_images(files, size=8, channels=1, strict=strict, keep=False)
+    _, skipped = decode(files, size=8, channels=1, strict=strict, keep=False)
     left_out = {skip.file for skip in skipped}
     kept = [file for file in files if file not in left_out]
     if not kept:

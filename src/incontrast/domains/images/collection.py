@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from incontrast.domains.base import Collection, dataset_items, tensor_of
 from incontrast.domains.images.files import (
     check_headers,
-    decode_all,
+    decode,
     find_images,
     fit,
     is_coloured,
@@ -27,7 +27,7 @@ from incontrast.domains.images.files import (
 
 REMEMBERED = 256 * 2**20  # bytes of pixels up to which files are decoded once, not at every step
 CHUNK = 1024  # images converted at a time, so that large arrays need little memory beside them
-_TORCH_KNOWS = {"u1", "f2", "f4", "f8"}  # NumPy's names of the types that images may have
+TYPES = ("uint8", "float16", "bfloat16", "float32", "float64")  # that images may have
 
 
 class ImageCollection(Collection):
@@ -36,8 +36,8 @@ class ImageCollection(Collection):
     Args:
         pixels: (rows, C, S, S) uint8; without rows it still tells channels and size.
         files: Paths of images, decoded by ``take``.
-        source: (n,) int64, where each item is: r for row r of ``pixels``, -1 - f for file f.
-            All rows and then all files, unless given.
+        on_disk: (n,) whether each item is the next of the files, or else the next row. All rows and
+            then all files, unless given.
 
     >>> gray = ImageCollection(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
     >>> len(gray), gray.background, gray.take(torch.tensor([1])).shape
@@ -45,13 +45,15 @@ class ImageCollection(Collection):
     """
 
     def __init__(
-        self, pixels: Tensor, files: Sequence[str] = (), source: Tensor | None = None
+        self, pixels: Tensor, files: Sequence[str] = (), on_disk: Tensor | None = None
     ) -> None:
         self.pixels = pixels
         self.files = tuple(files)
-        if source is None:
-            source = torch.cat([torch.arange(len(pixels)), -1 - torch.arange(len(self.files))])
-        self.source = source
+        if on_disk is None:
+            on_disk = torch.arange(len(pixels) + len(files)) >= len(pixels)
+        self.on_disk = on_disk
+        # (n,) row r as r, file f as -1 - f
+        self._source = torch.where(on_disk, -on_disk.cumsum(0), (~on_disk).cumsum(0) - 1)
         self._remembered: Tensor | None = None  # (files, C, S, S) uint8, filled as they are read
         self._known: Tensor | None = None  # (files,) bool, those that were
 
@@ -69,50 +71,50 @@ class ImageCollection(Collection):
         Pixels of files that are remembered once they were read, ``REMEMBERED`` at most, are extra.
         """
         sizes = torch.full((len(self),), self.pixels.shape[1:].numel())
-        paths = torch.tensor([len(path) for path in self.files], dtype=torch.int64)
-        on_disk = self.source < 0
-        sizes[on_disk] = paths[-1 - self.source[on_disk]]
+        sizes[self.on_disk] = torch.tensor([len(path) for path in self.files], dtype=torch.int64)
         return sizes
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.on_disk)
 
     def take(self, indices: Tensor) -> Tensor:
         """(n, C, S, S) uint8 pixels of these items; an error if a file is missing or damaged.
 
         Where all files are few, one that was read before is not read again.
         """
-        source = self.source[indices]
+        source = self._source[indices]
         if not self.files:
             return self.pixels.index_select(0, source)  # ten times as fast as pixels[source]
-        channels, size = self.pixels.shape[1:3]
         on_disk = source < 0
-        batch = self.pixels.new_empty(len(source), channels, size, size)
+        batch = self.pixels.new_empty(len(source), *self.pixels.shape[1:])
         batch[~on_disk] = self.pixels[source[~on_disk]]
-        batch[on_disk] = self._decoded(-1 - source[on_disk], channels, size)
+        batch[on_disk] = self._decoded(-1 - source[on_disk])
         return batch
 
-    def _decoded(self, numbers: Tensor, channels: int, size: int) -> Tensor:
+    def _decoded(self, numbers: Tensor) -> Tensor:
         """The pixels of these files; where all files are few, each is decoded once."""
-        if len(self.files) * channels * size * size > REMEMBERED:
-            return decode_all(self._paths(-1 - numbers), size=size, channels=channels)
+        shape = (len(self.files), *self.pixels.shape[1:])
+        if math.prod(shape) > REMEMBERED:
+            return self._read(numbers)
         if self._remembered is None or self._known is None:
             self._known = torch.zeros(len(self.files), dtype=torch.bool)
-            shape = (len(self.files), channels, size, size)
             self._remembered = torch.empty(shape, dtype=torch.uint8)
         unknown = numbers[~self._known[numbers]]
         if len(unknown):
-            files = self._paths(-1 - unknown)
-            self._remembered[unknown] = decode_all(files, size=size, channels=channels)
+            self._remembered[unknown] = self._read(unknown)
             self._known[unknown] = True
         return self._remembered[numbers]
 
+    def _read(self, numbers: Tensor) -> Tensor:
+        channels, size = self.pixels.shape[1:3]
+        files = [self.files[number] for number in numbers.tolist()]
+        return decode(files, size=size, channels=channels, strict=True)[0]
+
     def select(self, indices: Tensor) -> Self:
         # Rows are copied, so that a small selection does not keep all pixels alive.
-        source = self.source[indices]
-        on_disk = source < 0
-        places = torch.where(on_disk, -on_disk.long().cumsum(0), (~on_disk).long().cumsum(0) - 1)
-        return type(self)(self.pixels[source[~on_disk]], self._paths(source[on_disk]), places)
+        source, on_disk = self._source[indices], self.on_disk[indices]
+        files = [self.files[-1 - place] for place in source[on_disk].tolist()]
+        return type(self)(self.pixels[source[~on_disk]], files, on_disk)
 
     def extend(self, other: Self) -> Self:
         if other.pixels.shape[1:] != self.pixels.shape[1:]:
@@ -121,17 +123,11 @@ class ImageCollection(Collection):
                 f"like the first ones, got {tuple(other.pixels.shape[1:])}: "
                 "collect both with the same domain"
             )
-        shifted = torch.where(
-            other.source < 0, other.source - len(self.files), other.source + len(self.pixels)
-        )
         return type(self)(
             torch.cat([self.pixels, other.pixels]),
             self.files + other.files,
-            torch.cat([self.source, shifted]),
+            torch.cat([self.on_disk, other.on_disk]),
         )
-
-    def _paths(self, source: Tensor) -> list[str]:
-        return [self.files[-1 - place] for place in source.tolist()]
 
 
 def read_images(items: Any, size: int, channels: int) -> ImageCollection:
@@ -167,10 +163,9 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
     """Images of any kind, each looked at once."""
     pixels = [torch.empty(0, channels, size, size, dtype=torch.uint8)]
     files: list[str] = []
-    source: list[int] = []
+    on_disk: list[bool] = []
     waiting: list[Tensor] = []  # arrays, to be converted together
     first: Tensor | None = None
-    rows = 0
 
     def convert_waiting() -> None:
         if waiting:
@@ -179,11 +174,10 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
 
     for number, item in enumerate(items):
         image = item[0] if isinstance(item, tuple) and item else item
+        on_disk.append(isinstance(image, str | Path))
         if isinstance(image, str | Path):
             files.append(str(Path(image).absolute()))
-            source.append(-len(files))
-            continue
-        if isinstance(image, Image.Image):
+        elif isinstance(image, Image.Image):
             convert_waiting()
             try:
                 upright = ImageOps.exif_transpose(image)
@@ -204,12 +198,9 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
                 f"item {number} is {type(image).__name__}: an image is a path, a PIL image, "
                 "an array or a tensor, or a tuple that begins with one"
             )
-        source.append(rows)
-        rows += 1
     convert_waiting()
-    for reason in filter(None, check_headers(files)):
-        raise ValueError(reason)
-    return ImageCollection(torch.cat(pixels), files, torch.tensor(source, dtype=torch.int64))
+    check_headers(files)
+    return ImageCollection(torch.cat(pixels), files, torch.tensor(on_disk, dtype=torch.bool))
 
 
 def _check_array(array: Tensor, first: Tensor, number: int) -> None:
@@ -228,19 +219,14 @@ def _check_array(array: Tensor, first: Tensor, number: int) -> None:
 
 def _as_tensor(array: np.ndarray[Any, Any] | Tensor) -> Tensor:
     """The array as a tensor on the CPU, without a copy where that is possible."""
-    if isinstance(array, Tensor):
-        known = array.dtype == torch.uint8 or array.is_floating_point()
-    else:
-        known = array.dtype.str[1:] in _TORCH_KNOWS
-    if not known:
+    dtype = array.dtype if isinstance(array, Tensor) else array.dtype.newbyteorder("=")
+    kind = str(dtype).removeprefix("torch.")
+    if kind not in TYPES:
         raise ValueError(
-            "images must be uint8 (0 to 255) or floating point (0 to 1), got "
-            f"{str(array.dtype).removeprefix('torch.')}: convert them, for example with "
-            ".astype('uint8')"
+            f"images must be uint8 (0 to 255) or floating point (0 to 1), got {kind}: convert "
+            "them, for example with .astype('uint8')"
         )
-    if isinstance(array, Tensor):
-        return array.detach().cpu()
-    return tensor_of(array)
+    return array.detach().cpu() if isinstance(array, Tensor) else tensor_of(array)
 
 
 def _fit_arrays(images: Tensor, size: int, channels: int) -> Tensor:

@@ -17,7 +17,7 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Part, check_distinct, constant
 from incontrast.domains.images.collection import ImageCollection, read_images
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
-from incontrast.domains.images.files import decode_all
+from incontrast.domains.images.files import decode
 from incontrast.domains.images.views import ImageViews
 
 Network = Literal["resnet18", "resnet18-standard", "small"]
@@ -110,7 +110,8 @@ class Images(ArgumentDomain):
     def collect_json(self, items: list[Any]) -> ImageCollection:
         """Take the contents of image files, as bytes or in base64, also as data URIs."""
         contents = [_content(item, number) for number, item in enumerate(items)]
-        return ImageCollection(decode_all(contents, size=self.size, channels=self.channels))
+        pixels, _ = decode(contents, size=self.size, channels=self.channels, strict=True)
+        return ImageCollection(pixels)
 
     def fit_statistics(self, collection: Any) -> Images:
         if not collection.files:
@@ -149,36 +150,29 @@ class Images(ArgumentDomain):
     def pack(self, collection: ImageCollection, indices: Tensor) -> list[bytes]:
         """Each item as bytes: its pixels, or the path of its file (which must stay in place)."""
         chosen = collection.select(indices)
-        rows = chosen.pixels.contiguous().numpy()
+        rows, files = iter(chosen.pixels.contiguous().numpy()), iter(chosen.files)
         return [
-            _PIXELS + rows[place].tobytes()
-            if place >= 0
-            else _FILE + os.fsencode(chosen.files[-1 - place])
-            for place in chosen.source.tolist()
+            _FILE + os.fsencode(next(files)) if on_disk else _PIXELS + next(rows).tobytes()
+            for on_disk in chosen.on_disk.tolist()
         ]
 
     def unpack(self, blobs: Sequence[bytes]) -> ImageCollection:
         shape = (self.channels, self.size, self.size)
-        pixels = bytearray()
-        files: list[str] = []
-        source: list[int] = []
+        pixels, files = bytearray(), []
         for number, blob in enumerate(blobs):
             tag, content = blob[:1], blob[1:]
             if tag == _PIXELS and len(content) == math.prod(shape):
-                source.append(len(pixels) // math.prod(shape))
                 pixels += content
             elif tag == _FILE and content and b"\0" not in content:
                 files.append(os.fsdecode(content))
-                source.append(-len(files))
             else:
                 raise ValueError(
                     f"packed item {number} ({len(blob)} bytes) is neither the pixels of an image "
                     f"of shape {shape} nor a path: it is damaged or from another domain"
                 )
         flat = torch.frombuffer(pixels, dtype=torch.uint8) if pixels else torch.empty(0).byte()
-        return ImageCollection(
-            flat.view(-1, *shape), files, torch.tensor(source, dtype=torch.int64)
-        )
+        on_disk = torch.tensor([blob[:1] == _FILE for blob in blobs], dtype=torch.bool)
+        return ImageCollection(flat.view(-1, *shape), files, on_disk)
 
     def _normalised(self, pixels: Tensor) -> Tensor:
         mean, std = constant(self._statistics(), pixels.dtype, pixels.device)

@@ -88,12 +88,18 @@ def typical_image(files: Sequence[str]) -> tuple[int, int]:
 
 
 def decode(
-    sources: Sequence[str | bytes], *, size: int, channels: int, keep: bool = True
-) -> tuple[Tensor, list[str | None]]:
-    """(n, C, S, S) uint8 pixels of files, or of contents of files, and what is wrong with each.
+    sources: Sequence[str | bytes],
+    *,
+    size: int,
+    channels: int,
+    strict: bool = False,
+    keep: bool = True,
+) -> tuple[Tensor, tuple[Skipped, ...]]:
+    """(n, C, S, S) uint8 pixels of files, or of contents of files, and what is left out, and why.
 
-    They are turned upright as their EXIF tells, then as ``fit`` does it. A reason is None, or that
-    one is missing, damaged, no image, or too large. Without ``keep`` they are only tried.
+    They are turned upright as their EXIF tells, then as ``fit`` does it. Left out, or refused if
+    ``strict``, is what is missing, damaged, no image, or too large. Without ``keep`` they are only
+    tried.
     """
     pixels = torch.empty(len(sources) if keep else 0, channels, size, size, dtype=torch.uint8)
     coloured = [False] * len(sources)
@@ -105,33 +111,16 @@ def decode(
             if keep:
                 pixels.numpy()[number] = found
 
-        source = sources[number]
-        return _opened(source, use, f"image {number}" if isinstance(source, bytes) else None)
+        return _opened(sources[number], use, f"image {number}")
 
     reasons = _in_threads(read, len(sources))
     if keep and channels == 1 and any(coloured):
         note_lost_colours()
-    return pixels, reasons
-
-
-def decode_all(sources: Sequence[str | bytes], *, size: int, channels: int) -> Tensor:
-    """What ``decode`` gives; one that cannot be read is refused."""
-    pixels, reasons = decode(sources, size=size, channels=channels)
-    for reason in filter(None, reasons):
-        raise ValueError(reason)
-    return pixels
-
-
-def readable_images(
-    files: Sequence[str], *, size: int, channels: int, strict: bool = False, keep: bool = True
-) -> tuple[Tensor, tuple[Skipped, ...]]:
-    """What ``decode`` gives of files that can be read, and the others with the reason.
-
-    ``strict`` refuses a file that cannot be read.
-    """
-    pixels, reasons = decode(files, size=size, channels=channels, keep=keep)
-    pairs = zip(files, reasons, strict=True)
-    skipped = tuple(Skipped(file, reason) for file, reason in pairs if reason)
+    skipped = tuple(
+        Skipped(source if isinstance(source, str) else f"image {number}", reason)
+        for number, (source, reason) in enumerate(zip(sources, reasons, strict=True))
+        if reason
+    )
     if skipped and strict:
         raise ValueError(skipped[0].reason)
     if skipped and keep:
@@ -139,17 +128,18 @@ def readable_images(
     return pixels, skipped
 
 
-def check_headers(paths: Sequence[str]) -> list[str | None]:
-    """For each file None, or why its header cannot be read."""
-    return _in_threads(lambda number: _opened(paths[number], lambda image: None), len(paths))
+def check_headers(files: Sequence[str]) -> None:
+    """Refuse files of which one has no header that can be read."""
+    reasons = _in_threads(lambda number: _opened(files[number], lambda image: None), len(files))
+    for reason in filter(None, reasons):
+        raise ValueError(reason)
 
 
 def _in_threads(function: Callable[[int], str | None], count: int) -> list[str | None]:
     """The results in order. Pillow lets other threads run while it decodes."""
     # In portions: one future per file would cost more memory than the paths.
-    portions = [range(count)[start : start + 256] for start in range(0, count, 256)]
-    if count < 256:
-        portions = [range(number, number + 1) for number in range(count)]
+    step = 256 if count >= 256 else 1
+    portions = [range(count)[start : start + step] for start in range(0, count, step)]
     found = _pool().map(lambda portion: [function(number) for number in portion], portions)
     return [result for results in found for result in results]
 
@@ -173,15 +163,20 @@ def printable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _opened(
-    source: str | bytes, use: Callable[[Image.Image], None], name: str | None = None
-) -> str | None:
-    """Open a file, or the content of one, and use it; what is wrong with it, if anything."""
-    file = io.BytesIO(source) if isinstance(source, bytes) else source
-    name = printable(str(source)) if name is None else name
+def _opened(source: str | bytes, use: Callable[[Image.Image], None], name: str = "") -> str | None:
+    """Open a file, or the content of what has a name, and use it; what is wrong, if anything."""
     try:
-        if isinstance(source, str) and not stat.S_ISREG(os.stat(source).st_mode):  # noqa: PTH116
-            raise ValueError("it is not a file")  # a pipe would be waited for, a device never ends
+        if isinstance(source, bytes):
+            file: str | io.BytesIO = io.BytesIO(source)
+            empty = not source
+        else:
+            file, name = source, printable(source)
+            status = os.stat(source)  # noqa: PTH116 (a Path for each of a million files is slow)
+            if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, a device never ends
+                raise ValueError("it is not a file")
+            empty = status.st_size == 0
+        if empty:
+            raise ValueError("it is empty")
         with Image.open(file, formats=FORMATS) as image:
             limit = Image.MAX_IMAGE_PIXELS
             if limit is not None and image.width * image.height > limit:
@@ -195,18 +190,9 @@ def _opened(
             f"({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         )
     except Exception as error:  # damaged files make Pillow raise nearly anything
-        reason = "it is empty" if _is_empty(source) else str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         return f"{name} cannot be read as an image: {reason}. Replace or remove it"
     return None
-
-
-def _is_empty(source: str | bytes) -> bool:
-    try:
-        if isinstance(source, bytes):
-            return not source
-        return Path(source).is_file() and Path(source).stat().st_size == 0
-    except OSError:
-        return False
 
 
 def fit(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
