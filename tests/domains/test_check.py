@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -379,3 +380,119 @@ def test_a_plain_tuple_is_no_batch() -> None:
 def test_other_items_than_were_asked_for_and_encoders_that_are_shared(domain, message) -> None:
     with pytest.raises(DomainError, match=message):
         check_domain(domain, ITEMS)
+
+
+class Drawing(nn.Module):
+    """Draws at random in evaluation mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, batch: Tensor) -> Any:
+        return self.linear(batch + torch.randn_like(batch))
+
+
+def centred(self: Domain, collection: Any) -> Domain:
+    collection.data -= collection.data.mean(dim=0)
+    return self
+
+
+def stamped(self: Domain, collection: Any, indices: Tensor) -> list[bytes]:
+    stamps = (b"%09d" % next(COUNTER) for _ in indices)
+    return [b + stamp for b, stamp in zip(Noisy().pack(collection, indices), stamps, strict=True)]
+
+
+COUNTER = count()
+ALL = r"collect\(\) must give the items that it is given, in their order"
+SAME = r"prepare\(\) and the encoder must give the same for the same batch"
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (
+            {"collect": lambda self, items: items},
+            r"must return a collection, got a tensor .*extend",
+        ),
+        ({"collect": lambda self, i: TensorCollection(i[torch.randperm(len(i))])}, ALL),
+        ({"collect": lambda self, i: TensorCollection(i.flip(0))}, ALL),
+        ({"collect": lambda self, i: TensorCollection(i[i[:, 0].argsort()])}, ALL),
+        ({"collect": lambda self, i: TensorCollection(i.mul_(2.0))}, ALL),
+        ({"fit_statistics": centred}, ALL),
+        ({"prepare": lambda self, batch: noisy(batch, None)}, SAME),
+        ({"prepare": lambda self, batch: batch.mul_(1.1)}, SAME),
+        ({"encoder": lambda self: Drawing()}, SAME),
+        (
+            {"prepare": lambda self, batch: self.views(batch, Generator())},
+            r"what prepare\(\) gives is a tuple of 2",
+        ),
+        (
+            {"prepare": lambda self, batch: batch - batch.mean(dim=0)},
+            "an embedding must depend on its item alone",
+        ),
+        (
+            {"encoder": lambda self: Returns(lambda embeddings: embeddings * 0)},
+            "all items have the same embedding: give items that differ",
+        ),
+        (
+            {"encoder": lambda self: Returns(lambda embeddings: embeddings.detach())},
+            r"embeddings with gradients: its weights cannot learn .*detach\(\)",
+        ),
+        (
+            {"views": lambda self, b, g: (noisy(b, g) / (len(b) > 1), noisy(b, g))},
+            "NaN or infinite embeddings of views",
+        ),
+        (
+            {"materialise": lambda self, collection, indices: collection},
+            r"materialise\(\) must give the items that were asked for",
+        ),
+        (
+            {"join": lambda self, batches: torch.cat([batches[-1], *batches[:-1]][::-1])},
+            r"join\(\) must hold the items of all batches in their order",
+        ),
+        (
+            {
+                "pack": stamped,
+                "unpack": lambda self, blobs: Noisy().unpack([b[:-9] for b in blobs]),
+            },
+            r"pack\(\) must give the same bytes for the same item",
+        ),
+        (
+            {"pack": lambda self, c, i: Noisy().pack(c, torch.arange(len(i)))},
+            r"pack\(\) must give .* of the items that were asked for",
+        ),
+        (
+            {"joined_views": lambda self, batch, generator: torch.cat([batch, batch])},
+            r"joined_views\(\) must give what views\(\) gives, by the same draws",
+        ),
+        (
+            {"views_in_a_row": lambda self, rows, draws: [torch.zeros(12, 4) for _ in rows]},
+            r"views_in_a_row\(\) must give what views\(\) gives",
+        ),
+        (
+            {"views_of_part": lambda self, part, generator: self.views(part.batch, generator)},
+            r"views_of_part\(\) must give what views\(\) gives",
+        ),
+        (
+            {"differences": lambda self, old, new: {"summary": object()}},
+            r"differences\(\) must give a dict that JSON can hold: .*object is not JSON",
+        ),
+    ],
+)
+def test_rules_that_training_alone_would_not_notice(methods: dict[str, Any], message: str) -> None:
+    with pytest.raises(DomainError, match=message):
+        check_domain(broken(**methods), ITEMS.clone())
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"sizes": lambda self: [16] * len(self)}, r"sizes\(\) must .*, as \(n,\) int64"),
+        ({"sizes": lambda self: torch.ones(len(self))}, r"sizes\(\) must .*, as \(n,\) int64"),
+        ({"nbytes": lambda self: 5}, "must have nbytes, as an attribute or a property"),
+    ],
+)
+def test_collections_of_another_type(methods: dict[str, Any], message: str) -> None:
+    with pytest.raises(DomainError, match=message):
+        check_domain(collecting(**methods), ITEMS)
