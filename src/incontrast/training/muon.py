@@ -64,9 +64,8 @@ class OrthogonalSteps(FusedAdam):
         for p in begun:  # under torch's names, who expects a step of every parameter of AdamW
             self.state[p] = {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p)}
         past = [self.state[p]["exp_avg"] for p in weights]
-        torch._foreach_mul_(past, self.momentum)
-        torch._foreach_add_(past, gradients)
-        ahead = torch._foreach_add(gradients, past, alpha=self.momentum)
+        torch._foreach_lerp_(past, gradients, 1.0 - self.momentum)
+        ahead = torch._foreach_lerp(gradients, past, self.momentum)  # whose length does not count
         # Those of one shape, lying or standing, are one batch: few and large operations.
         alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
         for p, step in zip(weights, ahead, strict=True):
@@ -86,8 +85,11 @@ class OrthogonalSteps(FusedAdam):
 
 
 LARGE = 2**21  # multiplications of a product
-HAS_ONE_DNN = torch.backends.mkldnn.is_available() and hasattr(  # type: ignore[no-untyped-call]
-    torch.ops.mkldnn, "_linear_pointwise"
+_PROCESSOR = getattr(torch.cpu, "get_capabilities", dict)().get("cpu_name", "")  # since torch 2.11
+ONE_DNN_IS_FASTER = (
+    torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    and "Intel" not in _PROCESSOR
 )
 NEXT_TO_NOTHING = 1e-3  # the least norm of a layer: one that begins as zeros must be able to grow
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # Jordan's
@@ -135,7 +137,8 @@ def protected(step: Tensor, factor: Tensor) -> Tensor:
 def products(left: Tensor, right: Tensor) -> Tensor:
     """(n, r, m) · (n, m, c): large ones by oneDNN, small ones together.
 
-    On AMD's processors oneDNN is twice as fast as torch's MKL, but takes 10 µs to begin.
+    On AMD's processors oneDNN is twice as fast as torch's MKL, but takes 10 µs to begin; on Intel's
+    MKL is the faster one at any size.
     """
     if _large(left, right):
         found = [_one_dnn(a, b) for a, b in zip(left, right, strict=True)]
@@ -154,8 +157,7 @@ def product_plus(
 
 
 def _large(left: Tensor, right: Tensor) -> bool:
-    _, rows, common = left.shape
-    if rows * common * right.shape[2] < LARGE or not HAS_ONE_DNN:
+    if not ONE_DNN_IS_FASTER or left.shape[1] * left.shape[2] * right.shape[2] < LARGE:
         return False
     return left.is_cpu and left.dtype == torch.float32 == right.dtype
 
