@@ -56,6 +56,8 @@ class TensorCollection(Collection):
             [0., 1.]])
     """
 
+    background: bool = False  # a subclass may set it
+
     def __init__(self, data: Tensor) -> None:
         self.data = data
 
