@@ -85,11 +85,11 @@ class OrthogonalSteps(FusedAdam):
 
 
 LARGE = 2**21  # multiplications of a product
-_PROCESSOR = getattr(torch.cpu, "get_capabilities", dict)().get("cpu_name", "")  # since torch 2.11
+_PROCESSOR: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # newer torch has it
 ONE_DNN_IS_FASTER = (
     torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    and "Intel" not in _PROCESSOR
+    and "Intel" not in _PROCESSOR.get("cpu_name", "")
 )
 NEXT_TO_NOTHING = 1e-3  # the least norm of a layer: one that begins as zeros must be able to grow
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # Jordan's
