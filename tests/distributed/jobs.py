@@ -238,6 +238,33 @@ def learners() -> Result:
     return found
 
 
+def brought_back() -> Result:
+    """Weights of the second process that are others, before and after each time they are told."""
+    told: list[list[float]] = []
+    plain = FabricEngine.broadcast_weights
+
+    def watched(self: FabricEngine, encoder: nn.Module) -> None:
+        before = _sum(encoder)
+        plain(self, encoder)
+        told.append([before, _sum(encoder)])
+        if self.rank and len(told) == 1:  # training begins
+            with torch.no_grad():
+                next(encoder.parameters()).add_(1e-3)
+
+    FabricEngine.broadcast_weights = watched  # type: ignore[method-assign]
+    try:
+        of = learner()
+        of.fit_strategy = ic.Retrain(max_epochs=9)  # of 7 steps each
+        of.fit(ROWS[:200])
+    finally:
+        FabricEngine.broadcast_weights = plain  # type: ignore[method-assign]
+    return {"told": told}
+
+
+def _sum(encoder: nn.Module) -> float:
+    return sum(float(p.double().sum()) for p in encoder.parameters())
+
+
 def budgets() -> Result:
     """Clocks differ between processes, decisions do not."""
     of = learner()

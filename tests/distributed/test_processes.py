@@ -22,7 +22,7 @@ WIDE.append("equal:texts:ICL, retention 1:float64")
 SINGLE = ["equal:vectors:ICL, retention 1:float32"]  # images and graphs are in tests/slow
 ADAM = ["rounding:vectors:ICL, retention 1"]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]
-OTHERS += ["logged", "replicas", "chosen", "overlap"]
+OTHERS += ["logged", "replicas", "chosen", "overlap", "brought_back"]
 SPACES = ["spaces"]
 LAST = ["lost:kill"]  # after which there is no group any more
 
@@ -120,6 +120,16 @@ def test_all_processes_end_with_the_same_weights(results: list[dict[str, Any]]) 
     for result in results:
         assert result["learners"]["weights"][0] == result["learners"]["weights"][1]
         assert len(set(result["learners"]["seconds"])) == 1
+
+
+def test_weights_that_drift_apart_are_the_first_ones_again_after_50_steps(
+    results: list[dict[str, Any]],
+) -> None:
+    first, second = (result["brought_back"]["told"] for result in results)
+    assert len(first) == len(second) == 3  # before training, after 56 steps, after training
+    assert all(before == after for before, after in first[:2])
+    assert second[1][0] != second[1][1]
+    assert [after for _, after in first] == [after for _, after in second]
 
 
 def test_the_first_process_decides_when_time_is_up(results: list[dict[str, Any]]) -> None:

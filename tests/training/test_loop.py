@@ -362,6 +362,16 @@ def test_losses_are_read_every_so_many_steps() -> None:
     assert losses.added == UNREAD
 
 
+def test_processes_get_the_first_ones_weights_at_the_end_of_an_epoch_after_so_many_steps(
+    blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, told = [0], []
+    monkeypatch.setattr(Engine, "broadcast_weights", lambda *_: told.append(taken[-1]))
+    strategy = scripted(*(1.0,) * 60, patience=None)  # epochs of two steps
+    train(task(blobs(8)), strategy, callbacks=[lambda progress: taken.append(progress.steps)])
+    assert told == [UNREAD, 2 * UNREAD, 120]  # and at the end of the run
+
+
 def test_the_time_left_is_told_and_hours_are_warned_of(caplog) -> None:
     progress = Progress(
         epoch=1,
