@@ -58,7 +58,11 @@ def save(learner: Learner, folder: Path) -> None:
     _check_free(folder)
     make_folder(folder)
     with alone_in(folder):  # or one who saves would remove what another names
-        files = {role: _write_tensors(content, folder, role) for role, content in contents.items()}
+        files = {}
+        for role, content in contents.items():
+            data = serialise(content)
+            files[role] = f"{role}-{_digest(data)}.safetensors"
+            write_bytes(folder / files[role], data)
         settings = _settings(learner) | {"files": files}
         settings["checksum"] = _checksum(settings)
         write_bytes(folder / SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
@@ -190,12 +194,12 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
     saved = {part: settings[part] for part in PARTS} | {"memory": settings["policy"]}
     given: dict[str, Any] = {role: part for role, part in own.items() if part is not None}
     trust = given.pop("trust", False)
+    given["micro_batch_size"] = settings["micro_batch_size"]
     if "domain" in given:
         given["initial_domain"] = given["domain"]
         given["domain"] = completed(given["domain"], settings["domain"])
     if "fabric" not in given:
         given["precision"] = settings["precision"]
-    given["micro_batch_size"] = settings["micro_batch_size"]
     read = {role: part for role, part in saved.items() if role not in given}
     check_trust(read, trust, file)
     if read.get("initial_domain") == read.get("domain"):  # unless the first data told it something
@@ -210,22 +214,14 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
 def _check_free(folder: Path) -> None:
     """A folder of other things than a learner is left alone."""
     check_outside(folder)
+    problem = None
     if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file: choose an empty or a new folder")
-    if not folder.exists() or (folder / SETTINGS).exists():
-        return
-    if not all(_OWN.fullmatch(file.name) for file in folder.iterdir()):
-        raise FileExistsError(
-            f"{folder} holds something else than a learner: choose an empty or a new folder"
-        )
-
-
-def _write_tensors(content: dict[str, Tensor], folder: Path, role: str) -> str:
-    """Write tensors under a name that has their hash; returns the name."""
-    data = serialise(content)
-    name = f"{role}-{_digest(data)}.safetensors"
-    write_bytes(folder / name, data)
-    return name
+        problem = "is a file"
+    elif folder.exists() and not (folder / SETTINGS).exists():
+        ours = all(_OWN.fullmatch(file.name) for file in folder.iterdir())
+        problem = None if ours else "holds something else than a learner"
+    if problem is not None:
+        raise FileExistsError(f"{folder} {problem}: choose an empty or a new folder")
 
 
 def _verified(file: Path) -> dict[str, Tensor]:
@@ -284,11 +280,8 @@ def _tensors(learner: Learner) -> dict[str, dict[str, Tensor]]:
     # Cloned, because safetensors refuses weights that share memory.
     state = learner.encoder.state_dict()
     weights = {name: value.clone().contiguous() for name, value in state.items()}
-    return {
-        "encoder": weights,
-        "schedule": learner.schedule_state,
-        "links": pack(learner.links)[0],
-    }
+    links, _ = pack(learner.links)
+    return {"encoder": weights, "schedule": learner.schedule_state, "links": links}
 
 
 def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:

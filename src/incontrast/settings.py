@@ -56,9 +56,8 @@ def encode(value: Any) -> Any:
         return value
     yours: dict[str, Any] = {"type": "yours", "name": type(value).__name__}
     if isinstance(value, Domain):
-        yours["arguments"] = {
-            k: v for k, v in value.arguments().items() if isinstance(v, int | float | str | tuple)
-        }
+        told = value.arguments().items()
+        yours["arguments"] = {k: v for k, v in told if isinstance(v, int | float | str | tuple)}
     return yours
 
 
@@ -86,23 +85,22 @@ def decode(value: Any, file: Path, role: str = "") -> Any:
             f"Workspace.open(folder, {role}=...)" + (f", with its {part}=..." if part else "")
         )
     if value["type"] not in KNOWN:
-        near = _nearest(str(value["type"]), KNOWN)
-        raise ValueError(f"{file} names an unknown {role}, {value['type']!r}{near}")
+        raise ValueError(f"{file} names an unknown {role}, {_nearest(value['type'], KNOWN)}")
     kind = KNOWN[value["type"]]
     given = {name: decode(v, file, f"{role}.{name}") for name, v in value.items() if name != "type"}
     names = [each.name for each in fields(kind)]
     if unknown := sorted(given.keys() - set(names)):
-        near = _nearest(unknown[0], names)
-        raise ValueError(f"{file}: {kind.__name__} has no setting {unknown[0]!r}{near}")
+        raise ValueError(f"{file}: {kind.__name__} has no setting {_nearest(unknown[0], names)}")
     try:
         return kind(**given)
     except TypeError as error:
         raise TypeError(f"{role}: {error}") from error
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known)
-    return f": the nearest is {near}" if near else ""
+def _nearest(name: Any, known: Iterable[str]) -> str:
+    """What was named, and what may have been meant."""
+    near = nearest(str(name), known)
+    return f"{name!r}: the nearest is {near}" if near else repr(name)
 
 
 def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -118,8 +116,7 @@ def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
             place = place[table]
         if last == "type" and changes[name] != place.get("type"):
             if changes[name] not in KNOWN:
-                near = _nearest(str(changes[name]), KNOWN)
-                raise ValueError(f"{name} is unknown, {changes[name]!r}{near}")
+                raise ValueError(f"{name} is unknown, {_nearest(changes[name], KNOWN)}")
             place.clear()
             place |= encode(KNOWN[changes[name]]())
         else:

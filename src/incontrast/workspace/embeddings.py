@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from incontrast.data.sources import Source
-from incontrast.data.tables import open_parquet
 from incontrast.files import check_outside
 from incontrast.workspace.files import Damaged, WorkspaceError, guarded, read_json
 from incontrast.workspace.shards import (
@@ -21,6 +20,7 @@ from incontrast.workspace.shards import (
     export,
     finish_exports,
     leftovers,
+    read_file,
     workplace,
 )
 from incontrast.workspace.stamps import (
@@ -118,16 +118,13 @@ def embed_source(
     with guarded(file) if engine.rank == 0 else nullcontext():
         with engine.error_barrier("begin to embed"):
             if engine.rank == 0:
-                stamp = _begin(workspace, file, shards, append=append, overwrite=overwrite)
-                if stamp is not None:
-                    done = Embedded(file, stamp["version"], stamp["rows"], 0, ())
+                done = _begin(workspace, file, shards, append=append, overwrite=overwrite)
         done = engine.broadcast(done)
-        if done is not None:
-            return done
-        shards.embed(strict=strict, progress=progress)
-        with engine.error_barrier("write the embeddings"):
-            if engine.rank == 0:
-                done = _finish(file, shards)
+        if done is None:
+            shards.embed(strict=strict, progress=progress)
+            with engine.error_barrier("write the embeddings"):
+                if engine.rank == 0:
+                    done = _finish(file, shards)
         done = engine.broadcast(done)
     assert done is not None
     return done
@@ -146,15 +143,17 @@ def _check_place(file: Path, workspace: Workspace, source: Source) -> None:
 
 def _begin(
     workspace: Workspace, file: Path, shards: Shards, *, append: bool, overwrite: bool
-) -> dict[str, Any] | None:
-    """The stamp of embeddings that are up to date; None if there is something to embed."""
+) -> Embedded | None:
+    """What there is, if it is up to date; None if there is something to embed."""
     wanted, data = shards.about, shards.about["source"]
     if file.suffix:
         finish_exports(file)
-    stamp = _written(workspace, file, overwrite)
-    begun = _unfinished(shards.folder, overwrite)
-    complete = stamp is not None and stamp["complete"] and not overwrite
-    if stamp is not None and complete:
+    stamp, begun = _written(workspace, file, overwrite), None
+    if (shards.folder / MANIFEST).exists() and not overwrite:
+        begun = read_json(shards.folder / MANIFEST)
+    stamp = stamp if stamp is not None and stamp["complete"] else None
+    begun = begun if begun is not None and not begun["complete"] else None
+    if stamp is not None:
         _check_same(file, stamp, wanted)
         if append and "mapped" in stamp:
             raise WorkspaceError(
@@ -162,21 +161,20 @@ def _begin(
                 "finish it with incontrast reembed before more is appended"
             )
         if data in stamp.get("sources", [stamp.get("source")]):
-            damage = problems(file)
-            if damage:
+            if damage := problems(file):
                 raise WorkspaceError(f"{damage[0]}: embed with --overwrite to replace it")
-            return stamp
+            return Embedded(file, stamp["version"], stamp["rows"], 0, ())
         if append and shards.source.ids is not None and not _are_places(shards.source):
             _check_ids(file, shards.source.ids)
-    wanted["after"] = stamp["rows"] if stamp is not None and complete else 0
-    if begun is not None and not overwrite:
+    wanted["after"] = 0 if stamp is None else stamp["rows"]
+    if begun is not None:
         _check_same(file, begun, wanted)
         if begun["source"] != data:
             raise WorkspaceError(
                 f"{file} is unfinished, with embeddings of {begun['source']['path']} as it was: "
                 "finish that first, or overwrite it"
             )
-    elif complete and not append:
+    elif stamp is not None and not append:
         raise WorkspaceError(
             f"{file} holds embeddings of other data by the same version: append to it, "
             "overwrite it, or choose another name"
@@ -188,7 +186,7 @@ def _begin(
 
 
 def _written(workspace: Workspace, file: Path, overwrite: bool) -> dict[str, Any] | None:
-    """The stamp of what is there; None if nothing is."""
+    """The stamp of what is there and stays; None if nothing does. Refuses what others wrote."""
     try:
         stamp = stamp_of(file)
     except Damaged as error:
@@ -213,20 +211,7 @@ def _written(workspace: Workspace, file: Path, overwrite: bool) -> dict[str, Any
     for other in others:
         if other.exists() and other not in leftovers(other.parent):
             raise WorkspaceError(f"{other} was not written by embed: choose another name")
-    return stamp
-
-
-def _unfinished(folder: Path, overwrite: bool) -> dict[str, Any] | None:
-    """The manifest of shards that are not complete; None if there are none."""
-    if not (folder / MANIFEST).exists():
-        return None
-    try:
-        manifest = read_json(folder / MANIFEST)
-    except Damaged:
-        if not overwrite:
-            raise
-        return None
-    return None if manifest["complete"] else manifest
+    return None if overwrite else stamp
 
 
 def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -239,18 +224,16 @@ def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> No
         "normalized": f"{'unit length' if stamp['normalized'] else 'their own length'}",
         "dtype": f"type {stamp['dtype']}",
     }
+    advice = dict.fromkeys(differences, "overwrite it, or choose another name")
+    option = "with" if stamp["normalized"] else "without"
+    advice["normalized"] = f"embed {option} --normalize, {advice['normalized']}"
+    advice["version"] = (
+        f"replace it (--overwrite), embed for its space (--space {stamp['version']}), "
+        f"or bring it along (incontrast reembed {file.name})"
+    )
     for name, what in differences.items():
         if stamp[name] != wanted[name]:
-            advice = "overwrite it, or choose another name"
-            if name == "normalized":
-                option = "with" if stamp[name] else "without"
-                advice = f"embed {option} --normalize, {advice}"
-            if name == "version":
-                advice = (
-                    f"replace it (--overwrite), embed for its space (--space {stamp['version']}), "
-                    f"or bring it along (incontrast reembed {file.name})"
-                )
-            raise WorkspaceError(f"{file} holds embeddings of {what}: {advice}")
+            raise WorkspaceError(f"{file} holds embeddings of {what}: {advice[name]}")
 
 
 def _are_places(source: Source) -> bool:
@@ -271,12 +254,7 @@ def _check_names(source: Source) -> None:
 
 def _check_ids(file: Path, ids: Sequence[str]) -> None:
     """Refuse a second vector of an item that has a name in its table."""
-    if file.suffix == ".npy":
-        lines = ids_file(file).read_text(encoding="utf-8").splitlines()
-        there: set[str] = {*map(json.loads, lines)}
-    else:
-        with open_parquet(file) as content:
-            there = {*content.read(columns=["id"]).column("id").to_pylist()}
+    there = {name for shard in read_file(file) for name in shard.names}
     again = [name for name in ids if name in there]
     if again:
         raise WorkspaceError(
@@ -303,5 +281,6 @@ def _finish(file: Path, shards: Shards) -> Embedded:
             "sources": [*(before["sources"] if before else []), source],
             "complete": True,
         }
-        export(file, shards, stamp, kept=kept)
+        whole = chain(read_file(file) if kept else (), shards.read())
+        export(file, shards.folder, whole, stamp)
     return Embedded(file, version, kept + manifest["rows"], added, skipped)

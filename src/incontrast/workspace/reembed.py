@@ -10,7 +10,6 @@ same call resumes, and the file is in one space.
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +34,8 @@ from incontrast.randomness import generator
 from incontrast.text import FEWEST_SEARCHED
 from incontrast.training.task import BATCH_SIZE, embed
 from incontrast.workspace.files import Damaged, WorkspaceError, guarded, read_json, write_json
-from incontrast.workspace.shards import Shard, export, finish_exports, workplace
-from incontrast.workspace.stamps import MANIFEST, ids_file, problems, register, stamp_of
+from incontrast.workspace.shards import Shard, export, finish_exports, read_file, workplace
+from incontrast.workspace.stamps import MANIFEST, problems, register, stamp_of
 from incontrast.workspace.workspace import Workspace
 
 SAMPLE = 1000  # rows at most on which the map and the plan are fitted, and
@@ -220,29 +219,17 @@ class _Work:
         if self.file.suffix == ".npy":
             stored: NDArray[np.float32] = np.load(self.file, mmap_mode="r", allow_pickle=False)
             return stored
-        copy = self.folder / "vectors.npy"
-        shape = (self.rows, self.stamp["columns"])
-        rows = np.lib.format.open_memmap(copy, "w+", np.float32, shape)
-        place = 0
-        for batch in self._batches("embedding"):
-            flat = batch.flatten().to_numpy(zero_copy_only=False)
-            rows[place : place + len(batch)] = flat.reshape(len(batch), -1)
-            place += len(batch)
+        copy, shape = self.folder / "vectors.npy", (self.rows, self.stamp["columns"])
+        rows, place = np.lib.format.open_memmap(copy, "w+", np.float32, shape), 0
+        for part in read_file(self.file):
+            rows[place : place + len(part.rows)] = part.rows
+            place += len(part.rows)
         return rows
 
     @cached_property
     def names(self) -> list[str]:
         """Of the items of the rows."""
-        if self.file.suffix == ".npy":
-            lines = ids_file(self.file).read_text(encoding="utf-8").splitlines()
-            return [json.loads(line) for line in lines]
-        return [name for batch in self._batches("id") for name in batch.to_pylist()]
-
-    def _batches(self, column: str) -> Iterator[Any]:
-        from pyarrow import parquet
-
-        for batch in parquet.ParquetFile(self.file).iter_batches(CHUNK, columns=[column]):
-            yield batch.column(0)
+        return [name for part in read_file(self.file) for name in part.names]
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
@@ -369,19 +356,14 @@ class _Work:
 
     def _embedded(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """(n, d) unit vectors of these rows' items by the new encoder."""
-        found = np.empty((len(rows), 0), np.float32)
-        places = self.places[rows]
+        learner, places, parts = self.learner, self.places[rows], []
         for number in np.unique(places[:, 0]):
-            chosen = np.flatnonzero(places[:, 0] == number)
-            chosen = chosen[np.argsort(places[chosen, 1])]
-            wanted = torch.from_numpy(places[chosen, 1])
-            chunk = self.sources[number].take(self.learner.domain, wanted)
-            learner = self.learner
-            new = embed(learner.backbone, learner.domain, chunk.items, engine=learner.engine)
-            if not found.shape[1]:
-                found = np.empty((len(rows), new.shape[1]), np.float32)
-            found[chosen] = normalize(new).numpy()
-        return found
+            wanted = torch.from_numpy(np.sort(places[places[:, 0] == number, 1]))
+            items = self.sources[number].take(learner.domain, wanted).items
+            parts.append(embed(learner.backbone, learner.domain, items, engine=learner.engine))
+        by_source = np.lexsort((places[:, 1], places[:, 0]))  # and place in it, as read here
+        found: NDArray[np.float32] = normalize(torch.cat(parts)).numpy()
+        return found[np.argsort(by_source)]
 
     def export(self) -> None:
         """Write the file again: exact rows, and the others mapped."""
@@ -405,7 +387,7 @@ class _Work:
             stamp["mapped"] = {**self._mapped_from(), "rows": len(left)}
             beside = [self.folder / _order_file(self.file).name]
             np.save(beside[0], left)
-        export(self.file, self, stamp, beside=beside)
+        export(self.file, self.folder, self.read(columns), stamp, beside=beside)
         if not len(left):
             _order_file(self.file).unlink(missing_ok=True)
 
@@ -421,19 +403,12 @@ class _Work:
         numbers = {self.workspace.encoder_hash(number): number for number in kept}
         return {"version": numbers.get(encoder), "encoder": encoder}
 
-    def _exact(self) -> NDArray[np.float32]:
-        """(m, d) the rows that are re-embedded, in their order, on disk."""
-        rows = np.empty((0, 0), np.float32)
-        for number, part in enumerate(self.parts()):
-            if number == 0:
-                file, shape = self.folder / "exact.npy", (self.done, part.shape[1])
-                rows = np.lib.format.open_memmap(file, "w+", np.float32, shape)
-            rows[number * BATCH_SIZE : number * BATCH_SIZE + len(part)] = part
-        return rows
-
-    def read(self) -> Iterator[Shard]:
+    def read(self, columns: int) -> Iterator[Shard]:
         """The rows as they are to be."""
-        exact = self._exact()
+        shape = (max(self.done, 1), columns)
+        exact = np.lib.format.open_memmap(self.folder / "exact.npy", "w+", np.float32, shape)
+        for number, rows in enumerate(self.parts()):
+            exact[number * BATCH_SIZE : number * BATCH_SIZE + len(rows)] = rows
         place = np.full(self.rows, -1, np.int64)
         place[self.order[: self.done]] = np.arange(self.done)
         for number, rows in enumerate(self._chunks()):

@@ -14,8 +14,9 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from torch.nn.functional import normalize
 
 from incontrast.compat import Chain
 from incontrast.data.sources import Source, rows_at_once
+from incontrast.data.tables import open_parquet
 from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner
 from incontrast.training.engine import Engine
@@ -110,32 +112,25 @@ class Shards:
 
     def finish(self) -> dict[str, Any]:
         """Say that all shards are there; returns the manifest."""
-        records = [self.file(number, ".json") for number in range(len(self))]
-        parts = [read_json(record) for record in records]
+        shards: list[dict[str, Any]] = []
+        files: dict[str, Any] = {}
+        counts = {"rows": 0, "columns": 0}
+        for number in range(len(self)):
+            record = self.file(number, ".json")
+            part = read_json(record)
+            counts["rows"] += part["rows"]
+            counts["columns"] = max(counts["columns"], part["columns"])
+            first, name = number * self.size, self.file(number, ".npy").name
+            shards.append({"file": name, "first": first, "rows": part["rows"]})
+            files |= {record.name: digest(record), **part["files"]}
         number = len(self)
         while self.file(number, ".json").exists():  # of a source that had more items
             for suffix in (".json", ".ids.jsonl", ".npy"):
                 self.file(number, suffix).unlink(missing_ok=True)
             number += 1
-        shards = [
-            {
-                "file": self.file(number, ".npy").name,
-                "first": number * self.size,
-                "rows": part["rows"],
-            }
-            for number, part in enumerate(parts)
-        ]
-        manifest = {
-            **self.about,
-            "complete": True,
-            "rows": sum(part["rows"] for part in parts),
-            "columns": max(part["columns"] for part in parts),
-            "shards": shards,
-            "files": {record.name: digest(record) for record in records}
-            | {name: found for part in parts for name, found in part["files"].items()},
-        }
-        write_json(self.folder / MANIFEST, manifest)
-        return manifest
+        whole = {**self.about, "complete": True, **counts, "shards": shards, "files": files}
+        write_json(self.folder / MANIFEST, whole)
+        return whole
 
     def read(self) -> Iterator[Shard]:
         """The shards in the order of the source."""
@@ -179,41 +174,47 @@ class Shards:
         names = "".join(f"{json.dumps(name)}\n" for name in shard.names)
         write_bytes(self.file(number, ".ids.jsonl"), names.encode())
         written = (self.file(number, ".npy"), self.file(number, ".ids.jsonl"))
+        files = {file.name: digest(file) for file in written}
         rows, columns = shard.rows.shape
-        about = {
-            "of": self.about,
-            "rows": rows,
-            "columns": columns,
-            "skipped": shard.skipped,
-            "files": {file.name: digest(file) for file in written},
-        }
-        write_json(self.file(number, ".json"), about)
+        about = {"of": self.about, "rows": rows, "columns": columns, "skipped": shard.skipped}
+        write_json(self.file(number, ".json"), {**about, "files": files})
 
 
-class Rows(Protocol):
-    """Rows that a file can be written from; what they are ``about`` is noted beside them."""
-
-    folder: Path
-    about: dict[str, Any]
-
-    def read(self) -> Iterable[Shard]: ...
+def read_file(file: Path) -> Iterator[Shard]:
+    """The rows of a file that ``export`` wrote, some at a time."""
+    if file.suffix == ".npy":
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+        with ids_file(file).open(encoding="utf-8") as lines:
+            for start in range(0, len(rows), ROWS):
+                names = [json.loads(line) for line in islice(lines, ROWS)]
+                yield Shard(rows[start : start + ROWS], names, [])
+        return
+    with open_parquet(file) as content:
+        for batch in content.iter_batches(ROWS, columns=["id", "embedding"]):
+            flat = batch.column("embedding").flatten().to_numpy(zero_copy_only=False)
+            names = batch.column("id").to_pylist()
+            yield Shard(flat.reshape(len(names), -1), names, [])
 
 
 def export(
-    file: Path, shards: Rows, stamp: dict[str, Any], *, kept: int = 0, beside: Sequence[Path] = ()
+    file: Path,
+    folder: Path,
+    shards: Iterable[Shard],
+    stamp: dict[str, Any],
+    *,
+    beside: Sequence[Path] = (),
 ) -> None:
-    """Write shards to a file, after the rows that are ``kept`` of it, and delete them.
+    """Write shards to a file, which waits in this folder until it is whole; delete the folder.
 
-    The new file waits among the shards until it is whole. ``stamp`` says what it will be of, and
-    how many ``rows`` and ``columns`` it has; files ``beside`` it wait there already.
+    ``stamp`` says what it will be of, and how many ``rows`` and ``columns`` it has; files
+    ``beside`` it wait there already.
     """
-    folder = shards.folder
     write = _write_parquet if file.suffix == ".parquet" else _write_npy
-    written = [*write(file, shards, stamp, kept), *beside]
+    written = [*write(folder / file.name, shards, stamp), *beside]
     flush_files(folder)
     whole = {**stamp, "files": {part.name: digest(part) for part in written}}
     waiting = {"complete": True, "export": whole, "replaces": _stamp_digest(file)}
-    write_json(folder / MANIFEST, {**shards.about, **waiting})
+    write_json(folder / MANIFEST, waiting)
     finish_exports(file)
 
 
@@ -227,8 +228,17 @@ def finish_exports(file: Path) -> None:
 
     It is dropped if the file that it was to replace has been replaced by another one.
     """
-    _finish_export(file, workplace(file, "shards"))
-    _finish_export(file, workplace(file, "reembed"))
+    for folder in (workplace(file, "shards"), workplace(file, "reembed")):
+        manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
+        stamp = manifest.get("export")
+        if stamp is None:
+            continue
+        if manifest["replaces"] == _stamp_digest(file):
+            for name in reversed(stamp["files"]):
+                if (folder / name).exists():
+                    (folder / name).replace(file.with_name(name))
+            write_json(stamp_file(file), stamp)  # which also flushes the folder
+        shutil.rmtree(folder)
 
 
 def _stamp_digest(file: Path) -> dict[str, int] | None:
@@ -236,40 +246,18 @@ def _stamp_digest(file: Path) -> dict[str, int] | None:
     return digest(stamp_file(file)) if stamp_file(file).exists() else None
 
 
-def _finish_export(file: Path, folder: Path) -> None:
-    manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
-    stamp = manifest.get("export")
-    if stamp is None:
-        return
-    if manifest["replaces"] != _stamp_digest(file):
-        shutil.rmtree(folder)
-        return
-    for name in reversed(stamp["files"]):
-        if (folder / name).exists():
-            (folder / name).replace(file.with_name(name))
-    write_json(stamp_file(file), stamp)  # which also flushes the folder
-    shutil.rmtree(folder)
-
-
-def _write_npy(file: Path, shards: Rows, stamp: dict[str, Any], kept: int) -> list[Path]:
-    rows, ids = shards.folder / file.name, shards.folder / ids_file(file).name
+def _write_npy(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> list[Path]:
     descr = np.dtype(stamp["dtype"]).newbyteorder("<").str
     kind = {"descr": descr, "fortran_order": False, "shape": (stamp["rows"], stamp["columns"])}
-    with rows.open("wb") as array, ids.open("w", encoding="utf-8") as lines:
+    with file.open("wb") as array, ids_file(file).open("w", encoding="utf-8") as lines:
         np.lib.format.write_array_header_1_0(array, kind)
-        if kept:
-            before = np.load(file, mmap_mode="r", allow_pickle=False)
-            for start in range(0, len(before), ROWS):
-                array.write(before[start : start + ROWS].tobytes())
-            with ids_file(file).open(encoding="utf-8") as names:
-                shutil.copyfileobj(names, lines)
-        for shard in shards.read():
+        for shard in shards:
             array.write(np.ascontiguousarray(shard.rows, descr).tobytes())
             lines.writelines(f"{json.dumps(name)}\n" for name in shard.names)
-    return [rows, ids]
+    return [file, ids_file(file)]
 
 
-def _write_parquet(file: Path, shards: Rows, stamp: dict[str, Any], kept: int) -> list[Path]:
+def _write_parquet(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> list[Path]:
     """A column of ids and one of vectors, with the stamp in its metadata."""
     try:
         import pyarrow
@@ -285,15 +273,11 @@ def _write_parquet(file: Path, shards: Rows, stamp: dict[str, Any], kept: int) -
         [("id", pyarrow.string()), ("embedding", vector)],
         metadata={"incontrast": json.dumps(about)},
     )
-    target = shards.folder / file.name
-    with parquet.ParquetWriter(target, schema) as writer:
-        if kept:
-            for batch in parquet.ParquetFile(file).iter_batches(ROWS):
-                writer.write_batch(batch)
-        for shard in shards.read():
+    with parquet.ParquetWriter(file, schema) as writer:
+        for shard in shards:
             if shard.names:
                 flat = pyarrow.array(shard.rows.reshape(-1))
                 vectors = pyarrow.FixedSizeListArray.from_arrays(flat, stamp["columns"])
                 batch = pyarrow.record_batch([pyarrow.array(shard.names), vectors], schema=schema)
                 writer.write_batch(batch, row_group_size=ROWS)
-    return [target]
+    return [file]
