@@ -239,9 +239,9 @@ def test_arrays_takes_labels_from_a_column(tmp_path: Path) -> None:
         ("1,2\n3\n", "must hold numbers only: .*number of columns changed from 2 to 1 in line 2$"),
         ("a,b\n1,2,x\n", "must hold numbers only: .* 'x' .*line 2, column 3$"),
         ("a,b\n1,2\n3,4,5\n", "must hold numbers only: .*from 2 to 3 in line 3$"),
-        (f'a\n1\n"{"x" * 200_000}\n', "must hold numbers only: .* in record 3, column 'a'; "),
-        ("1,2\n3,\n", "must hold numbers only: an empty cell in line 2, column 2$"),
-        ("a,b\n1, \n", "must hold numbers only: an empty cell in line 2, column 'b'$"),
+        (f'a\n1\n"{"x" * 200_000}\n', "must hold numbers only: .* in line 3, column 'a'; "),
+        ("1,2\n3,\n", "must hold finite numbers, and has none in line 2, column 2: fix"),
+        ("a,b\n1, \n", "must hold finite numbers, and has none in line 2, column 'b': fix"),
         ("1,2\n3,nan\n", "must hold finite numbers, and has none in line 2, column 2: fix"),
         (
             "a,b\n1,2\n3,1e60\n",

@@ -192,7 +192,7 @@ def test_rows_that_are_not_whole_are_left_out_and_the_others_keep_their_names(
     assert list(source.labels) == ["x", "z"]
     places = [skip.reason.rpartition(" in ")[2] for skip in source.skipped]
     assert places == ["line 3, column 'b'", "line 5, column 'b'", "line 6, column 'a'"]
-    with pytest.raises(ValueError, match="an empty cell in line 3, column 'b'"):
+    with pytest.raises(ValueError, match="has none in line 3, column 'b': fix"):
         read_source(path, label="kind", strict=True)
     path.write_text("a,b\n1,2\n3,inf\n")
     with pytest.raises(ValueError, match="has none in line 3, column 'b': fix or remove it"):
@@ -212,6 +212,26 @@ def test_rows_of_arrays_that_are_not_whole_are_left_out(tmp_path: Path) -> None:
         (skip,) = source.skipped
         assert skip.reason.endswith("row 1 (counted from 0), column 1 (counted from 0)")
     assert source.names() == ["a", "c", "d"]
+
+
+def test_a_number_beyond_single_precision_leaves_its_row_out_alone(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.array([[1.0, 2.0], [1e60, 3.0], [4.0, 5.0]]))
+    source = read_source(tmp_path / "rows.npy")
+    assert [skip.reason.partition(" in ")[2] for skip in source.skipped] == [
+        "row 1 (counted from 0), column 0 (counted from 0)"
+    ]
+    assert Vectors(2).collect(source.items).data.tolist() == [[1.0, 2.0], [4.0, 5.0]]
+
+
+def test_a_cell_without_a_value_in_parquet_leaves_its_row_out_alone(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    table = pyarrow.table({"a": [1.0, None, 3.0], "b": [1, 2, 3], "name": ["x", "y", "z"]})
+    write_table(table, tmp_path / "rows.parquet")
+    source = read_source(tmp_path / "rows.parquet", id="name")
+    assert (source.names(), len(source)) == (["x", "z"], 2)
+    assert "row 1 (counted from 0), column 'a'" in source.skipped[0].reason
 
 
 # Graphs ------------------------------------------------------------------------------------------

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import math
-import re
 import shlex
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,14 +31,21 @@ TABLES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
 ROWS = 65536  # looked at together
 LONGEST_LINE = 2**24
-
-Where = Callable[[int, int], str]
-"""A row and a feature, as they are named in the file."""
-RawTable = tuple[NDArray[Any], Sequence[str], dict[str, NDArray[Any]], Where]
+LONGEST_FIELD = 2**30  # bytes of a text in a table
 
 
-class EmptyCell(ValueError):
-    """A text file has no number where one is expected."""
+def _counted(row: int, column: int | None = None) -> str:
+    beside = "" if column is None else f", column {column} (counted from 0)"
+    return f"row {row} (counted from 0){beside}"
+
+
+class RawTable(NamedTuple):
+    """What a file holds, before it is checked."""
+
+    rows: Any  # an array, or ``StoredRows``
+    features: Sequence[str] = ()  # their names, if they have any
+    beside: Mapping[str, NDArray[Any]] = {}  # labels and ids
+    where: Callable[[int, int], str] = _counted  # a row and a feature, as the file names them
 
 
 class Table(NamedTuple):
@@ -90,30 +98,11 @@ def read_table(
         raise ValueError(f"{path} must end in {', '.join(TABLES)} to be read as a table")
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    asked = [name for name in (label, id) if name is not None]
-    if kind == ".npy":
-        if asked or columns is not None:
-            name = [*asked, *(columns or ())][0]
-            raise ValueError(
-                f"{path} holds one array and no column {name!r}: use .npz, .csv or .parquet"
-            )
-        rows: Any = read_npy(path)
-        check_table(rows, path)
-        return _finite(Table(rows, _ids_beside(path, len(rows))), path, _counted, strict)
     if kind == ".parquet" and id is None and columns is None and _of_embeddings(path):
         id = "id"
-        asked.append(id)
-    if kind == ".npz":
-        rows, features, beside, where = _read_npz(path, columns, asked)
-    elif kind == ".parquet":
-        rows, features, beside, where = _read_parquet(path, columns, asked)
-    else:
-        try:
-            rows, features, beside, where = _read_text(path, columns, asked)
-        except EmptyCell:
-            if strict:
-                raise
-            rows, features, beside, where = _read_text(path, columns, asked, gaps=True)
+    asked = [name for name in (label, id) if name is not None]
+    readers = {".npy": _read_npy, ".npz": _read_npz, ".parquet": _read_parquet}
+    rows, features, beside, where = readers.get(kind, _read_text)(path, columns, asked)
     check_table(rows, path)
     for name, values in beside.items():
         if values.shape != rows.shape[:1]:
@@ -121,22 +110,25 @@ def read_table(
                 f"{path} has {len(rows)} rows but {name!r} of shape {values.shape}: "
                 "give one for each row"
             )
-    ids = None if id is None else tuple(str(value) for value in beside[id].tolist())
-    with np.errstate(over="ignore"):
-        rows = rows.astype(np.float32)  # a double may be too large for a float
-    suspicious = tuple(name for name in features if name.lower() in NO_FEATURES)
+    if not isinstance(rows, StoredRows):
+        rows = _as_floats(rows)
     # Names that come twice do not tell which is which; 0, 1, 2, … are places.
     places = [str(place) for place in range(len(features))]
     distinct = len({*features}) == len(features) and list(features) != places
-    labels = None if label is None else beside[label]
-    table = Table(rows, ids, labels, suspicious, tuple(features) if distinct else ())
+    table = Table(
+        rows,
+        ids=_ids_beside(path, len(rows)) if id is None else tuple(map(str, beside[id].tolist())),
+        labels=None if label is None else beside[label],
+        suspicious=tuple(name for name in features if name.lower() in NO_FEATURES),
+        columns=tuple(features) if distinct else (),
+    )
     return _finite(table, path, where, strict)
 
 
 def _ids_beside(path: Path, rows: int) -> tuple[str, ...] | None:
     """The names that ``embed`` wrote beside its rows, if it did and they are still these rows'."""
     beside = path.with_name(f"{path.stem}.ids.jsonl")
-    if not beside.is_file():
+    if path.suffix.lower() != ".npy" or not beside.is_file():
         return None
     names = tuple(map(json.loads, beside.read_text(encoding="utf-8").splitlines()))
     return names if len(names) == rows else None
@@ -146,6 +138,15 @@ def _of_embeddings(path: Path) -> bool:
     """Whether ``embed`` wrote this file."""
     with open_parquet(path) as file:
         return b"incontrast" in (file.schema_arrow.metadata or {})
+
+
+def _read_npy(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
+    if asked or columns is not None:
+        name = [*asked, *(columns or ())][0]
+        raise ValueError(
+            f"{path} holds one array and no column {name!r}: use .npz, .csv or .parquet"
+        )
+    return RawTable(read_npy(path))
 
 
 def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
@@ -171,45 +172,55 @@ def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> Ra
             f"{path} must hold one array (besides labels and ids, if they are named), "
             f"got {sorted(members)}"
         )
-    return next(iter(members.values())), (), beside, _counted
+    return RawTable(next(iter(members.values())), beside=beside)
 
 
-def _read_text(
-    path: Path, columns: Sequence[str] | None, asked: list[str], *, gaps: bool = False
-) -> RawTable:
-    """``gaps`` takes empty cells for nan, which makes reading several times slower."""
+def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
     first, delimiter = first_line(path)
     check_size(8 * _count_values(path, delimiter), path)
     named = names_columns(first, [*asked, *(columns or ())])
     names = first if named else []
-    features = _features(path, names, columns, asked) if named or asked or columns else None
+    features = list(range(len(first)))
+    if named or asked or columns:
+        features = _features(path, names, columns, asked)
     # Text becomes numbers while it is read, so that one pass also sees lines of another length.
     converters: dict[int | str, Callable[[str], float]] = {
-        column: lambda text: 0.0
-        for column in range(len(first))
-        if features is not None and column not in features
+        column: lambda text: 0.0 for column in range(len(first)) if column not in features
     }
-    for column in range(len(first)) if gaps else ():
-        converters.setdefault(column, _or_nan)
-    ends: list[int] = []  # the last line of each record
-
-    def line(record: int) -> str:
-        if not ends:
-            with suppress(csv.Error), path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.reader(file, delimiter=delimiter)
-                ends.extend(reader.line_num for cells in reader if cells)
-        # One may be too long for Python's reader.
-        return f"line {ends[record]}" if record < len(ends) else f"record {record + 1}"
-
     codes: dict[str, dict[str, int]] = {name: {} for name in asked}
     for name, known in codes.items():
         converters[names.index(name)] = lambda text, known=known: float(  # type: ignore[misc]
             known.setdefault(text.strip(), len(known))
         )
+    titles: dict[int, object] = dict(enumerate(map(repr, names)))
+
+    def place(line: int, column: int) -> str:
+        return f"line {line}, column {titles.get(column, column + 1)}"
+
+    def rows() -> Iterator[list[float]]:
+        width = 0
+        for line, cells in islice(records(path, delimiter), int(named), None):
+            width = width or len(cells)
+            if len(cells) != width:
+                change = f"from {width} to {len(cells)} in line {line}"
+                raise ValueError(f"the number of columns changed {change}")
+            row: list[float] = []
+            try:
+                for column, text in enumerate(cells):
+                    row.append(converters[column](text) if column in converters else _number(text))
+            except ValueError as error:
+                name = shlex.quote(names[column]) if column < len(names) else None
+                hint = f"; if it is no feature, give --id {name}, --label {name}, or the features "
+                raise ValueError(
+                    f"could not convert string {text!r:.60} in {place(line, column)}"
+                    f"{hint + 'by --columns a,b,c' if name else ''}"
+                ) from error
+            yield row
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a file without rows, which is refused below
-            table = np.loadtxt(
+            table: NDArray[np.float64] = np.loadtxt(
                 path,
                 comments=None,
                 delimiter=delimiter,
@@ -219,45 +230,56 @@ def _read_text(
                 quotechar='"',
                 converters=converters,
             )
-    except (ValueError, csv.Error) as error:
-        reason = str(error).split(";")[0]  # what follows is about numpy
-        if found := re.fullmatch(r"(.*) at row (\d+)(?:, column (\d+)\.)?", reason, re.DOTALL):
-            row = int(found[2]) - (found[3] is None)  # numpy counts in two ways
-            reason = f"{found[1]} in {line(row + named)}"
-            if found[3] is not None:
-                called = [repr(name) for name in names][int(found[3]) - 1 : int(found[3])]
-                reason += f", column {called[0] if called else found[3]}"
-                reason = re.sub(r"^could not convert string '\s*' to \w+", "an empty cell", reason)
-                if called and reason.startswith("could not convert"):
-                    name = shlex.quote(names[int(found[3]) - 1])
-                    reason += (
-                        f"; if it is no feature, give --id {name}, --label {name}, or the features "
-                        "by --columns a,b,c"
-                    )
-        kind = EmptyCell if reason.startswith("an empty cell") else ValueError
-        raise kind(f"{path} must hold numbers only: {reason}") from error
+    except (ValueError, csv.Error):  # again, in a way that is slower, knows gaps, and tells where
+        try:
+            table = np.array(list(rows()), ndmin=2)
+        except ValueError as error:
+            raise ValueError(f"{path} must hold numbers only: {error}") from error
     if len(table) == 0:
         raise ValueError(f"{path} has names of columns but no rows")
     if table.shape[1] != len(first):
         raise ValueError(
             f"{path} has {len(first)} names of columns but {table.shape[1]} columns of numbers"
         )
-    features = list(range(len(first))) if features is None else features
-    called = [names[column] for column in features if named]
-    numbered: Sequence[str | int] = called or [column + 1 for column in features]
     beside = {
         name: np.array(list(known))[table[:, names.index(name)].astype(np.int64)]
         for name, known in codes.items()
     }
 
-    def where(row: int, column: int) -> str:
-        return f"{line(row + named)}, column {numbered[column]!r}"
+    @cache
+    def lines() -> list[int]:
+        return [line for line, _ in records(path, delimiter)]
 
-    return table[:, features], called, beside, where
+    def where(row: int, feature: int) -> str:
+        return place(lines()[row + named], features[feature])
+
+    return RawTable(table[:, features], [names[c] for c in features if named], beside, where)
 
 
-def _or_nan(text: str) -> float:
-    return float(text) if text.strip() else math.nan
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        if text.strip():
+            raise
+        return math.nan
+    if "_" in text:
+        raise ValueError("NumPy takes this for no number")
+    return number
+
+
+def records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The line and the cells of every record of a text file that is not empty."""
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        # Bytes that are not UTF-8 become what no text may have, so that only their row is lost.
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            rows = csv.reader(file, delimiter=delimiter)
+            yield from ((rows.line_num, cells) for cells in rows if cells)
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
 
 
 @contextmanager
@@ -303,12 +325,16 @@ def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -
     if len(features) == 1 and len(features[0]) and isinstance(features[0][0], np.ndarray):
         if len({row.shape for row in features[0]}) > 1:
             raise ValueError(f"{path} must hold lists of one length in column {chosen[0]!r}")
-        return np.stack(features[0]), (), beside, _counted  # one column of lists
+        return RawTable(np.stack(features[0]), beside=beside)  # one column of lists
     for name, column in zip(chosen, features, strict=True):
         if column.dtype.kind not in "fiub":
             raise ValueError(f"{path} must hold numbers only: column {name!r} holds others")
     rows = np.stack(features, axis=1) if features else np.empty((0, 0))
-    return rows, chosen, beside, lambda row, column: f"{_counted(row)}, column {chosen[column]!r}"
+
+    def where(row: int, column: int) -> str:
+        return f"{_counted(row)}, column {chosen[column]!r}"
+
+    return RawTable(rows, chosen, beside, where)
 
 
 def _features(
@@ -367,12 +393,17 @@ def check_table(rows: Any, path: Path) -> None:
         raise ValueError(f"{path} must hold real numbers, got {rows.dtype}")
 
 
-def _finite(table: Table, path: Path, where: Where, strict: bool) -> Table:
+def _as_floats(rows: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # a double may be too large for a float
+        return rows.astype(np.float32)
+
+
+def _finite(table: Table, path: Path, where: Callable[[int, int], str], strict: bool) -> Table:
     """The rows that have finite numbers only; others are refused if ``strict``, or left out."""
     rows, skipped = table.rows, []
     whole = np.ones(len(rows), bool)
     for start in range(0, len(rows), ROWS):
-        finite = np.isfinite(rows[start : start + ROWS])
+        finite = np.isfinite(_as_floats(rows[start : start + ROWS]))
         for row in np.flatnonzero(~finite.all(axis=1)).tolist():
             place = where(start + row, int(finite[row].argmin()))
             whole[start + row] = False
@@ -396,11 +427,6 @@ def _finite(table: Table, path: Path, where: Where, strict: bool) -> Table:
         labels=None if table.labels is None else table.labels[whole],
         skipped=tuple(skipped),
     )
-
-
-def _counted(row: int, column: int | None = None) -> str:
-    beside = "" if column is None else f", column {column} (counted from 0)"
-    return f"row {row} (counted from 0){beside}"
 
 
 def is_number(text: str) -> bool:

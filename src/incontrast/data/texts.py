@@ -6,7 +6,6 @@ What is no text (invalid UTF-8, an empty field) is left out, and said.
 from __future__ import annotations
 
 import codecs
-import csv
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -18,12 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from incontrast.data.graphs import LONGEST
-from incontrast.data.tables import LARGEST, first_line, is_number, names_columns, open_parquet
+from incontrast.data.tables import (
+    LARGEST,
+    first_line,
+    is_number,
+    names_columns,
+    open_parquet,
+    records,
+)
 from incontrast.domains.images.files import Skipped, printable
 from incontrast.domains.text.collection import TextCollection
 from incontrast.domains.text.reading import USUAL, packed
 
-LONGEST_FIELD = 2**30  # bytes of a text in a table
 LOOKED_AT = 2**20  # characters of a file that tell what it holds
 ROWS = 64  # of a Parquet file at a time: a few bytes of it can stand for many long texts
 
@@ -170,19 +175,10 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _table(path: Path, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    limit = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        # Bytes that are not UTF-8 become what no text may have, so that only their row is lost.
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            rows = csv.reader(file, delimiter=delimiter)
-            names = [name.strip() for name in next(rows)]
-            for row in rows:
-                if row:
-                    yield f"{path}, line {rows.line_num}", dict(zip(names, row, strict=False))
-    except csv.Error as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    finally:
-        csv.field_size_limit(limit)
+    rows = records(path, delimiter)
+    names = [name.strip() for name in next(rows)[1]]
+    for line, cells in rows:
+        yield f"{path}, line {line}", dict(zip(names, cells, strict=False))
 
 
 def _content(path: Path) -> bytes:
