@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from incontrast import Objective, Vectors
-from incontrast.interpolation import between, keep_part
+from incontrast.evaluate.probes import ProbeScores, Scores
+from incontrast.interpolation import Bounds, between, keep_part, lerp_statistics
 from incontrast.parity import EvaluationLoss
 from incontrast.training.engine import Engine
 from incontrast.training.task import Increment, Task
@@ -24,16 +25,29 @@ def at(value: float) -> nn.Module:
 
 
 def part_kept(
-    old: Callable[[float], float], new: Callable[[float], float], tolerance: float
+    old: Callable[[float], float],
+    new: Callable[[float], float],
+    tolerance: float | None = None,
+    neighbours: float | None = None,
+    stay: Callable[[float], float] | None = None,
+    knn: Callable[[float], float] | None = None,
 ) -> tuple[float, int]:
-    """The part that is kept of a change from 0 to 1, and how many were tried."""
+    """The part that is kept of a change from 0 to 1, and how many were tried.
+
+    By the losses of old and of new items, the share of neighbours that stay, and a probe's scores
+    at every part of the way.
+    """
     tried = 0
 
     def measured(encoder: nn.Module) -> Any:
         nonlocal tried
         tried += 1
         part = encoder.weight.item()
-        return SimpleNamespace(loss=EvaluationLoss(old(part), new(part), 0.0))
+        return SimpleNamespace(
+            loss=EvaluationLoss(old(part), new(part), 0.0),
+            probe=knn and ProbeScores(Scores(knn(part), knn(part), 10_000)),
+            neighbours=stay and stay(part),
+        )
 
     items = Vectors(1).collect(torch.zeros(4, 1))
     task = Task(
@@ -47,7 +61,7 @@ def part_kept(
     )
     before, after = measured(at(0.0)), measured(at(1.0))
     tried = 0
-    encoder, found, part = keep_part(task, before, after, measured, tolerance)
+    encoder, found, part = keep_part(task, before, after, measured, Bounds(tolerance, neighbours))
     assert encoder.weight.item() == pytest.approx(part)
     assert found.loss.old == pytest.approx(old(part))
     return part, tried
@@ -96,3 +110,45 @@ def test_between_leaves_both_encoders_as_they_are() -> None:
     first, second = at(1.0), at(3.0)
     assert between(first, second, 0.25).weight.item() == pytest.approx(1.5)
     assert (first.weight.item(), second.weight.item()) == (1.0, 3.0)
+
+
+def gone(part: float) -> float:
+    """The share of neighbours that stay: all of them at first, none in the end."""
+    return 1.0 - part
+
+
+@pytest.mark.parametrize(
+    ("least", "kept", "tried"), [(0.6, 0.375, 3), (0.2, 0.75, 3), (0.9, 0.0625, 4), (0.97, 0.0, 5)]
+)
+def test_old_items_keep_their_neighbours(least: float, kept: float, tried: int) -> None:
+    """Losses fall all along, as they do where an encoder forgets what views cannot teach it."""
+    assert part_kept(falls, falls, neighbours=least, stay=gone) == (kept, tried)
+
+
+def test_all_is_kept_where_neighbours_stay() -> None:
+    assert part_kept(falls, falls, neighbours=0.6, stay=lambda part: 0.7) == (1.0, 0)
+
+
+def test_nothing_is_kept_of_what_new_items_lose_by_within_the_bound_on_neighbours() -> None:
+    worse = lambda part: 1.0 + part * (1.2 - part)  # noqa: E731
+    assert part_kept(falls, worse, neighbours=0.6, stay=gone)[0] == 0.0
+
+
+def test_labels_know_better_than_neighbours() -> None:
+    for knn, kept in ((lambda part: 0.5 + part / 4, 1.0), (lambda part: 0.8 - part / 8, 0.0625)):
+        assert part_kept(falls, falls, neighbours=0.9, stay=gone, knn=knn)[0] == kept
+
+
+def test_both_bounds_hold() -> None:
+    rises = lambda part: 1.0 + part  # noqa: E731
+    assert part_kept(rises, falls, 0.3, neighbours=0.6, stay=gone)[0] == 0.25
+    assert part_kept(rises, falls, 0.6, neighbours=0.8, stay=gone)[0] == 0.125
+
+
+def test_statistics_move_as_far_as_weights() -> None:
+    before, after = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+    for layer, value in ((before, 1.0), (after, 3.0)):
+        nn.init.constant_(layer.running_mean, value)
+    lerp_statistics(before, after, 0.25)
+    assert after.running_mean.item() == pytest.approx(1.5)
+    assert before.running_mean.item() == 1.0

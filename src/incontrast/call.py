@@ -20,13 +20,14 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from incontrast.compat import Link, NoAdapter, fit_link
 from incontrast.compat.link import FEWEST, check_pairs, unchanged
+from incontrast.compat.quality import neighbours_kept
 from incontrast.data.sources import collect
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views
 from incontrast.evaluate.population import measure
 from incontrast.evaluate.probes import Probe
 from incontrast.heads import EncoderWithHead, backbone_of
-from incontrast.interpolation import PARTS, Measured, keep_part
+from incontrast.interpolation import PARTS, SMALLER, Bounds, Measured, keep_part
 from incontrast.memory.memory import Memory, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
@@ -49,6 +50,7 @@ FITTING = 5e-4  # seconds that fitting a map takes for each of its pairs, about
 PAIRS = 4000  # items at most, old and new, on which a map between two versions is fitted
 FEW_PAIRS, PASSES = 1000, 20  # of a map: more only if training had so many passes for each
 LINKS = 10  # versions back that a learner keeps maps to
+FEWEST_OLD = 30  # items of which neighbours say something
 RISE = 0.01  # of the loss of new items, as a share: less is not worth a word
 
 
@@ -135,15 +137,17 @@ class Call:
             file=file,
         )
         kept, trained = 1.0, time.perf_counter()
-        after = self._measure(encoder) if run.steps else before
+        after = self._measured_after(encoder) if run.steps else before
         if continued is not None:
             if not run.steps:
                 encoder = continued  # not a copy: the space is the same, and needs no map
             guarded = as_schedule(strategy.lr).guarded
             if guarded and engine.broadcast_float(after.loss.all - before.loss.all) > 0.0:
                 encoder, after, kept = continued, before, 0.0
-            elif self.tolerance is not None and run.steps:
-                encoder, after, kept = keep_part(task, before, after, self._measure, self.tolerance)
+            elif run.steps and self.bounds != Bounds():
+                encoder, after, kept = keep_part(
+                    task, before, after, self._measured_after, self.bounds
+                )
                 engine.broadcast_weights(encoder)  # statistics that were set again
         pairs = min(pairs, max(FEW_PAIRS, run.forward_passes // PASSES))
         links = self._links(current, encoder, pairs)
@@ -167,6 +171,33 @@ class Call:
     def items(self) -> int:
         """Stored ones and new ones."""
         return self.increment.stored + self.increment.new_count
+
+    @property
+    def bounds(self) -> Bounds:
+        """What it may do to old items."""
+        if self.current is None or self.strategy.from_scratch:
+            return Bounds()
+        return Bounds(self.tolerance, self.learner.keep_neighbours)
+
+    @cached_property
+    def _old_places(self) -> Tensor:
+        """Old items whose neighbours are looked at; none where there is no bound."""
+        if self.bounds.neighbours is None or self.probe is not None:
+            return torch.empty(0, dtype=torch.int64)
+        draws = generator(self.learner.seed, "neighbours")
+        stored = torch.randperm(self.increment.stored, generator=draws)
+        return stored[: self.learner.evaluation_sample].sort().values
+
+    @cached_property
+    def _old_before(self) -> Tensor:
+        """(n, d) their embeddings by the encoder of before."""
+        assert self.current is not None
+        return self._embedded_old(self.current)
+
+    def _embedded_old(self, encoder: nn.Module) -> Tensor:
+        assert self.data.old is not None
+        items = self.data.old.select(self._old_places)
+        return embed(backbone_of(encoder), self.domain, items, engine=self.learner.engine)
 
     # Before training -----------------------------------------------------------------------------
 
@@ -249,8 +280,9 @@ class Call:
         budget, learner = self.budget, self.learner
         if budget.seconds is None or learner.seconds_for_training:
             return budget
-        parts = 1 if self.tolerance is None else 1 + PARTS
-        items = pairs + parts * min(self.items, CALIBRATED)
+        parts = 1 if self.bounds == Bounds() else 1 + PARTS
+        parts += 0 if self.bounds.neighbours is None else SMALLER
+        items = pairs + parts * (min(self.items, CALIBRATED) + len(self._old_places))
         measurements = learner.evaluations_after - 1 + parts + items / self._measured_items
         after = seconds * measurements + FITTING * pairs
         spent = learner.engine.broadcast_float(time.perf_counter() - self.start + after)
@@ -307,6 +339,13 @@ class Call:
             scores = self.probe.scores(found)
         encoder.train(training)
         return Measured(population, population.evaluation_loss(), scores)
+
+    def _measured_after(self, encoder: nn.Module) -> Measured:
+        found = self._measure(encoder)
+        if len(self._old_places) < FEWEST_OLD:
+            return found
+        _, _, stayed = neighbours_kept(self._old_before, self._embedded_old(encoder))
+        return found._replace(neighbours=stayed)
 
     def _links(self, before: nn.Module | None, after: nn.Module, pairs: int) -> tuple[Link, ...]:
         """The maps that a new version has: one more than the version before it had."""
@@ -366,6 +405,7 @@ class Call:
             stopped=run.stopped,
             rollbacks=run.rollbacks,
             kept=kept,
+            neighbours=after.neighbours,
             history=run.history,
             worse=tuple(worse),
         )

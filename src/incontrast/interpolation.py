@@ -1,5 +1,7 @@
 """How much of an update's change to keep, where all of it would do harm."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,13 +10,14 @@ import torch
 from torch import nn
 
 from incontrast.evaluate.population import Population
-from incontrast.evaluate.probes import ProbeScores
+from incontrast.evaluate.probes import ProbeScores, significant_falls
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import seeded
 from incontrast.training.calibration import calibrate
 from incontrast.training.task import Task
 
 PARTS = 3  # of a change that are tried
+SMALLER = 2  # more of them at most, as long as no part will do
 
 
 class Measured(NamedTuple):
@@ -23,6 +26,39 @@ class Measured(NamedTuple):
     population: Population
     loss: EvaluationLoss
     probe: ProbeScores | None
+    neighbours: float | None = None  # share of old items' nearest that are those of before
+
+
+class Bounds(NamedTuple):
+    """What an update may do; None is no bound.
+
+    Args:
+        tolerance: How much larger the loss of old items may be, as a share.
+        neighbours: The least share of old items' nearest items that must stay. Labels know better:
+            where a probe was scored, its scores must not fall instead.
+    """
+
+    tolerance: float | None = None
+    neighbours: float | None = None
+
+    def allow(self, before: Measured, after: Measured) -> bool:
+        if self.tolerance is not None:
+            bound = before.loss.old * (1.0 + self.tolerance)
+            if not after.loss.old <= bound:
+                return False
+        if self.neighbours is None:
+            return True
+        if before.probe is not None and after.probe is not None:
+            return not significant_falls(before.probe, after.probe, self.tolerance or 0.0)
+        return after.neighbours is None or after.neighbours >= self.neighbours
+
+
+class Part(NamedTuple):
+    """An encoder on the line from the one of before to the trained one."""
+
+    encoder: nn.Module
+    found: Measured
+    share: float  # of the way
 
 
 def keep_part(
@@ -30,51 +66,61 @@ def keep_part(
     before: Measured,
     after: Measured,
     measure: Callable[[nn.Module], Measured],
-    tolerance: float,
-) -> tuple[nn.Module, Measured, float]:
-    """The encoder that keeps the best part of a change, what is known of it, and the part.
+    bounds: Bounds,
+) -> Part:
+    """The best part of a change.
 
     An encoder and the one it was trained from are joined by a line of weights that work, once
     BatchNorm's statistics fit them. Half of the change is kept where it is better than the whole
-    on old and on new items, as it often is where they are alike. Less is kept where this costs old
-    items more than tolerated. If no part will do, or new items gain by none, it is all (or half).
+    on old and on new items, as it often is where they are alike. Less is kept where this is not
+    within the bounds. If no part will do, or new items gain by none, it is all (or half), which a
+    workspace then refuses; with a bound on neighbours it is nothing.
 
     Args:
         task: The run, with the trained encoder and the one of before.
         before: What is known of the encoder of before.
         after: What is known of the trained one.
         measure: Measures another.
-        tolerance: How much larger the loss of old items may be, as a share.
+        bounds: What the update may do.
     """
     assert task.before is not None
-    old, new, _ = before.loss
-    bound = old * (1.0 + tolerance)
 
-    def less(first: float, second: float) -> bool:  # rounding differs between processes
-        return task.engine.broadcast_float(first - second) < 0.0
+    def true(answer: bool) -> bool:  # rounding differs between processes
+        return bool(task.engine.broadcast_float(float(answer)))
 
-    whole = kept = (task.encoder, after, 1.0)
-    if not less(old, after.loss.old):
-        return whole
-    low, high = 0.0, 1.0
-    for number in range(PARTS):
-        part = (low + high) / 2
-        encoder = between(task.before, task.encoder, part)
+    def at(share: float) -> Part:
+        assert task.before is not None
+        encoder = between(task.before, task.encoder, share)
         with seeded(task.seed, "calibration", device=task.engine.device):
             calibrate(task, encoder)
-        found = measure(encoder)
-        tolerated = not less(bound, found.loss.old)
-        if number == 0:
-            better = less(found.loss.old, after.loss.old) and less(found.loss.new, after.loss.new)
-            if better:
-                whole = kept = (encoder, found, part)
-            if tolerated if better else not less(bound, after.loss.old):
-                return whole
-        if tolerated:
-            low, kept = part, (encoder, found, part)
+        if bounds.neighbours is not None:
+            lerp_statistics(task.before, encoder, share)
+        return Part(encoder, measure(encoder), share)
+
+    def allowed(part: Part) -> bool:
+        return true(bounds.allow(before, part.found))
+
+    whole = Part(task.encoder, after, 1.0)
+    fine = allowed(whole)
+    if fine and true(after.loss.old <= before.loss.old):
+        return whole
+    half = at(0.5)
+    if true(half.found.loss.old < after.loss.old and half.found.loss.new < after.loss.new):
+        whole, fine = half, allowed(half)
+    if fine:
+        return whole
+    kept, low, high, part, tried = None, 0.0, 1.0, half, 1
+    while True:
+        if allowed(part):
+            kept, low = part, part.share
         else:
-            high = part
-    return kept if less(kept[1].loss.new, new) else whole
+            high = part.share
+        if tried >= PARTS + (SMALLER if kept is None and bounds.neighbours is not None else 0):
+            break
+        part, tried = at((low + high) / 2), tried + 1
+    if kept is not None and true(kept.found.loss.new < before.loss.new):
+        return kept
+    return whole if bounds.neighbours is None else Part(task.before, before, 0.0)
 
 
 @torch.no_grad()
@@ -83,3 +129,15 @@ def between(before: nn.Module, after: nn.Module, part: float) -> nn.Module:
     encoder = copy.deepcopy(after)
     torch._foreach_lerp_(list(encoder.parameters()), list(before.parameters()), 1.0 - part)
     return encoder
+
+
+@torch.no_grad()
+def lerp_statistics(before: nn.Module, encoder: nn.Module, part: float) -> None:
+    """Move BatchNorm's statistics towards those of before, as far as the weights are.
+
+    An encoder that was trained elsewhere may have statistics of other views than the domain's:
+    setting them anew moves embeddings, however small the part of the change.
+    """
+    for now, then in zip(encoder.buffers(), before.buffers(), strict=True):
+        if now.is_floating_point():
+            now.lerp_(then.to(now), 1.0 - part)

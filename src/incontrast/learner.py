@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 import torch
 from torch import Tensor, nn
 
+from incontrast.bounds import check_number
 from incontrast.call import Call, collected
 from incontrast.compat import Chain, Link, chain
 from incontrast.domains.arguments import ArgumentDomain
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVALUATED = 512
+ADOPTED = 0.7  # of old items' neighbours stay in updates of an encoder that was trained elsewhere
 
 
 class Own(TypedDict, total=False):
@@ -81,6 +83,10 @@ class Learner:
             ``"mlp"`` (SimCLR's), a module, or a function of the embeddings' width that makes one.
             It is trained, averaged and saved with the backbone; ``embed`` gives the backbone's
             output.
+        keep_neighbours: The least share of old items' ten nearest items that must still be theirs
+            after an update; of one that replaces more, less of the change is kept, or none. It is
+            for an encoder that knows more than its views can teach: see ``from_encoder``. None is
+            no bound.
         seed: Training is bitwise reproducible on one machine with one number of threads. Other
             processors and thread counts round differently, other devices also draw differently;
             on CUDA, ask torch for deterministic algorithms.
@@ -113,6 +119,7 @@ class Learner:
         objective: Objective | None = None,
         memory: Policy | None = None,
         head: Head = None,
+        keep_neighbours: float | None = None,
         seed: int = 0,
         device: torch.device | str | None = None,
         precision: Precision = "float32",
@@ -126,6 +133,9 @@ class Learner:
         self.fit_strategy = Retrain() if fit_strategy is None else _checked(fit_strategy)
         self.objective = objective or Objective()
         self.head = check_head(head)
+        if keep_neighbours is not None:
+            check_number("(0, 1)", "None is no bound", keep_neighbours=keep_neighbours)
+        self.keep_neighbours = keep_neighbours
         self.seed = seed
         self.engine = choose_engine(device, precision, fabric)
         if micro_batch_size is not None:
@@ -176,7 +186,11 @@ class Learner:
             seen_count: The number of items that a sample stands for.
             weights: A safetensors file or a state dict to give the encoder; see ``load_weights``.
             head_weights: The same for ``head``, which is one of the settings.
-            settings: Of ``Learner``. The memory of a sample is ``Reservoir()`` by default.
+            settings: Of ``Learner``. The memory of a sample is ``Reservoir()`` by default, and
+                ``keep_neighbours`` is 0.7: nothing tells whether the encoder was trained on far
+                more than ``seen``, or with labels, and training on views of these items alone would
+                undo that. Give None for one that was trained on them by a contrastive loss; with a
+                probe, an update goes by its scores instead.
 
         Raises:
             DomainError: The encoder does not give (n, d) finite embeddings of these items.
@@ -191,6 +205,7 @@ class Learner:
                 "without old items, updates are by Distill: what they do to old items is not "
                 "measured, nor is drift. Give seen=..., if only a sample"
             )
+        settings.setdefault("keep_neighbours", ADOPTED)
         if seen_count is not None and settings.get("memory") is None:
             settings["memory"] = Reservoir()
         learner = cls(_with_encoder(domain, encoder), **settings)

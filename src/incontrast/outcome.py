@@ -43,6 +43,8 @@ class Outcome:
             ended above the loss it began with.
         history: One line per epoch.
         probe: The scores of a probe, before and after; None without one.
+        neighbours: The share of old items' ten nearest items that are still theirs; None where
+            nothing bounds it, see ``Learner``.
         worse: What an update made worse that no check is about, in words: new items beyond what
             chance does, a probe's scores.
     """
@@ -61,6 +63,7 @@ class Outcome:
     kept: float
     history: tuple[Epoch, ...]
     probe: Change[ProbeScores] | None = None
+    neighbours: float | None = None
     worse: tuple[str, ...] = ()
 
     @property
@@ -100,9 +103,11 @@ class Outcome:
             f"{self.seconds:.1f} s, stopped by {self.stopped}"
         ]
         if self.reverted:
-            lines.append("  reverted: the loss had not fallen, the encoder is the one of before")
+            lines.append("  reverted: it did more harm than good, the encoder is the one of before")
         elif self.kept < 1.0:
             lines.append(f"  {part_of_the_way(self.kept)}")
+        if self.neighbours is not None:
+            lines.append(f"  old items keep {self.neighbours:.0%} of their nearest items")
         if self.worse:
             lines.append(f"  worse: {'; '.join(self.worse)}. Keep the encoder of before, or try")
             lines.append("  another strategy, a lower learning rate, or more of such items")

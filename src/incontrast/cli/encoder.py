@@ -49,7 +49,7 @@ from incontrast.domains.vectors import Vectors
 from incontrast.exporting import export as write_encoder
 from incontrast.heads import check_head
 from incontrast.import_path import OURS, ImportPath, as_import_path
-from incontrast.learner import Learner
+from incontrast.learner import ADOPTED, Learner
 from incontrast.loggers import logger_named
 from incontrast.memory.memory import KeepAll, Reservoir
 from incontrast.memory.store import KnownHashes, Store
@@ -168,7 +168,8 @@ def adopt(
         )
     memory = KeepAll() if seen_count is None else Reservoir()
     limits = {"tolerance": 0.05, "keep": 10, "threads": usual_threads(domain), "table": table}
-    new, learner = settings_with(changes, Learner(domain, memory=memory, head=own_head), **limits)
+    learner = Learner(domain, memory=memory, head=own_head, keep_neighbours=ADOPTED)
+    new, learner = settings_with(changes, learner, **limits)
     domain = learner.initial_domain
     if space is None:
         make_workspace(workspace, learner, new)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 NEIGHBOURS = 10
 RELEVANT = 5 * NEIGHBOURS  # nearest items after re-embedding among which a hit is a good one, or
@@ -94,6 +95,17 @@ def nearest(queries: Tensor, corpus: Tensor, count: int) -> Tensor:
     """(n, count) the nearest other items of each of n items, nearest first."""
     similar = (queries @ corpus.T).fill_diagonal_(-2.0)
     return similar.topk(min(count, len(corpus) - 1), dim=1).indices
+
+
+def neighbours_kept(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor, float]:
+    """(n, 10) the nearest of each item before and after, and the mean share of them that stayed.
+
+    >>> neighbours_kept(torch.eye(30), 2 * torch.eye(30))[2]
+    1.0
+    """
+    units = normalize(before), normalize(after)
+    first, second = (nearest(unit, unit, NEIGHBOURS) for unit in units)
+    return first, second, hits(first, second)[0].mean().item()
 
 
 def _interval(values: Tensor) -> tuple[float, float]:

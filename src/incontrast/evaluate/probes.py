@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -171,6 +172,32 @@ class ProbeScores(NamedTuple):
     all: Scores
     old: Scores | None = None
     new: Scores | None = None
+
+    @classmethod
+    def from_json(cls, figures: Mapping[str, Mapping[str, Any] | None]) -> ProbeScores:
+        """Out of what an outcome has as JSON."""
+        return cls(**{part: found and Scores(**found) for part, found in figures.items()})
+
+
+def significant_falls(before: ProbeScores, after: ProbeScores, tolerance: float) -> list[str]:
+    """Of which classes the kNN accuracy fell by more than is tolerated, and than chance does.
+
+    >>> before, after = (ProbeScores(Scores(knn, knn, 100)) for knn in (0.8, 0.7))
+    >>> significant_falls(before, after, 0.05)
+    ['all classes from 0.800 to 0.700']
+    >>> significant_falls(before, after, 0.2), significant_falls(after, before, 0.0)
+    ([], [])
+    """
+    found = []
+    for part in ("old", "new", "all"):
+        first, last = getattr(before, part), getattr(after, part)
+        if first is None or last is None:
+            continue
+        then, now = first.knn_accuracy, last.knn_accuracy
+        # Two standard errors are what chance does on so many items.
+        if then - now > max(tolerance * then, 2.0 * math.sqrt(then * (1.0 - then) / first.items)):
+            found.append(f"{part} classes from {then:.3f} to {now:.3f}")
+    return found
 
 
 @dataclass(frozen=True, eq=False)

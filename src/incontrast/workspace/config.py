@@ -24,12 +24,13 @@ OF_LEARNER = {  # names here, and in what a learner is described by
     "seed": "seed",
     "precision": "precision",
     "micro_batch_size": "micro_batch_size",
+    "keep_neighbours": "keep_neighbours",
 }
 OF_WORKSPACE = ("device", "threads", "tolerance", "keep", "budget", "table")
 NO_TABLE = {"columns": None, "id": None, "label": None}
 VIEWS = ("views", "drop", "noise", "mask", "walkers", "steps", "per")  # of domains
 CHANGEABLE = (
-    *("strategy", "fit_strategy", "objective", "precision", "micro_batch_size"),
+    *("strategy", "fit_strategy", "objective", "precision", "micro_batch_size", "keep_neighbours"),
     *OF_WORKSPACE,
     *(f"domain.{name}" for name in VIEWS),
 )
@@ -111,7 +112,9 @@ def read_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         WorkspaceError: The file cannot be read, or names what there is not or cannot be changed.
     """
     file = folder / CONFIG
-    settings = {"table": NO_TABLE, **settings}  # which workspaces of before have not
+    # What workspaces of before have not.
+    learner = {"keep_neighbours": None, **settings["learner"]}
+    settings = {"table": NO_TABLE, **settings, "learner": learner}
     if not file.exists():
         return settings
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -13,15 +12,15 @@ from torch.nn.functional import normalize
 
 from incontrast.compat.link import NoAdapter
 from incontrast.compat.plan import CROSSED, cross_mapped, expected_shares
-from incontrast.compat.quality import hits, mixed, nearest
+from incontrast.compat.quality import NEIGHBOURS, hits, mixed, nearest, neighbours_kept
 from incontrast.evaluate.collapse import effective_rank, uniformity
+from incontrast.evaluate.probes import ProbeScores, significant_falls
 from incontrast.learner import Learner
 from incontrast.memory.memory import StoredCollection
 from incontrast.memory.store import Store
 from incontrast.randomness import generator
 
 SAMPLE = 512  # old and new items, each, at most
-NEAREST = 10  # neighbours whose overlap is counted
 EXAMPLES = 6
 EXAMPLE_NEIGHBOURS = 5
 
@@ -114,15 +113,9 @@ def failed_checks(
         probe: The scores of a probe before and after; None after a first fit, or without one.
     """
     reasons, fallen = [], []
-    for part in ("old", "new", "all"):
-        scores, later = (probe[when][part] if probe else None for when in ("before", "after"))
-        if scores is None or later is None:
-            continue
-        then, now = scores["knn_accuracy"], later["knn_accuracy"]
-        # Two standard errors are what chance does on so many items.
-        chance = 2.0 * math.sqrt(then * (1.0 - then) / scores["items"])
-        if then - now > max(tolerance * then, chance):
-            fallen.append(f"{part} classes from {then:.3f} to {now:.3f}")
+    if probe is not None:
+        scores = (ProbeScores.from_json(probe[when]) for when in ("before", "after"))
+        fallen = significant_falls(*scores, tolerance)
     if fallen:
         reasons.append(
             f"kNN accuracy on the probe set fell by more than the {100 * tolerance:g}% that is "
@@ -155,11 +148,9 @@ def health(embeddings: Tensor) -> Health:
 
 def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> Movement:
     """Compare (n, d) embeddings of the same items by two versions; the last ``new`` are new."""
-    units = normalize(before), normalize(after)
-    cosine = (units[0] * units[1]).sum(dim=1)
+    cosine = (normalize(before) * normalize(after)).sum(dim=1)
     lower, median, upper = (cosine.quantile(part).item() for part in (0.25, 0.5, 0.75))
-    first, second = (nearest(unit, unit, NEAREST) for unit in units)
-    stayed, _ = hits(first, second)
+    first, second, stayed = neighbours_kept(before, after)
     # Examples: half of them old, half new, evenly spaced.
     old = len(ids) - new
     places = [
@@ -167,7 +158,7 @@ def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> Movemen
         *(old + torch.linspace(0, new - 1, min(new, EXAMPLES - EXAMPLES // 2))).long().tolist(),
     ]
     examples = _examples(places, ids, first, second, old)
-    return Movement((lower, median, upper), stayed.mean().item(), examples)
+    return Movement((lower, median, upper), stayed, examples)
 
 
 def _examples(
@@ -201,7 +192,7 @@ def stored_vectors(
     # Its own map was fitted on many of these items: one that was not tells what to expect.
     mapped = cross_mapped(before, after, old=link.old, new=link.new, seed=learner.seed)
     unit = normalize(after)
-    found, wanted = (nearest(unit, corpus, NEAREST) for corpus in (mapped, unit))
+    found, wanted = (nearest(unit, corpus, NEIGHBOURS) for corpus in (mapped, unit))
     recall, _ = hits(found, wanted)
     worst = recall.argsort(stable=True)[: EXAMPLES // 2].tolist()
     return {
