@@ -27,7 +27,7 @@ from incontrast.domains.check import check_views
 from incontrast.evaluate.population import measure
 from incontrast.evaluate.probes import Probe
 from incontrast.heads import EncoderWithHead, backbone_of
-from incontrast.interpolation import PARTS, SMALLER, Bounds, Measured, keep_part
+from incontrast.interpolation import HALVINGS, PARTS, Bounds, Measured, keep_part
 from incontrast.memory.memory import Memory, StoredCollection
 from incontrast.outcome import Change, Outcome
 from incontrast.randomness import generator, seeded
@@ -280,8 +280,9 @@ class Call:
         budget, learner = self.budget, self.learner
         if budget.seconds is None or learner.seconds_for_training:
             return budget
-        parts = 1 if self.bounds == Bounds() else 1 + PARTS
-        parts += 0 if self.bounds.neighbours is None else SMALLER
+        parts = 1
+        if self.bounds != Bounds():
+            parts += PARTS if self.bounds.neighbours is None else HALVINGS
         items = pairs + parts * (min(self.items, CALIBRATED) + len(self._old_places))
         measurements = learner.evaluations_after - 1 + parts + items / self._measured_items
         after = seconds * measurements + FITTING * pairs

@@ -17,7 +17,7 @@ from incontrast.training.calibration import calibrate
 from incontrast.training.task import Task
 
 PARTS = 3  # of a change that are tried
-SMALLER = 2  # more of them at most, as long as no part will do
+HALVINGS = 4  # of a change that replaces neighbours: what just meets that bound is no better
 
 
 class Measured(NamedTuple):
@@ -109,15 +109,16 @@ def keep_part(
         whole, fine = half, allowed(half)
     if fine:
         return whole
-    kept, low, high, part, tried = None, 0.0, 1.0, half, 1
-    while True:
+    kept, low, high, part = None, 0.0, 1.0, half
+    most = PARTS if bounds.neighbours is None else HALVINGS
+    for number in range(1, most + 1):
         if allowed(part):
             kept, low = part, part.share
         else:
             high = part.share
-        if tried >= PARTS + (SMALLER if kept is None and bounds.neighbours is not None else 0):
+        if number == most or (kept is not None and bounds.neighbours is not None):
             break
-        part, tried = at((low + high) / 2), tried + 1
+        part = at((low + high) / 2)
     if kept is not None and true(kept.found.loss.new < before.loss.new):
         return kept
     return whole if bounds.neighbours is None else Part(task.before, before, 0.0)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVALUATED = 512
-ADOPTED = 0.7  # of old items' neighbours stay in updates of an encoder that was trained elsewhere
+ADOPTED = 0.6  # of old items' neighbours stay in updates of an encoder that was trained elsewhere
 
 
 class Own(TypedDict, total=False):
@@ -187,7 +187,7 @@ class Learner:
             weights: A safetensors file or a state dict to give the encoder; see ``load_weights``.
             head_weights: The same for ``head``, which is one of the settings.
             settings: Of ``Learner``. The memory of a sample is ``Reservoir()`` by default, and
-                ``keep_neighbours`` is 0.7: nothing tells whether the encoder was trained on far
+                ``keep_neighbours`` is 0.6: nothing tells whether the encoder was trained on far
                 more than ``seen``, or with labels, and training on views of these items alone would
                 undo that. Give None for one that was trained on them by a contrastive loss; with a
                 probe, an update goes by its scores instead.
