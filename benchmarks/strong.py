@@ -13,7 +13,8 @@ unseen items; retraining, with views alone and a new network, is beside them for
 
 The bound was chosen by looking at MNIST, Imagenette, 8×8 digits (seed 0 of each) and Banking77
 (seeds 0 to 2), at the line between an encoder and its update. Fashion-MNIST and film reviews were
-only judged. A rerun skips rows that are there. Imagenette and Fashion-MNIST are found as benchmarks/parity_sets.py says.
+only judged. A rerun skips rows that are there. Imagenette and Fashion-MNIST are found as
+benchmarks/parity_sets.py says.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Generator, nn
 
 from incontrast import (
     ICL,
@@ -22,9 +22,11 @@ from incontrast import (
     Probe,
     Queue,
     Reservoir,
+    Retrain,
     Vectors,
     load_weights,
 )
+from incontrast.compat.quality import neighbours_kept
 from incontrast.domains.check import DomainError
 from incontrast.domains.images.encoders import ResNet18
 
@@ -92,6 +94,57 @@ def test_an_adopted_encoder_is_updated_and_the_users_module_is_not(blobs) -> Non
     assert learner.version == 2
     assert outcome.loss.after.all < outcome.loss.before.all
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def test_an_adopted_encoder_keeps_old_items_neighbours(tmp_path) -> None:
+    """Nothing tells whether it knows more than views can teach; a loss that falls does not."""
+    old, new = torch.randn(160, 8, generator=Generator().manual_seed(0)).split([120, 40])
+    module = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 32))
+    wild = ICL(max_epochs=4, lr=0.1, protection=None)  # 0.48 to 0.61 stay, over ten seeds
+    stayed = {}
+    for bound in (None, 0.85):
+        learner = Learner.from_encoder(module, PLAIN, seen=old, keep_neighbours=bound)
+        before = learner.embed(old)
+        outcome = learner.update(new, strategy=wild)
+        stayed[bound] = neighbours_kept(before, learner.embed(old))[2]
+    assert stayed[None] < 0.8
+    assert stayed[0.85] >= 0.85
+    assert outcome.neighbours == pytest.approx(stayed[0.85])
+    assert outcome.kept in (0.0, 0.0625, 0.125, 0.25, 0.5)
+    assert f"old items keep {stayed[0.85]:.0%} of their nearest items" in str(outcome)
+    learner.save(tmp_path / "bounded")
+    again = Learner.load(tmp_path / "bounded", domain=replace(PLAIN, encoder=module))
+    assert again.keep_neighbours == 0.85
+
+
+def test_a_change_of_which_no_part_leaves_neighbours_in_place_is_reverted(blobs) -> None:
+    old, new = blobs(120), blobs(40, seed=1)
+    learner = Learner.from_encoder(network(), PLAIN, seen=old, keep_neighbours=0.999)
+    before = learner.embed(old)
+    outcome = learner.update(new, strategy=ICL(max_epochs=2, lr=0.3))
+    assert outcome.reverted
+    assert "reverted: it did more harm than good" in str(outcome)
+    torch.testing.assert_close(learner.embed(old), before)
+    assert len(learner.memory) == 160
+
+
+def test_the_bound_is_for_what_was_trained_elsewhere(blobs) -> None:
+    rows = blobs(40)
+    assert Learner(PLAIN).keep_neighbours is None
+    adopted = Learner.from_encoder(network, PLAIN, seen=rows)
+    assert adopted.keep_neighbours == 0.6
+    assert (
+        Learner.from_encoder(network, PLAIN, seen=rows, keep_neighbours=None)
+        .update(rows, strategy=SHORT)
+        .neighbours
+        is None
+    )
+    # Nor is it for an encoder that is trained from scratch, or looked at by labels.
+    labels = [0, 1] * 20
+    for how in ({"strategy": Retrain(max_epochs=1)}, {"probe": Probe(rows, labels)}):
+        assert adopted.update(rows, **{"strategy": SHORT, **how}).neighbours is None
+    with pytest.raises(ValueError, match=r"keep_neighbours must be in \(0, 1\), .* no bound"):
+        Learner(PLAIN, keep_neighbours=1.5)
 
 
 def test_a_sample_stands_for_what_was_seen(blobs) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 
 from incontrast import Objective, Vectors
 from incontrast.evaluate.probes import ProbeScores, Scores
-from incontrast.interpolation import Bounds, between, keep_part, lerp_statistics
+from incontrast.interpolation import Bounds, Measured, between, keep_part, lerp_statistics
 from incontrast.parity import EvaluationLoss
 from incontrast.training.engine import Engine
 from incontrast.training.task import Increment, Task
@@ -43,7 +42,8 @@ def part_kept(
         nonlocal tried
         tried += 1
         part = encoder.weight.item()
-        return SimpleNamespace(
+        return Measured(
+            population=None,
             loss=EvaluationLoss(old(part), new(part), 0.0),
             probe=knn and ProbeScores(Scores(knn(part), knn(part), 10_000)),
             neighbours=stay and stay(part),

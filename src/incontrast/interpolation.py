@@ -121,7 +121,9 @@ def keep_part(
         part = at((low + high) / 2)
     if kept is not None and true(kept.found.loss.new < before.loss.new):
         return kept
-    return whole if bounds.neighbours is None else Part(task.before, before, 0.0)
+    if bounds.neighbours is None:
+        return whole
+    return Part(task.before, before._replace(neighbours=1.0), 0.0)
 
 
 @torch.no_grad()

@@ -25,7 +25,9 @@ FINE = Health(20.0, -2.5)
 
 
 def probed(before: float, after: float, items: int = 400) -> dict:
-    scores = [{"knn_accuracy": value, "precision": value, "items": items} for value in (before, after)]
+    scores = [
+        {"knn_accuracy": value, "precision": value, "items": items} for value in (before, after)
+    ]
     parts = [{"all": score, "old": None, "new": None} for score in scores]
     return dict(zip(("before", "after"), parts, strict=True))
 

@@ -174,9 +174,10 @@ class ProbeScores(NamedTuple):
     new: Scores | None = None
 
     @classmethod
-    def from_json(cls, figures: Mapping[str, Mapping[str, Any] | None]) -> ProbeScores:
+    def from_json(cls, figures: Mapping[str, Any]) -> ProbeScores:
         """Out of what an outcome has as JSON."""
-        return cls(**{part: found and Scores(**found) for part, found in figures.items()})
+        parts: dict[str, Any] = {part: found and Scores(**found) for part, found in figures.items()}
+        return cls(**parts)
 
 
 def significant_falls(before: ProbeScores, after: ProbeScores, tolerance: float) -> list[str]:
