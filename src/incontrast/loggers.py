@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,11 +65,9 @@ class Logger(Callback):
 
     def on_step(self, progress: Progress) -> None:
         if progress.steps % self.every == 0:
+            step = self.offset + progress.steps
             self._try(
-                lambda: self.scalars(
-                    {"step/loss": progress.loss, "step/lr": progress.lr},
-                    self.offset + progress.steps,
-                )
+                lambda: self.scalars({"step/loss": progress.loss, "step/lr": progress.lr}, step)
             )
 
     def on_epoch(self, progress: Progress) -> None:
@@ -154,11 +153,8 @@ class TensorBoard(Logger):
 
     def __init__(self, folder: str | Path, **options: Any) -> None:
         super().__init__(**options)
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise _missing("TensorBoard", "tensorboard") from error
-        self._open = partial(SummaryWriter, str(folder))
+        library = _library("torch.utils.tensorboard", "TensorBoard")
+        self._open = partial(library.SummaryWriter, str(folder))
 
     @cached_property
     def writer(self) -> Any:
@@ -192,11 +188,8 @@ class MLflow(Logger):
         self, tracking_uri: str | None = None, experiment: str = "incontrast", **options: Any
     ) -> None:
         super().__init__(**options)
-        try:
-            from mlflow import MlflowClient
-        except ImportError as error:
-            raise _missing("MLflow", "mlflow") from error
-        self._open, self.experiment = partial(MlflowClient, tracking_uri), experiment
+        self._open = partial(_library("mlflow", "MLflow").MlflowClient, tracking_uri)
+        self.experiment = experiment
 
     @cached_property
     def client(self) -> Any:
@@ -237,12 +230,8 @@ class WandB(Logger):
         self, project: str = "incontrast", *, init: Mapping[str, Any] | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
-        try:
-            import wandb
-        except ImportError as error:
-            raise _missing("Weights & Biases", "wandb") from error
-        self.wandb: Any = wandb
-        self._open = partial(wandb.init, project=project, **(init or {}))
+        self.wandb = _library("wandb", "Weights & Biases")
+        self._open = partial(self.wandb.init, project=project, **(init or {}))
 
     @cached_property
     def run(self) -> Any:
@@ -264,18 +253,19 @@ class WandB(Logger):
 
 def logger_named(name: str) -> Logger:
     """``tensorboard:FOLDER``, ``mlflow:URI`` or ``wandb:PROJECT`` as a logger."""
-    kinds: dict[str, Callable[[str], Logger]] = {
-        "tensorboard": TensorBoard,
-        "mlflow": MLflow,
-        "wandb": WandB,
-    }
     kind, _, place = name.partition(":")
+    kinds: dict[str, Any] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
     if kind not in kinds or not place:
         raise ValueError(
             f"a logger is tensorboard:FOLDER, mlflow:URI or wandb:PROJECT, got {name!r}"
         )
-    return kinds[kind](place)
+    logger: Logger = kinds[kind](place)
+    return logger
 
 
-def _missing(what: str, extra: str) -> ImportError:
-    return ImportError(f'{what} is not installed: pip install "incontrast[{extra}]"')
+def _library(module: str, name: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        extra = module.rpartition(".")[2]
+        raise ImportError(f'{name} is not installed: pip install "incontrast[{extra}]"') from error

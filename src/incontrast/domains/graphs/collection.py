@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Self
 
 import numpy as np
@@ -60,20 +61,15 @@ class GraphBatch:
     @staticmethod
     def join(batches: Sequence[GraphBatch]) -> GraphBatch:
         """One batch with the graphs of all ``batches`` in order."""
-        nodes = graphs = 0
-        edge_indices, graph_numbers, ptrs = [], [], [batches[0].ptr[:1]]
-        for batch in batches:
-            edge_indices.append(batch.edge_index + nodes if nodes else batch.edge_index)
-            graph_numbers.append(batch.graph + graphs if graphs else batch.graph)
-            ptrs.append(batch.ptr[1:] + nodes if nodes else batch.ptr[1:])
-            nodes += batch.x.shape[0]
-            graphs += len(batch)
-        return GraphBatch(
-            torch.cat([batch.x for batch in batches]),
-            torch.cat(edge_indices, dim=1),
-            torch.cat(graph_numbers),
-            torch.cat(ptrs),
-        )
+        nodes = accumulate((len(batch.x) for batch in batches), initial=0)
+        graphs = accumulate(map(len, batches), initial=0)
+        columns = [
+            (batch.x, batch.edge_index + node, batch.graph + graph, batch.ptr[1:] + node)
+            for batch, node, graph in zip(batches, nodes, graphs, strict=False)
+        ]
+        x, edge_index, graph, ptr = zip(*columns, strict=True)
+        ptr = (batches[0].ptr[:1], *ptr)
+        return GraphBatch(torch.cat(x), torch.cat(edge_index, 1), torch.cat(graph), torch.cat(ptr))
 
 
 class GraphCollection(Collection):
@@ -97,9 +93,7 @@ class GraphCollection(Collection):
         edge_ptr: Tensor,
         node_labels: NodeLabels = (),
     ) -> None:
-        self.x = x
-        self.node_labels = node_labels
-        self.edge_index = edge_index
+        self.x, self.edge_index, self.node_labels = x, edge_index, node_labels
         self._ptr = torch.stack([node_ptr, edge_ptr])
         self.node_ptr, self.edge_ptr = self._ptr.unbind()
 

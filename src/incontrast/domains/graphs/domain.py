@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Literal
 
@@ -108,8 +109,12 @@ class Graphs(ArgumentDomain):
     def own_views(
         self, batch: GraphBatch, generator: Generator, part: Part | None = None
     ) -> GraphBatch:
-        (views,) = self._views_of(batch, [len(batch)], [generator])
-        return views
+        return self._two_views(batch, [len(batch)], [generator])[0]
+
+    @property
+    def _two_views(self) -> Callable[..., list[GraphBatch]]:
+        names = ("drop", "mask", "walkers", "steps", "per")
+        return partial(two_views, **{name: getattr(self, name) for name in names})
 
     def views_in_a_row(
         self, batches: Sequence[Sources], generators: Sequence[Generator]
@@ -118,14 +123,7 @@ class Graphs(ArgumentDomain):
         if not self.usual_views or not all(isinstance(s, GraphCollection) for s, _ in sources):
             return None  # what is in a store is read batch by batch
         counts = [sum(len(places) for _, places in batch) for batch in batches]
-        return self._views_of(take_all(sources), counts, generators)
-
-    def _views_of(
-        self, batch: GraphBatch, counts: Sequence[int], generators: Sequence[Generator]
-    ) -> list[GraphBatch]:
-        names = ("drop", "mask", "walkers", "steps", "per")
-        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return two_views(batch, counts, generators, **settings)
+        return self._two_views(take_all(sources), counts, generators)
 
     def join(self, batches: Sequence[GraphBatch]) -> GraphBatch:
         return GraphBatch.join(batches)
