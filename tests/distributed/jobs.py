@@ -19,8 +19,8 @@ from torch.nn import functional
 
 import incontrast as ic
 from incontrast.call import BudgetTooSmall
-from incontrast.data import sources
-from incontrast.data.sources import Source
+from incontrast.data import source as of_files
+from incontrast.data.source import Source
 from incontrast.loggers import Logger
 from incontrast.training import collectives
 from incontrast.training import fabric as fabric_module
@@ -465,7 +465,7 @@ def embedding(what: str) -> Result:
     """Many small shards; one process is killed after the first round, if asked to."""
     folder = Path(os.environ["TEST_FOLDER"])
     os.environ["INCONTRAST_TIMEOUT"] = "60"
-    sources.CHUNK = 64
+    of_files.CHUNK = 64
     of = learner()
     rank = of.engine.rank
     made = (folder / "space" / "current.json").exists()
@@ -493,7 +493,9 @@ def embedding(what: str) -> Result:
     encoder = space.learner(memory=False)
     encoder.engine = Engine("cpu")
     names = (folder / "all.ids.jsonl").read_text().splitlines()
-    expected = [encoder.embed(part).numpy() for part in torch.from_numpy(rows).split(sources.CHUNK)]
+    expected = [
+        encoder.embed(part).numpy() for part in torch.from_numpy(rows).split(of_files.CHUNK)
+    ]
     return {
         "rows": done.rows,
         "equal": bool(np.array_equal(np.load(folder / "all.npy"), np.concatenate(expected))),

@@ -14,7 +14,7 @@ import torch
 
 from incontrast import ICL, Learner, Retrain, Vectors, Workspace, WorkspaceError
 from incontrast.data import read_source
-from incontrast.data.sources import Source
+from incontrast.data.source import Source
 from incontrast.workspace import Busy
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.shards import Shard, Shards
@@ -41,7 +41,7 @@ def workspace(fitted: Path, copy_of) -> Workspace:
 
 @pytest.fixture
 def source(tmp_path: Path, blobs, monkeypatch) -> Source:
-    monkeypatch.setattr("incontrast.data.sources.CHUNK", 8)
+    monkeypatch.setattr("incontrast.data.source.CHUNK", 8)
     np.save(tmp_path / "rows.npy", blobs(30, seed=3).numpy())
     return read_source(tmp_path / "rows.npy")
 

@@ -4,7 +4,8 @@ from incontrast.data.graphs import tu
 from incontrast.data.inputs import TarImages
 from incontrast.data.labelled import Labelled, digits, image_folder, mnist
 from incontrast.data.probe_set import ProbeSet
-from incontrast.data.sources import Source, read_source
+from incontrast.data.source import Source
+from incontrast.data.sources import read_source
 from incontrast.data.tables import arrays
 
 __all__ = [

@@ -6,7 +6,7 @@ import io
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from incontrast.domains.base import Kind
 from incontrast.domains.images.files import is_image
-
-Kind = Literal["images", "vectors", "graphs", "texts"]
 
 
 class TarImages(IterableDataset[tuple[Image.Image, str]]):

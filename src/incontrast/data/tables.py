@@ -10,6 +10,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incontrast.data.labelled import Labelled
+from incontrast.data.source import Source
 from incontrast.domains.images.files import Skipped
 
 LARGEST = 2 * 2**30
@@ -48,17 +50,6 @@ class RawTable(NamedTuple):
     where: Callable[[int, int], str] = _counted  # a row and a feature, as the file names them
 
 
-class Table(NamedTuple):
-    """What a file of numbers holds; labels and ids, one for each row, if asked for."""
-
-    rows: Any  # (n, d) finite numbers: an array, or ``StoredRows``
-    ids: tuple[str, ...] | None
-    labels: NDArray[Any] | None = None
-    suspicious: tuple[str, ...] = ()  # features whose names say that they are none
-    columns: tuple[str, ...] = ()  # the features, where their names tell them apart
-    skipped: tuple[Skipped, ...] = ()  # rows that are left out
-
-
 def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
     """Rows of numbers from a file: items (n, d) float32.
 
@@ -70,7 +61,7 @@ def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
         ValueError: The file is missing or damaged, or is no table of finite numbers.
     """
     table = read_table(Path(path), label=label)
-    rows = np.asarray(table.rows, np.float32)
+    rows = np.asarray(table.items, np.float32)
     return Labelled(rows) if table.labels is None else Labelled.by_name(rows, table.labels)
 
 
@@ -81,8 +72,8 @@ def read_table(
     label: str | None = None,
     id: str | None = None,
     strict: bool = True,
-) -> Table:
-    """The numbers of a file.
+) -> Source:
+    """The numbers of a file, (n, d), as an array or as ``StoredRows``.
 
     A text file may begin with a line of column names and be separated by commas, semicolons or
     tabs. A column without a name (row numbers, as pandas writes them) is left out. ``columns`` are
@@ -115,14 +106,16 @@ def read_table(
     # Names that come twice do not tell which is which; 0, 1, 2, … are places.
     places = [str(place) for place in range(len(features))]
     distinct = len({*features}) == len(features) and list(features) != places
-    table = Table(
+    table = Source(
+        path,
+        "vectors",
         rows,
         ids=_ids_beside(path, len(rows)) if id is None else tuple(map(str, beside[id].tolist())),
         labels=None if label is None else beside[label],
         suspicious=tuple(name for name in features if name.lower() in NO_FEATURES),
         columns=tuple(features) if distinct else (),
     )
-    return _finite(table, path, where, strict)
+    return _finite(table, where, strict)
 
 
 def _ids_beside(path: Path, rows: int) -> tuple[str, ...] | None:
@@ -398,9 +391,9 @@ def _as_floats(rows: NDArray[Any]) -> NDArray[np.float32]:
         return rows.astype(np.float32)
 
 
-def _finite(table: Table, path: Path, where: Callable[[int, int], str], strict: bool) -> Table:
+def _finite(table: Source, where: Callable[[int, int], str], strict: bool) -> Source:
     """The rows that have finite numbers only; others are refused if ``strict``, or left out."""
-    rows, skipped = table.rows, []
+    path, rows, skipped = table.path, table.items, []
     whole = np.ones(len(rows), bool)
     for start in range(0, len(rows), ROWS):
         finite = np.isfinite(_as_floats(rows[start : start + ROWS]))
@@ -421,8 +414,9 @@ def _finite(table: Table, path: Path, where: Callable[[int, int], str], strict: 
         rows = rows.select(torch.from_numpy(kept))
     else:
         rows = rows[whole]
-    return table._replace(
-        rows=rows,
+    return replace(
+        table,
+        items=rows,
         ids=tuple(str(place) if table.ids is None else table.ids[place] for place in kept.tolist()),
         labels=None if table.labels is None else table.labels[whole],
         skipped=tuple(skipped),

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from incontrast.data.graphs import LONGEST
+from incontrast.data.source import Source, text_files
 from incontrast.data.tables import (
     LARGEST,
     first_line,
@@ -33,15 +33,6 @@ LOOKED_AT = 2**20  # characters of a file that tell what it holds
 ROWS = 64  # of a Parquet file at a time: a few bytes of it can stand for many long texts
 
 
-class TextFile(NamedTuple):
-    """What a file or a folder holds."""
-
-    items: TextCollection
-    skipped: tuple[Skipped, ...]
-    ids: Sequence[str] | None
-    labels: NDArray[Any] | None
-
-
 class Record(NamedTuple):
     """A text that is not checked yet, and what stands beside it."""
 
@@ -49,11 +40,6 @@ class Record(NamedTuple):
     text: Any
     id: str | None = None
     label: Any = None
-
-
-def text_files(folder: Path) -> list[Path]:
-    """The ``.txt`` files in a folder and below it."""
-    return sorted(file for file in folder.rglob("*.txt") if file.is_file())
 
 
 def _records(
@@ -202,7 +188,7 @@ def read_texts(
     columns: Sequence[str] | None = None,
     id: str | None = None,
     label: str | None = None,
-) -> TextFile:
+) -> Source:
     """The texts of a file or a folder; what is none is left out, or refused if ``strict``."""
     contents, ids, labels, skipped = [], [], [], []
     size = 0
@@ -227,7 +213,9 @@ def read_texts(
     if not contents:
         reason = f"; the first: {skipped[0].reason}" if skipped else ""
         raise ValueError(f"{path} holds no text{reason}")
-    return TextFile(
+    return Source(
+        path,
+        "texts",
         TextCollection(contents),
         tuple(skipped),
         [name for name in ids if name is not None] or None,

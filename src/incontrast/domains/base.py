@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
+
+Kind = Literal["images", "vectors", "graphs", "texts"]
 
 
 class Collection(Protocol):
@@ -149,6 +151,8 @@ class Domain(ABC):
     Domains hold configuration only and are never changed by what they see.
     """
 
+    kind: ClassVar[Kind | None] = None
+    """The kind of data in files that the domain takes; None for one of a user's own."""
     views_draw_globally: bool = False
     """Whether views draw from torch's own generators, as modules do: then never in a thread, where
     dropout would draw from them at the same time."""

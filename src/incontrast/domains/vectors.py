@@ -61,6 +61,8 @@ class Vectors(ArgumentDomain):
     std: tuple[float, ...] | None = field(default=None, repr=False)
     limit: float | None = 5.0
 
+    kind = "vectors"
+
     def __post_init__(self) -> None:
         check_whole(1, dim=self.dim, hidden=self.hidden, out=self.out)
         check_number("[0, 1)", "with 1 no feature would be left", drop=self.drop)

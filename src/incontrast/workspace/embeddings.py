@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from incontrast.data.sources import Source
+from incontrast.data.source import Source
 from incontrast.files import check_outside
 from incontrast.workspace.files import Damaged, WorkspaceError, guarded, read_json
 from incontrast.workspace.shards import (

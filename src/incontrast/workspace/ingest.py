@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from incontrast.data.sources import Source, resolve
+from incontrast.data.source import Source
+from incontrast.data.sources import resolve
 from incontrast.domains.base import Collection, Domain
 from incontrast.memory.store import KnownHashes, StoreError
 from incontrast.randomness import generator

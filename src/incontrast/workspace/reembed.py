@@ -27,7 +27,7 @@ from torch.nn.functional import normalize
 
 from incontrast.compat import Adapter, NoAdapter
 from incontrast.compat.plan import QUERIES, Expected, Plan, make_plan
-from incontrast.data.sources import Source
+from incontrast.data.source import Source
 from incontrast.files import write_bytes
 from incontrast.learner import Learner
 from incontrast.randomness import generator

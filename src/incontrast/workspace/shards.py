@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
 from incontrast.compat import Chain
-from incontrast.data.sources import Source, rows_at_once
+from incontrast.data.source import Source, rows_at_once
 from incontrast.data.tables import open_parquet
 from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner

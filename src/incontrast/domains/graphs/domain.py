@@ -66,6 +66,7 @@ class Graphs(ArgumentDomain):
     views: Any = field(default_factory=NoneType)
     node_labels: tuple[tuple[int, ...], ...] | None = None
 
+    kind = "graphs"
     views_on_cpu: ClassVar[bool] = True
     drawn_by_part: ClassVar[bool] = False  # but from the sizes of all graphs of a batch
 

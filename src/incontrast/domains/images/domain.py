@@ -66,6 +66,7 @@ class Images(ArgumentDomain):
     mean: tuple[float, ...] | float | None = None
     std: tuple[float, ...] | float | None = None
 
+    kind = "images"
     networks: ClassVar[tuple[str, ...]] = get_args(Network)
     recipes: ClassVar[tuple[type, ...]] = (ImageViews,)
 

@@ -65,6 +65,7 @@ class Text(ArgumentDomain):
     lowercase: bool = True
     tokenizer: Any = None
 
+    kind = "texts"
     networks: ClassVar[tuple[str, ...]] = get_args(Network)
     recipes: ClassVar[tuple[type, ...]] = (TextViews,)
     views_on_cpu: ClassVar[bool] = True  # their lengths depend on what is drawn
