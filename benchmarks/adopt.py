@@ -96,7 +96,12 @@ def run(name: str, seed: int, epochs: int, file: Path) -> None:
             model = encoder = RESNET()
             head = plain(model, 512, pixels, epochs, lambda m, x: m(x))
         adopted = ic.Learner.from_encoder(
-            encoder, DOMAIN, seen=problem.old.items, head=head, seed=seed
+            encoder,
+            DOMAIN,
+            seen=problem.old.items,
+            head=head,
+            keep_neighbours=None,  # it was trained on these, by views
+            seed=seed,
         )
         domain = replace(DOMAIN, encoder=vit_vectors if name == "vit" else RESNET)
         retrain = ic.Retrain(batch_size=128, lr=2e-3, max_epochs=epochs, patience=None)
@@ -150,7 +155,8 @@ def by_commands(
             Image.fromarray(image.reshape(8, 8)).save(folder / part / f"{number:05}.png")
     images = ["--size", "8", "--channels", "1", "--mean", str(MEAN), "--std", str(STD)]
     views = ["--flip", str(VIEWS.flip), "--crop", str(VIEWS.scale[0])]
-    settings = ["--set", f"seed={seed}", "--set", f"strategy.max_epochs={LONG['max_epochs']}"]
+    settings = ["--set", f"seed={seed}", "--set", "keep_neighbours=none"]
+    settings += ["--set", f"strategy.max_epochs={LONG['max_epochs']}"]
     space = ["-w", str(folder / "space")]
     for words in (
         ["adopt", str(folder / "old"), *space, *images, *network, *views, *settings],

@@ -56,7 +56,7 @@ from parity_sets import (
 ROWS = Path(__file__).parent / "results" / "strong.jsonl"
 OLD, NEW, UNSEEN = 1000, 100, 1500
 ALPHA = NEW / (OLD + NEW)
-TEXT_PASSES = 5000  # of a sentence model's update
+TEXT_PASSES = 3000  # of a sentence model's update
 MEAN = STD = 0.5
 
 

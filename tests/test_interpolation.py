@@ -152,3 +152,12 @@ def test_statistics_move_as_far_as_weights() -> None:
     lerp_statistics(before, after, 0.25)
     assert after.running_mean.item() == pytest.approx(1.5)
     assert before.running_mean.item() == 1.0
+
+
+def test_a_probe_is_kept_from_falling_wherever_there_is_a_bound() -> None:
+    def falling(steps: float) -> Callable[[float], float]:
+        return lambda part: 0.8 - part / steps
+
+    assert part_kept(falls, falls, 0.05, knn=falling(4.0)) == (0.125, 3)
+    assert part_kept(falls, falls, 0.05, knn=falling(30.0)) == (1.0, 0)
+    assert part_kept(falls, falls, 0.05, knn=falling(1.0))[0] == 1.0  # no part will do

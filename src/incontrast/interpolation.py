@@ -30,12 +30,12 @@ class Measured(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What an update may do; None is no bound.
+    """What an update may do; None is no bound. Where there is one, a probe must not fall either.
 
     Args:
         tolerance: How much larger the loss of old items may be, as a share.
         neighbours: The least share of old items' nearest items that must stay. Labels know better:
-            where a probe was scored, its scores must not fall instead.
+            where there is a probe, it decides instead.
     """
 
     tolerance: float | None = None
@@ -46,11 +46,10 @@ class Bounds(NamedTuple):
             bound = before.loss.old * (1.0 + self.tolerance)
             if not after.loss.old <= bound:
                 return False
-        if self.neighbours is None:
-            return True
         if before.probe is not None and after.probe is not None:
             return not significant_falls(before.probe, after.probe, self.tolerance or 0.0)
-        return after.neighbours is None or after.neighbours >= self.neighbours
+        stayed = after.neighbours
+        return self.neighbours is None or stayed is None or stayed >= self.neighbours
 
 
 class Part(NamedTuple):
