@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -183,8 +183,3 @@ def sentence(event: Mapping[str, Any]) -> str:
             text = f"{counted(event['items'])} forgotten"
     seconds = f" ({event['seconds']:.1f} s)" if "seconds" in event else ""
     return f"{text}{seconds}"
-
-
-def journal_lines(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """When each event of a journal was, and what was done."""
-    return [(event["time"], sentence(event)) for event in events]

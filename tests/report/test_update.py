@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from incontrast.report.page import render
+from incontrast.report.page import Item, render
 from incontrast.report.update import update_page
 
 EPOCHS = [
@@ -73,9 +73,11 @@ def page(**changes) -> str:
         "evaluation": EVALUATION,
         "promoted": True,
         "current": True,
-        "journal": [("2026-11-16", "workspace made"), ("2026-11-16", "version 2 promoted")],
-        "pictures": {3: "data:image/png;base64,AAAA", 5: "data:image/png;base64,BBBB"},
-        "texts": {},
+        "events": [
+            {"time": "2026-11-16", "step": "init"},
+            {"time": "2026-11-16", "step": "promote", "version": 2, "despite": []},
+        ],
+        "items": {item: Item(picture="data:image/png;base64,AAAA") for item in (3, 5)},
         "folder": "/model",
     }
     return render(update_page(**(about | changes)))
@@ -86,11 +88,11 @@ def test_the_page_of_an_update() -> None:
     for words in (
         *("Promoted: all checks passed.", "about 2.9% of a retraining", "12.4% of all, 1 skipped"),
         *("loss of old items", "1.100", "0.900", "change ratio, median", "Effective rank 30.0"),
-        *("3 epochs, 18 steps", "cosine between the embedding", "75%", "workspace made"),
+        *("3 epochs, 18 steps", "cosine between the embedding", "75%", "workspace created"),
         "&lt;week 1&gt;",
     ):
         assert words in html, words
-    assert html.index("version 2 promoted") < html.index("workspace made")
+    assert html.index("version 2 promoted") < html.index("workspace created")
     assert not re.search(r'(src|href)="http', html)
 
 
@@ -109,7 +111,7 @@ def test_the_page_of_a_fit() -> None:
     html = page(
         record={**RECORD, "kind": "fit", "outcome": outcome, "from_scratch": None},
         evaluation=evaluation,
-        pictures={},
+        items={},
     )
     assert "loss of old items" not in html
     assert "new item" not in html.lower()
@@ -172,7 +174,7 @@ def test_a_cost_is_compared_with_a_retraining_that_converged_or_with_nothing() -
 
 
 def test_neighbours_as_pictures() -> None:
-    html = page(pictures={3: "data:a", 5: "data:b", 6: "data:c"})
+    html = page(items={item: Item(picture=f"data:{item}") for item in (3, 5, 6)})
     assert html.count("<img") == 4  # 3, 5 before, 5 and 6 after
     assert html.count("(forgotten)") == 1  # 4 is gone
     assert html.count('class="fresh"') == 1  # 6 is new among the neighbours
@@ -206,8 +208,7 @@ def test_figures_that_are_not_finite() -> None:
 
 
 def test_neighbours_of_texts_are_texts() -> None:
-    texts = {item: f"<b>text {item}</b>" for item in (3, 5)}
-    html = page(pictures={}, texts=texts)
+    html = page(items={item: Item(f"<b>text {item}</b>") for item in (3, 5)})
     assert "Nearest neighbours before and after" in html
     assert "&lt;b&gt;text 3&lt;/b&gt;" in html
     assert "<b>text" not in html

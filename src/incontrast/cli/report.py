@@ -13,13 +13,12 @@ from incontrast.cli.command import Answer
 from incontrast.files import check_outside
 from incontrast.memory.store import PRESENT, Store
 from incontrast.report.history import ADOPTED, history_page, lines_of
-from incontrast.report.page import save
+from incontrast.report.page import Item, save
 from incontrast.report.update import cost_share, update_page
 from incontrast.text import (
     counted,
     duration,
     index_advice,
-    journal_lines,
     mixed_advice,
     part_of_the_way,
     probe_changes,
@@ -87,15 +86,13 @@ def write_report(
     place = _place(to, workspace.report_file(number))
     # In the workspace, no item is shown that is forgotten meanwhile.
     with workspace.writing_reports() if to is None else nullcontext():
-        pictures, texts = _stored(workspace, sorted(shown))
         page = update_page(
             record=record,
             evaluation=evaluation,
             promoted=number != state.candidate,
             current=number == state.current,
-            journal=journal_lines(workspace.journal.events(SHOWN)),
-            pictures=pictures,
-            texts=texts,
+            events=workspace.journal.events(SHOWN),
+            items=_items(workspace, sorted(shown)),
             folder=str(workspace.folder),
         )
         save(page, place)
@@ -112,29 +109,28 @@ def _place(to: Path | None, usual: Path) -> Path:
     return to
 
 
-def _stored(workspace: Workspace, ids: list[int]) -> tuple[dict[int, str], dict[int, str]]:
-    """Of these items, those that are still there: data URIs of pictures, beginnings of texts."""
+def _items(workspace: Workspace, ids: list[int]) -> dict[int, Item]:
+    """Of these items, those that are still there and can be shown."""
     kind = workspace.settings["learner"]["domain"]["type"]
     if not ids or kind not in ("Images", "Text"):
-        return {}, {}
+        return {}
     with closing(Store.open(workspace.store_file, readonly=True)) as store:
         states = store.columns(ids[-1] + 1).states
         there = [item for item in ids if states[item] == PRESENT]
         contents = store.read(there)
-    if kind == "Text":
-        return {}, dict(zip(there, map(_beginning, contents), strict=True))
-    return dict(zip(there, _pictures(workspace, contents), strict=True)), {}
+    shown = map(_beginning, contents) if kind == "Text" else _pictures(workspace, contents)
+    return dict(zip(there, shown, strict=True))
 
 
-def _beginning(content: bytes) -> str:
+def _beginning(content: bytes) -> Item:
     # Enough bytes for so many characters; a pair has a byte between its texts that is no UTF-8.
     text = content[: 8 * LONGEST].replace(b"\xff", b" \xe2\x80\x94 ").decode("utf-8", "ignore")
     # What is not printable could change how the rest of the page reads (right to left, say).
     text = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return Item(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
 
 
-def _pictures(workspace: Workspace, contents: list[bytes]) -> Iterator[str]:
+def _pictures(workspace: Workspace, contents: list[bytes]) -> Iterator[Item]:
     if not contents:
         return
     # Images are decoded by their domain, which needs torch; no other page does.
@@ -145,7 +141,8 @@ def _pictures(workspace: Workspace, contents: list[bytes]) -> Iterator[str]:
         array = image.permute(1, 2, 0).numpy()
         content = io.BytesIO()
         Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(content, "PNG")
-        yield f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+        png = base64.b64encode(content.getvalue()).decode()
+        yield Item(picture=f"data:image/png;base64,{png}")
 
 
 def summary(record: dict[str, Any], evaluation: dict[str, Any], state: State) -> list[str]:

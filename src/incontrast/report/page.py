@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from incontrast.files import write_bytes
 
@@ -122,17 +122,23 @@ class Checks:
     kind: str = "checks"
 
 
+class Item(NamedTuple):
+    """What a page shows of an item: its text, or a picture as a data URI."""
+
+    text: str = ""
+    picture: str = ""
+
+
 @dataclass(frozen=True)
 class Neighbours:
     """Items with their nearest neighbours ``before`` and ``after``, by ids.
 
-    ``pictures`` (data URIs) or ``texts`` show them; an id that neither has was forgotten since.
+    Of ``items`` those have no id that were forgotten since.
     """
 
     title: str
     examples: Sequence[Mapping[str, Any]]
-    pictures: Mapping[int, str]
-    texts: Mapping[int, str]
+    items: Mapping[int, Item]
     caption: str
     kind: str = "neighbours"
 

@@ -17,6 +17,7 @@ from incontrast.text import (
     mixed_advice,
     part_of_the_way,
     probe_changes,
+    sentence,
 )
 
 WAYS = {"to_old": "new queries, mapped to the old space", "to_new": "stored vectors, mapped"}
@@ -30,15 +31,14 @@ def update_page(
     evaluation: Mapping[str, Any],
     promoted: bool,
     current: bool,
-    journal: Sequence[tuple[str, str]],
-    pictures: Mapping[int, str],
-    texts: Mapping[int, str],
+    events: Sequence[Mapping[str, Any]],
+    items: Mapping[int, page.Item],
     folder: str,
 ) -> page.Page:
     """The page of a version. Figures that are not finite are None, as JSON has them.
 
-    ``record`` and ``evaluation`` are a version's, ``journal`` says when what was done,
-    ``pictures`` (data URIs) or ``texts`` show items by their ids.
+    ``record`` and ``evaluation`` are a version's, ``events`` are of the journal, ``items`` shows
+    them by their ids.
     """
     outcome, number, kind = record["outcome"], record["version"], record["kind"]
     failed = evaluation.get("failed_checks", [])
@@ -50,23 +50,23 @@ def update_page(
         page.Section("What changed", (_changes(outcome),)),
     ]
     if "movement" in evaluation:
-        moved = tuple(_moved(evaluation, pictures, texts))
+        moved = tuple(_moved(evaluation, items))
         sections.append(page.Section("How far embeddings moved", moved))
     if "stored_vectors" in evaluation:
-        stored = tuple(_stored_vectors(evaluation["stored_vectors"], pictures, folder))
+        stored = tuple(_stored_vectors(evaluation["stored_vectors"], items, folder))
         sections.append(page.Section("Stored vectors", stored))
     sections += [
         page.Section("What it cost", (_facts(record), *_training(outcome))),
-        page.Section("Journal", (_journal(journal),)),
+        page.Section("Journal", (_journal(events),)),
     ]
     standing = " It is the current one." if current else ""
-    items = counted(record["data"]["items"], "new item" if kind == "update" else "item")
+    count = counted(record["data"]["items"], "new item" if kind == "update" else "item")
     done = "Adopted as it was, with" if kind == "adopt" else f"{outcome['strategy']} on"
     changes = "; ".join(_changes_in_words(outcome)) or "nothing to compare"
     return page.Page(
         title=f"Version {number}",
         lead=(
-            f"**{_verdict(outcome, failed, promoted)}.**{standing} {done} {items} of "
+            f"**{_verdict(outcome, failed, promoted)}.**{standing} {done} {count} of "
             f"`{record['data']['name']}`: {changes}."
         ),
         sections=tuple(sections),
@@ -244,9 +244,7 @@ def _training(outcome: Mapping[str, Any]) -> Iterator[page.Block]:
     )
 
 
-def _moved(
-    evaluation: Mapping[str, Any], pictures: Mapping[int, str], texts: Mapping[int, str]
-) -> Iterator[page.Block]:
+def _moved(evaluation: Mapping[str, Any], items: Mapping[int, page.Item]) -> Iterator[page.Block]:
     moved = evaluation["movement"]
     lower, median, upper = map(_figure, moved["cosine"])
     yield page.Text(
@@ -254,19 +252,18 @@ def _moved(
         f"after is {median} ({lower} to {upper}); on average {_figure(moved['overlap'], '.0%')} of "
         "an item's 10 nearest neighbours stayed. Embeddings of two versions go together by a map."
     )
-    if pictures or texts:
+    if items:
         yield page.Neighbours(
             "Nearest neighbours before and after",
             moved["examples"],
-            pictures,
-            texts,
+            items,
             "Each row: an item, its nearest neighbours before the update and after it, the "
             "nearest first. Framed ones, or those with a +, are new among them.",
         )
 
 
 def _stored_vectors(
-    found: Mapping[str, Any], pictures: Mapping[int, str], folder: str
+    found: Mapping[str, Any], items: Mapping[int, page.Item], folder: str
 ) -> Iterator[page.Block]:
     """What the update did to vectors that are stored."""
     titles = [f"{figure}@10" for figure in SEARCH]
@@ -310,12 +307,11 @@ def _stored_vectors(
         caption="The vectors that the map misses most come first; the others are mapped, each by "
         "a map that was fitted without it.",
     )
-    if pictures:
+    if items:
         yield page.Neighbours(
             "Worst served",
             found["examples"],
-            pictures,
-            {},
+            items,
             "Each row: an item, what a search in mapped vectors finds (before) and what it "
             "finds once they are re-embedded (after). Framed ones were missed.",
         )
@@ -326,11 +322,11 @@ def _with_interval(quality: Mapping[str, Any], figure: str) -> Cell:
     return figure_cell(quality[figure], note=f"{lower:.3f} to {upper:.3f}")
 
 
-def _journal(journal: Sequence[tuple[str, str]]) -> page.Table:
+def _journal(events: Sequence[Mapping[str, Any]]) -> page.Table:
     return page.Table(
         title="What was done with this workspace",
         columns=columns("time", "what"),
-        rows=tuple((Cell(when), Cell(what)) for when, what in reversed(journal)),
+        rows=tuple((Cell(event["time"]), Cell(sentence(event))) for event in reversed(events)),
     )
 
 
