@@ -121,8 +121,7 @@ def updates() -> None:
             new = torch.randn(20, 16, generator=draws)
             begin = time.process_time()
             step = workspace.update(new, force=True)
-            record = workspace.versions.record(step.version)
-            write_report(workspace, record, step.evaluation, workspace.state())
+            write_report(workspace, step.version)
             spent = time.process_time() - begin
             handles = len(list(Path("/proc/self/fd").iterdir()))
             disk = sum(f.stat().st_size for f in workspace.folder.rglob("*") if f.is_file())

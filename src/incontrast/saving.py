@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -86,11 +85,7 @@ def load(folder: Path, kind: type[L], **own: Unpack[Own]) -> L:
         raise
     except (KeyError, TypeError, AttributeError) as error:
         raise _damaged(file, error) from error
-
-    def recall(learner: L, empty: Memory) -> Memory:
-        return _memory(contents["memory"], learner.domain, empty)
-
-    return _fill(settings, file, contents, kind, recall, **own)
+    return _fill(settings, file, contents, kind, **own)
 
 
 def write(learner: Learner, folder: Path) -> None:
@@ -104,17 +99,11 @@ def _settings(learner: Learner) -> dict[str, Any]:
     return {"format": FORMAT, "incontrast": __version__, **describe(learner)}
 
 
-def read(
-    folder: Path,
-    kind: type[L],
-    recall: Callable[[L, Memory], Memory],
-    changes: dict[str, Any],
-    **own: Unpack[Own],
-) -> L:
-    """Read what ``write`` wrote; its owner sees to it that it is whole.
+def read(folder: Path, kind: type[L], changes: dict[str, Any], **own: Unpack[Own]) -> L:
+    """Read what ``write`` wrote; its owner sees to it that it is whole, and has the items.
 
-    ``recall`` gives the memory of a learner, from one that has all but the items. ``changes`` are
-    settings that have changed since; those of the domain are in addition to what it had.
+    ``changes`` are settings that have changed since; those of the domain are in addition to what
+    it had.
     """
     file = folder / SETTINGS
     settings = _read_settings(file)
@@ -123,7 +112,7 @@ def read(
     settings |= changes | domains
     roles = ("encoder", "schedule", "links")
     contents = {role: _parsed(folder / f"{role}.safetensors") for role in roles}
-    return _fill(settings, file, contents, kind, recall, **own)
+    return _fill(settings, file, contents, kind, **own)
 
 
 def read_links(folder: Path) -> tuple[Link, ...]:
@@ -137,7 +126,6 @@ def _fill(
     file: Path,
     contents: dict[str, dict[str, Tensor]],
     kind: type[L],
-    recall: Callable[[L, Memory], Memory],
     **own: Unpack[Own],
 ) -> L:
     try:
@@ -158,13 +146,13 @@ def _fill(
         learner.links = unpack(contents["links"], settings["links"])
         learner.schedule_state = contents["schedule"]
         threshold = settings["threshold"]
-        empty = replace(
+        learner.memory = replace(
             learner.memory,
             arrivals=settings["arrivals"],
             elsewhere=settings["elsewhere"],
             threshold=float("inf") if threshold is None else threshold,
+            **_items(contents.get("memory"), learner.domain),
         )
-        learner.memory = recall(learner, empty)
     except (KeyError, TypeError) as error:
         raise _damaged(file, error) from error
     return learner
@@ -296,9 +284,12 @@ def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:
     }
 
 
-def _memory(tensors: dict[str, Tensor], domain: Domain, empty: Memory) -> Memory:
+def _items(tensors: dict[str, Tensor] | None, domain: Domain) -> dict[str, Any]:
+    """What a memory has of its items."""
+    if tensors is None:
+        return {}
     raw = tensors["items"].numpy().tobytes()
     ends = tensors["sizes"].cumsum(0).tolist()
     blobs = [raw[start:end] for start, end in pairwise([0, *ends])]
-    columns: dict[str, Any] = {name: tensors[name] for name in COLUMNS}
-    return replace(empty, items=domain.unpack(blobs) if blobs else None, **columns)
+    columns = {name: tensors[name] for name in COLUMNS}
+    return {"items": domain.unpack(blobs) if blobs else None, **columns}

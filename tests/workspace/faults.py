@@ -187,9 +187,7 @@ def embed(folder: Path, name: str = "rows.npy") -> None:
 
 
 def report(folder: Path) -> None:
-    workspace = Workspace.open(folder)
-    record, evaluation = workspace.versions.record(3), workspace.versions.evaluation(3) or {}
-    write_report(workspace, record, evaluation, workspace.state())
+    write_report(Workspace.open(folder), 3)
 
 
 def bits(folder: Path) -> dict[str, Any]:

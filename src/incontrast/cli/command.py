@@ -26,10 +26,14 @@ from incontrast.text import addressed
 
 GRACE = 2.0  # seconds
 SERVING = "the current version keeps serving; the same command resumes"
-FIRST = "there is no version yet; the same command resumes"
 UNTOUCHED = "the workspace is as it was"
 NOTHING = "nothing was changed"
-UNCREATED = "the workspace is not created yet; run it again"
+FIRST = "there is no version yet; the same command resumes"
+LEFT = {  # by an interrupted command; fit and adopt are refused once there is a version
+    "init": "the workspace is not created yet; run it again",
+    "fit": FIRST,
+    "adopt": FIRST,
+}
 
 
 class Exit(IntEnum):
@@ -117,8 +121,12 @@ def command(
         @wraps(check)
         def run(as_json: bool = False, config: Path | None = None, **options: Any) -> None:
             begun = {"begun": time.perf_counter()} if timed else {}
-            names = {group.__name__: inspect.signature(group).parameters for group in groups}
-            grouped = {group: {each: options.pop(each) for each in names[group]} for group in names}
+            grouped = {
+                group.__name__: {
+                    name: options.pop(name) for name in inspect.signature(group).parameters
+                }
+                for group in groups
+            }
             if processes() > 1 and not torchrun:
                 message = f"{check.__name__} is for one process: leave torchrun away"
                 _end(message, Exit.USAGE, as_json, silent=not speaks())
@@ -136,11 +144,7 @@ def command(
                     else:
                         say(_addressed("\n".join(answer.lines), options))
             except KeyboardInterrupt:
-                left = SERVING if workspace else NOTHING
-                if check.__name__ in ("fit", "adopt"):  # which are refused once there is a version
-                    left = FIRST
-                if check.__name__ == "init":
-                    left = UNCREATED
+                left = LEFT.get(check.__name__, SERVING if workspace else NOTHING)
                 _end(f"interrupted: {left}", Exit.INTERRUPTED, as_json)
             except Exception as error:
                 code = exit_code(error)
@@ -188,7 +192,7 @@ def exit_code(error: Exception) -> Exit | None:
 
 def _addressed(text: str, options: dict[str, Any]) -> str:
     """Text whose commands name the workspace, where this one had to."""
-    folder = str(options.get("workspace") or Path())
+    folder = str(options.get("workspace") or ".")
     here = folder in (".", os.environ.get("INCONTRAST_WORKSPACE"))
     return text if here else addressed(text, folder)
 

@@ -250,18 +250,17 @@ def _code(step: Step) -> Exit:
 
 def _told(space: Workspace, step: Step) -> Answer:
     note_skipped(step.skipped)
-    record, state, page = space.versions.record(step.version), space.state(), None
+    page = None
     try:
         if not step.repeated or not space.report_file(step.version).exists():
-            page = write_report(space, record, step.evaluation, state)
+            page = write_report(space, step.version)
     except OSError as error:
         note(f"the report cannot be written: {error}")
-    lines = summary(record, step.evaluation, state)
-    if page is not None:
-        lines.append(f"Report: {page}")
     if step.repeated:
         already = f"version {step.version} has learned from these data already"
         lines = [f"Nothing to do: {already} (--again ingests them once more)."]
+    else:
+        lines = [*summary(space, step.version), *([f"Report: {page}"] if page else [])]
     return Answer({**vars(step), "report": page}, lines, _code(step))
 
 

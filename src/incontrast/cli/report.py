@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
 
 from incontrast.cli.command import Answer
 from incontrast.files import check_outside
@@ -25,7 +24,6 @@ from incontrast.text import (
 )
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.files import NO_ENCODER
-from incontrast.workspace.state import State
 
 LONGEST = 100  # characters of a text
 SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
@@ -39,11 +37,9 @@ def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
         raise WorkspaceError(f"{space.folder} {NO_ENCODER}")
     number = numbers[-1] if version is None else version
     space.versions.verify(number)
-    record, evaluation = space.versions.record(number), space.versions.evaluation(number) or {}
-    state = space.state()
-    page = write_report(space, record, evaluation, state, to)
-    lines = summary(record, evaluation, state)
-    return Answer({"version": number, "report": page}, [*lines, f"Report: {page}"])
+    page = write_report(space, number, to)
+    value = {"version": number, "report": page}
+    return Answer(value, [*summary(space, number), f"Report: {page}"])
 
 
 def history(*, workspace: Path, to: Path | None) -> Answer:
@@ -68,15 +64,9 @@ def history(*, workspace: Path, to: Path | None) -> Answer:
     return Answer(value, [*sentences, f"Report: {place}"])
 
 
-def write_report(
-    workspace: Workspace,
-    record: dict[str, Any],
-    evaluation: dict[str, Any],
-    state: State,
-    to: Path | None = None,
-) -> Path:
+def write_report(workspace: Workspace, number: int, to: Path | None = None) -> Path:
     """Write the page of a version, from what was written down about it; returns where."""
-    number = record["version"]
+    state, evaluation = workspace.state(), workspace.versions.evaluation(number) or {}
     shown = {
         item
         for part in ("movement", "stored_vectors")
@@ -87,7 +77,7 @@ def write_report(
     # In the workspace, no item is shown that is forgotten meanwhile.
     with workspace.writing_reports() if to is None else nullcontext():
         page = update_page(
-            record=record,
+            record=workspace.versions.record(number),
             evaluation=evaluation,
             promoted=number != state.candidate,
             current=number == state.current,
@@ -145,16 +135,16 @@ def _pictures(workspace: Workspace, contents: list[bytes]) -> Iterator[Item]:
         yield Item(picture=f"data:image/png;base64,{png}")
 
 
-def summary(record: dict[str, Any], evaluation: dict[str, Any], state: State) -> list[str]:
-    """What was done, what came of it, and which version serves."""
-    current, refused = state.current, record["version"] == state.candidate
-    outcome = record["outcome"]
+def summary(workspace: Workspace, number: int) -> list[str]:
+    """What was done for a version, what came of it, and which version serves."""
+    state, evaluation = workspace.state(), workspace.versions.evaluation(number) or {}
+    record = workspace.versions.record(number)
+    current, refused, outcome = state.current, number == state.candidate, record["outcome"]
     items = counted(record["data"]["items"], "item" if record["parent"] is None else "new item")
     epochs, seconds = counted(outcome["epochs"], "epoch"), outcome["seconds"]
-    line = f"Version {record['version']}: {outcome['strategy']} on {items}, "
-    line += f"{epochs} in {seconds:.1f} s"
+    line = f"Version {number}: {outcome['strategy']} on {items}, {epochs} in {seconds:.1f} s"
     if record["kind"] == "adopt":
-        line = f"Version {record['version']}: adopted, with {items} of {record['memory']['seen']:,}"
+        line = f"Version {number}: adopted, with {items} of {record['memory']['seen']:,}"
     if (share := cost_share(record)) is not None:
         line += f", about {share:.1%} of a retraining"
     lines = [line]
@@ -164,10 +154,9 @@ def summary(record: dict[str, Any], evaluation: dict[str, Any], state: State) ->
     for name, *values in probe_changes(outcome["probe"]):
         lines.append(_change(name, *(values[-1:] if record["kind"] == "adopt" else values)))
     parts = ("old", "new") if before["old"] is not None else ("new",)
-    for part in parts:
+    for part in parts if record["kind"] != "adopt" else ():
         name = f"loss of {part} items" if len(parts) > 1 else "loss"
-        if record["kind"] != "adopt":
-            lines.append(_change(name, before[part], after[part]))
+        lines.append(_change(name, before[part], after[part]))
     if ratios := outcome["change_ratio"]:
         medians = (ratios[when]["median"] for when in ("before", "after"))
         lines.append(_change("change ratio", *medians))

@@ -51,15 +51,11 @@ from incontrast.workspace.status import damage_in
 if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
     from torch import Tensor
 
+    from incontrast import Budget, Domain, Learner, Probe, ProgressCallback, Strategy
     from incontrast.compat import Chain, Link, Stamp
     from incontrast.data import ProbeSet, Source
-    from incontrast.domains.base import Domain
-    from incontrast.evaluate.probes import Probe
-    from incontrast.learner import Learner, Own
-    from incontrast.memory.memory import Memory
-    from incontrast.strategies import Strategy
+    from incontrast.learner import Own
     from incontrast.training.engine import Engine
-    from incontrast.training.progress import Budget, ProgressCallback
     from incontrast.weights import Weights
     from incontrast.workspace.update import Step
 
@@ -332,15 +328,12 @@ class Workspace:
         from incontrast.settings import encode
 
         self.versions.verify(version)
-
-        def recall(learner: Learner, empty: Memory) -> Memory:
-            policy = learner.memory.policy
-            if store is None:
-                return Memory(policy)
-            return Memory.over(store, learner.domain, policy, self.versions.extent(version))
-
         folder, changes = self.versions.folder(version), of_versions(self.settings)
-        learner = saving.read(folder, Learner, recall, changes, **self._own)
+        learner = saving.read(folder, Learner, changes, **self._own)
+        learner.memory = Memory(learner.memory.policy)
+        if store is not None:
+            about = learner.domain, learner.memory.policy, self.versions.extent(version)
+            learner.memory = Memory.over(store, *about)
         head, configured = encode(learner.head), self.settings["learner"]["head"]
         if head != configured and self._own.get("head") is None:
             raise WorkspaceError(
