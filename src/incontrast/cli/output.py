@@ -119,28 +119,24 @@ def training_bar(
 
     Where there is no terminal, ``lines`` prints one every few seconds.
     """
-    bars = _bars(console, title, "epochs  {task.fields[about]}")
-    shown, begin = 0.0, time.perf_counter()
-    with bars:
+    shown, on_terminal = time.perf_counter(), console.is_terminal
+    with _bars(console, title, "epochs  {task.fields[about]}") as bars:
         task = bars.add_task(title, total=None, about="")
 
         def show(progress: Progress) -> None:
             nonlocal shown
-            now = time.perf_counter()
-            interval = REFRESH if console.is_terminal else LINE
-            if now - max(shown, begin) < interval and not (
-                console.is_terminal and progress.finished is not None
-            ):
-                return
+            now, complete = time.perf_counter(), progress.finished is not None
+            early = now - shown < (REFRESH if on_terminal else LINE)
+            if early and not (on_terminal and complete):
+                return  # what is shown is read from the device, and waits for it
+            shown = now
             about = f"loss {progress.loss:.3f}, lr {progress.lr:.1e}"
             if progress.done > progress.begun[1]:
                 about += f", at most {duration(progress.seconds_left)} left"
-            if console.is_terminal:
-                shown = now
-                done = progress.epoch - (progress.finished is None)
+            if on_terminal:
+                done = progress.epoch - (not complete)
                 bars.update(task, total=progress.epochs, completed=done, about=about)
             elif lines:
-                shown = now
                 console.print(f"{title}: epoch {progress.epoch} of {progress.epochs}, {about}")
 
         yield show
@@ -151,9 +147,8 @@ def training_bar(
 @contextmanager
 def counting_bar(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
     """A callback that shows how many of how many items are done."""
-    bars = _bars(console, title, "items")
     shown = time.perf_counter()
-    with bars:
+    with _bars(console, title, "items") as bars:
         task = bars.add_task(title, total=None)
 
         def show(done: int, total: int) -> None:

@@ -72,22 +72,18 @@ class Clock:
         self.left -= 1
         self.ending = max(self.ending, time.perf_counter() - self.last_step)
 
-    def limits(self) -> dict[str, Any]:
-        """Arguments of ``trace`` for the run that has begun."""
-        share = max(self.end - self.begun, 0.01) / self.left
-        least = LEAST * share
-        self.training = min(self.training, max((share - self.ending) / (1 + self.measuring), least))
-        until = self.begun + max(share - self.ending, least)
-        return {"budget": Budget(seconds=self.training), "until": until}
-
-    def watching(self, callback: ProgressCallback) -> ProgressCallback:
-        """The callback, by which the clock knows when the last step was."""
+    def limits(self, callback: ProgressCallback) -> dict[str, Any]:
+        """Arguments of ``trace`` for the run that has begun, whose progress is called back."""
 
         def after(step: Progress) -> bool | None:
             self.last_step = time.perf_counter()
             return callback(step)
 
-        return after
+        share = max(self.end - self.begun, 0.01) / self.left
+        least = LEAST * share
+        self.training = min(self.training, max((share - self.ending) / (1 + self.measuring), least))
+        until = self.begun + max(share - self.ending, least)
+        return {"budget": Budget(seconds=self.training), "until": until, "progress": after}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +190,7 @@ def compare(
         measuring=MEASURING,
         progress=progress,
     )
-    losses = [(epoch.seconds, epoch.loss) for epoch in fitted.history]
-    falling = still_falling(losses)
+    falling = still_falling([(epoch.seconds, epoch.loss) for epoch in fitted.history])
     return replace(result, begun_falling=falling, evaluated=sample, seconds=seconds)
 
 
@@ -234,18 +229,9 @@ def side_by_side(
     for name, strategy in strategies.items():
         try:
             with progress(name) as callback, clock or nullcontext():
-                limits = {} if clock is None else clock.limits()
-                callback = callback if clock is None else clock.watching(callback)
-                traces[name] = trace(
-                    learner,
-                    old,
-                    new,
-                    strategy,
-                    sample=sample,
-                    progress=callback,
-                    **limits,
-                    **watching,
-                )
+                how = {"progress": callback} if clock is None else clock.limits(callback)
+                how |= {"sample": sample, **watching}
+                traces[name] = trace(learner, old, new, strategy, **how)
         except TrainingDiverged as error:
             if name == "retraining":
                 raise

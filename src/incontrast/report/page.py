@@ -66,7 +66,6 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     caption: str = ""
-    kind: str = "table"
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -95,7 +94,6 @@ class Figure:
     title: str
     svg: str
     caption: str
-    kind: str = "figure"
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,6 @@ class Text:
     """Paragraphs; an empty line parts them, ``code`` and **strong** words may be marked."""
 
     text: str
-    kind: str = "text"
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,6 @@ class Facts:
     """A few figures at a glance: label, figure, remark."""
 
     facts: tuple[tuple[str, str, str], ...]
-    kind: str = "facts"
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,6 @@ class Checks:
     """What was checked: a claim, how it came out, and the figures that say so."""
 
     checks: tuple[tuple[str, Standing, str], ...]
-    kind: str = "checks"
 
 
 class Item(NamedTuple):
@@ -140,7 +135,6 @@ class Neighbours:
     examples: Sequence[Mapping[str, Any]]
     items: Mapping[int, Item]
     caption: str
-    kind: str = "neighbours"
 
 
 Block = Table | Figure | Text | Facts | Checks | Neighbours
@@ -191,7 +185,7 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["marked"] = _marked
+    environment.filters |= {"marked": _marked, "kind": lambda block: type(block).__name__}
     return environment.get_template("page.html")
 
 
