@@ -165,11 +165,8 @@ class Update:
             self._train_and_write(machine, learner)
         if machine.state.phase == "trained":
             begin = time.perf_counter()
-            if self._after is None:
-                self._before = None if operation["base"] is None else learner
-                self._after = self._load(number, machine.store)
-            outcome = self.versions.record(number)["outcome"]
-            evaluation = self._evaluate(operation, outcome, machine.store)
+            self._read_both(operation, learner, machine.store)
+            evaluation, outcome = self._evaluate(operation, machine.store)
             seconds = time.perf_counter() - begin
             machine.evaluated(evaluation, outcome, seconds)
             machine.notify(f"evaluated version {number} in {seconds:.1f} s")
@@ -187,15 +184,18 @@ class Update:
             machine.notify(f"{name} was unfinished or refused, and is discarded")
             return False
         refused = machine.state.phase == "evaluated" and machine.state.refused
-        if _same(data, operation) and refused and self._asks_for_other(operation):
+        # Whether this run names another strategy or budget than the one that was refused.
+        others = self._encoded() not in (None, operation["strategy"]) or self._other_budget(
+            operation
+        )
+        if _same(data, operation) and refused and others:
             machine.retry(self._encoded(), vars(self.limit), of_training(self.workspace.settings))
             machine.notify(f"training on {name} once more, with other settings")
             return True
         if _same(data, operation):
             if machine.state.phase == "ingested" and not machine.state.refused:
                 self._check_settings(operation)
-            other = vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
-            budget = ", another budget and otherwise" if other else " and"
+            budget = ", another budget and otherwise" if self._other_budget(operation) else " and"
             machine.notify(
                 f"resuming with {name}{budget} the settings it was begun with (--discard drops it)"
             )
@@ -277,6 +277,7 @@ class Update:
             items = data.telling()
             if items is not None:  # which would be ingested for nothing otherwise
                 learner.adoptable(items, *self.adopted[:2])
+        usual = self.workspace.settings
         operation: Operation = {
             "kind": self.kind,
             "base": current,
@@ -284,13 +285,11 @@ class Update:
             "strategy": self._encoded(),
             "budget": vars(self.limit),
             "probe": self._parent(current).get("probe"),
-            "tolerance": self.workspace.settings["tolerance"],
+            "tolerance": usual["tolerance"] if self.tolerance is None else self.tolerance,
             "only_if_drift": self.only_if_drift,
             "sample": sample,
-            "settings": of_training(self.workspace.settings),
+            "settings": of_training(usual),
         }
-        if self.tolerance is not None:
-            operation["tolerance"] = self.tolerance
         if isinstance(self.probe, ProbeSet):
             path = str(Path(self.probe.path).absolute())
             operation["probe"] = {"path": path, "label": self.probe.label}
@@ -383,25 +382,21 @@ class Update:
             orders: tuple[Order, Any] = self.engine.broadcast(("wait", None))
             order, payload = orders
             if order == "done":
-                step: Step = payload
-                return step
+                return cast(Step, payload)
             if order == "failed":
                 raise ProcessFailed(f"process 0 of {self.engine.processes} has failed: {payload}")
             if order == "wait":
                 continue
             with self.engine.error_barrier("read the workspace"):
                 store = Store.open(self.workspace.store_file, readonly=True, still=True)
-                base = payload["base"]
-                learner = self._load(base, store)
-                if order == "evaluate" and self._after is None:
-                    self._before = None if base is None else learner
-                    self._after = self._load(payload["number"], store)
+                learner = self._load(payload["base"], store)
+                if order == "evaluate":
+                    self._read_both(payload, learner, store)
             with closing(store):
                 if order == "train":
                     self._train(payload, learner, store, [])
                 else:
-                    outcome = self.versions.record(payload["number"])["outcome"]
-                    self._evaluate(payload, outcome, store)
+                    self._evaluate(payload, store)
 
     def _send(self, order: Order, payload: Any = None) -> None:
         """Tell the others what comes next; without others, nothing happens."""
@@ -529,24 +524,25 @@ class Update:
     def _encoded(self) -> dict[str, Any] | None:
         return None if self.strategy is None else settings.encode(self.strategy)
 
-    def _asks_for_other(self, operation: Operation) -> bool:
-        """Whether this run names another strategy or budget than the one that was refused."""
-        strategy = self._encoded() not in (None, operation["strategy"])
-        return strategy or vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
+    def _other_budget(self, operation: Operation) -> bool:
+        return vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
+
+    def _read_both(self, operation: Operation, learner: Learner, store: Store) -> None:
+        """The candidate, and the version that it began with, unless this run has trained it."""
+        if self._after is None:
+            self._before = None if operation["base"] is None else learner
+            self._after = self._load(operation["number"], store)
 
     def _evaluate(
-        self, operation: Operation, outcome: dict[str, Any], store: Store
-    ) -> dict[str, Any]:
+        self, operation: Operation, store: Store
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """How the candidate is judged, and what came of its training."""
         assert self._after is not None
+        outcome = self.versions.record(operation["number"])["outcome"]
+        how = {"outcome": outcome, "tolerance": operation["tolerance"]}
         with self._jointly("evaluate", operation, store):
-            return evaluate(
-                self._before,
-                self._after,
-                store,
-                new=torch.from_numpy(_new_items(operation, store)[0]),
-                outcome=outcome,
-                tolerance=operation["tolerance"],
-            )
+            new = torch.from_numpy(_new_items(operation, store)[0])
+            return evaluate(self._before, self._after, store, new=new, **how), outcome
 
 
 class _Watched(Callback):
