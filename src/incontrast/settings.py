@@ -1,7 +1,5 @@
 """Settings as JSON and back: dataclasses of incontrast by their names; others are named only."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace

@@ -1,7 +1,5 @@
 """The commands and their options. What a command does is in the module that it names."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated

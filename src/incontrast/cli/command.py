@@ -4,8 +4,6 @@ So ``--help`` and complaints about options need not wait for torch, ``status`` n
 modules that do the work have ordinary imports.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import time

@@ -1,7 +1,5 @@
 """``incontrast compare``: which strategy suits this data? ``incontrast demo``: on real digits."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 By this process, or by all processes that torchrun has started.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shlex

@@ -1,7 +1,5 @@
 """``incontrast init``: a new workspace for a kind of data."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Options that several commands share, one by one or as a group, and the names that they take."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args

@@ -1,7 +1,5 @@
 """A version, or all of them: told in a few lines, and as an HTML page in the workspace."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterator

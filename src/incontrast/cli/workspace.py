@@ -1,7 +1,5 @@
 """``status``, ``config``, ``log``, ``rollback``, ``forget``, ``serve``: what trains nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

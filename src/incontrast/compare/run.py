@@ -1,7 +1,5 @@
 """Strategies side by side on somebody's own data."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping

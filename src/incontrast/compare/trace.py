@@ -1,7 +1,5 @@
 """The evaluation loss of an encoder while it is being updated, against the time it took."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time

@@ -7,8 +7,6 @@ Drawn by hand: a plotting library takes longer to import than all else that a re
 1
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape

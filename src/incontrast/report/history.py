@@ -1,7 +1,5 @@
 """A page over all versions of a workspace: quality, drift, cost, neighbours kept."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

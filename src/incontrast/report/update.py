@@ -1,7 +1,5 @@
 """The page of a version: whether it was promoted, what changed, what it cost, what to do next."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

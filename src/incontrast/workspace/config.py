@@ -1,7 +1,5 @@
 """The settings of a workspace as one TOML file for people, changed where that is safe."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterable, Mapping

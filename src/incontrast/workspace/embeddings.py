@@ -1,7 +1,5 @@
 """Embeddings of a source: written as shards, stamped, exported to one file where one is wanted."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence

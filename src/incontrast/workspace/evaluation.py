@@ -1,7 +1,5 @@
 """Whether a candidate may take over: what it did to embeddings, and which checks it fails."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any, NamedTuple
 

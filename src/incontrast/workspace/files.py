@@ -1,7 +1,5 @@
 """The files of a workspace: JSON, journals and versions, each with checksums; and its locks."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

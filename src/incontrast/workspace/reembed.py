@@ -7,8 +7,6 @@ in parts that are whole or not there, until one move replaces the file: whatever
 same call resumes, and the file is in one space.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import time

@@ -6,8 +6,6 @@ row's item; ``00007.json`` comes last, and with it the shard is whole. ``manifes
 the shards are of, and that all are there. ``export`` makes one file of them, replaced as a whole.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math
