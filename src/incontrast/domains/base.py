@@ -190,7 +190,7 @@ class Domain(ABC):
         try:
             numbers = np.asarray(items)
         except (ValueError, OverflowError) as error:
-            raise ValueError(f"items must be lists of numbers, all of one shape: {error}") from None
+            raise ValueError("items must be lists of numbers, all of one shape") from error
         if numbers.dtype.kind not in "biuf":
             raise ValueError(f"items must be lists of numbers, got {str(items[0])[:40]!r} in them")
         return self.collect(numbers)

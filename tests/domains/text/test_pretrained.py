@@ -68,7 +68,7 @@ def test_it_is_adopted_updated_saved_and_loaded(folder: Path, tmp_path: Path) ->
 
 
 def test_it_is_adopted_updated_and_served_by_a_workspace(folder: Path, tmp_path: Path) -> None:
-    from fastapi.testclient import TestClient
+    from starlette.testclient import TestClient
 
     from incontrast.serve.app import create_app
     from incontrast.serve.settings import ServeSettings

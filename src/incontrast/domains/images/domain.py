@@ -192,6 +192,5 @@ def _content(item: Any, number: int) -> bytes:
         return base64.b64decode(item.rpartition(",")[2], validate=True)
     except (AttributeError, ValueError) as error:
         raise ValueError(
-            f"image {number} must be the content of an image file in base64, "
-            f"got {str(item)[:40]!r}: {error}"
+            f"image {number} must be the content of an image file in base64, got {str(item)[:40]!r}"
         ) from error

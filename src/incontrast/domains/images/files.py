@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 log = logging.getLogger(__name__)
@@ -191,6 +191,8 @@ def _opened(source: str | bytes, use: Callable[[Image.Image], None], name: str =
         )
     except Exception as error:  # damaged files make Pillow raise nearly anything
         reason = str(error) or type(error).__name__
+        if isinstance(error, UnidentifiedImageError) and isinstance(source, bytes):
+            reason = "it has none of the formats that are read"  # Pillow names an address in memory
         return f"{name} cannot be read as an image: {reason}. Replace or remove it"
     return None
 

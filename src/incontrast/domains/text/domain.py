@@ -101,6 +101,8 @@ class Text(ArgumentDomain):
         return read_texts(items)
 
     def collect_json(self, items: list[Any]) -> TextCollection:
+        if isinstance(items[0], bytes):
+            raise ValueError("items must be texts in JSON, got the content of a file")
         return read_texts(items)
 
     def fit_statistics(self, collection: Any) -> Text:

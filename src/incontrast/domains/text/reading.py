@@ -76,9 +76,9 @@ def _checked(text: str | bytes, where: str) -> bytes:
     try:
         content = text.encode() if isinstance(text, str) else text
         empty = not (text if isinstance(text, str) else text.decode()).strip()
-    except UnicodeError as error:
+    except (UnicodeEncodeError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{where} is not Unicode text that UTF-8 can hold ({error}): decode it with the "
+            f"{where} is not Unicode text that UTF-8 can hold ({error.reason}): decode it with the "
             "encoding that it has, or leave it out"
         ) from error
     if empty:
