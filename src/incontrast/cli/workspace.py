@@ -144,7 +144,7 @@ def serve(
 
         from incontrast.serve.settings import ServeSettings
     except ImportError as error:
-        missing = "serve needs fastapi, uvicorn and prometheus-client"
+        missing = "serve needs starlette, uvicorn and prometheus-client"
         raise WorkspaceError(f"{missing}: pip install 'incontrast[serve]'") from error
 
     space = Workspace.open(workspace, trust=trust)
@@ -166,7 +166,8 @@ def serve(
         **limits,
     )
     note(f"serving version {current} of {space.folder} on http://{host}:{port}")
-    how: dict[str, Any] = {"host": host, "port": port, "access_log": False, "log_level": "warning"}
+    how: dict[str, Any] = {"host": host, "port": port, "log_level": "warning"}
+    how |= {"access_log": False, "server_header": False}
     if workers == 1:
         from incontrast.serve.app import create_app
 

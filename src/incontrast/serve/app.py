@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
+import numpy as np
 import torch
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
-from starlette.requests import ClientDisconnect
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from torch import Tensor
 
 from incontrast.compat import NoAdapter
@@ -30,20 +36,26 @@ from incontrast.serve.metrics import Metrics
 from incontrast.serve.settings import ServeSettings
 from incontrast.workspace import WorkspaceError
 
+log = logging.getLogger(__name__)
+
 RECEIVED = 30  # seconds in which the body of a request must have come
 BODIES = 16  # of full size that may be in memory
 QUICK = 2**20  # bytes of an array that are read or written in less time than a thread begins
 LATER = {"Retry-After": "1"}
-Count = Annotated[int, Query(ge=1, le=1000)]
+MOST = 1000  # items that a search finds
+UNROUTED = {  # what Starlette says of requests that come to no route
+    "Not Found": "there is no such address",
+    "Method Not Allowed": "this address takes other methods, see the header Allow",
+}
 REFRESH = {"Refresh": "5"}  # seconds after which a browser loads the page again
 
 
-def from_environment() -> FastAPI:
+def from_environment() -> Starlette:
     """The application of a worker process."""
     return create_app(ServeSettings.from_environment())
 
 
-def create_app(settings: ServeSettings) -> FastAPI:
+def create_app(settings: ServeSettings) -> Starlette:
     """An ASGI application that serves the current version of a workspace.
 
     Raises:
@@ -55,17 +67,25 @@ def create_app(settings: ServeSettings) -> FastAPI:
     service = Service(settings, Current(settings, metrics), metrics)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         service.close()
 
-    # Pages that describe the API would come from elsewhere, and ask for no token.
-    app = FastAPI(title="incontrast", lifespan=lifespan, openapi_url=None)
-    app.add_middleware(lambda application: metrics.around(application))
-    app.add_exception_handler(RequestValidationError, _one_sentence)
-    app.include_router(service.router())
-    app.add_api_route("/healthz", service.health)
-    return app
+    guard = [] if settings.token is None else [Middleware(_guarded, settings.token)]
+    routes = [
+        Route("/embed", service.embed, methods=["POST"], middleware=guard),
+        Route("/search", service.search, methods=["POST"], middleware=guard),
+        Route("/versions", service.versions, middleware=guard),
+        Route("/metrics", service.measured, middleware=guard),
+        Route("/", service.history, middleware=guard),
+        Route("/healthz", service.health),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(metrics.around)],
+        exception_handlers={HTTPException: _refusal, Exception: _failure},
+        lifespan=lifespan,
+    )
 
 
 class Service:
@@ -82,94 +102,75 @@ class Service:
         self._page: tuple[Any, str] = (None, "")
         self._drawing = threading.Lock()
 
-    def router(self) -> APIRouter:
-        router = APIRouter(dependencies=[Depends(self.authorise)])
-        router.add_api_route("/embed", self.embed, methods=["POST"])
-        router.add_api_route("/search", self.search, methods=["POST"])
-        router.add_api_route("/versions", self.versions)
-        router.add_api_route("/metrics", self.measured)
-        router.add_api_route("/", self.history)
-        return router
-
     def close(self) -> None:
         self.current.close()
         self.batcher.close()
         self.metrics.close()
 
-    async def authorise(self, request: Request) -> None:
-        """Refuse who has no token: as a bearer token, or as a password, which browsers ask for."""
-        if self.settings.token is None:
-            return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "basic":
-            with suppress(ValueError):
-                given = base64.b64decode(given).decode().partition(":")[2]
-        if not hmac.compare_digest(given.encode(), self.settings.token.encode()):
-            # Not Bearer as well: Chromium asks for no password then.
-            known = {"WWW-Authenticate": 'Basic realm="incontrast"'}
-            raise HTTPException(401, "give the token: Authorization: Bearer TOKEN", known)
-
-    async def embed(self, request: Request, space: int | None = None) -> Response:
+    async def embed(self, request: Request) -> Response:
         """Embeddings by the version that is current when the request comes."""
         version = self.current.version
-        space = version.number if space is None else space
+        space = _number(request, "space", version.number)
         wanted = request.headers.get("accept", "")
-        async with self._embedded(request, version, space) as rows:
+        with self._body_counted(request):
+            rows = await self._embedded(request, version, space)
             if NPY in wanted and rows.nbytes <= QUICK:
                 return _answer(version, space, rows, wanted)
             return await to_thread.run_sync(_answer, version, space, rows, wanted)
 
-    async def search(self, request: Request, count: Count = 10) -> Response:
+    async def search(self, request: Request) -> Response:
         """The nearest items in the index, by queries that are mapped into its space."""
         version, index = self.current.version, self.current.index
         if index is None:
             raise HTTPException(404, "there is no index: start serve with --index FOLDER")
+        count = _number(request, "count", 10)
+        if not 1 <= count <= MOST:
+            raise HTTPException(422, f"count must be 1 to {MOST}, got {count}")
         space = index.stamp.version
-        async with self._embedded(request, version, space) as rows:
+        with self._body_counted(request):
+            rows = await self._embedded(request, version, space)
             found = await to_thread.run_sync(index.search, rows, count)
         about = version.about(space)
         return JSONResponse({**about, **found._asdict()}, headers=_headers(about))
 
-    @asynccontextmanager
-    async def _embedded(
-        self, request: Request, version: Version, space: int
-    ) -> AsyncIterator[Tensor]:
-        """Embeddings of the items of a request, which counts as waiting until it is answered."""
+    async def _embedded(self, request: Request, version: Version, space: int) -> Tensor:
+        """Embeddings of the items of a request."""
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        with self._body_counted(request):
-            try:
-                async with asyncio.timeout(RECEIVED):
-                    body = await request.body()
-                adapter = version.adapter(space)
-                read = partial(
-                    read_batches,
-                    *(version.domain, content_type, body),
-                    max_items=self.settings.max_items,
-                    batch_size=self.settings.batch_size,
-                )
-                if content_type == NPY and len(body) <= QUICK:
-                    batches = read()
-                else:
-                    batches = await to_thread.run_sync(read, limiter=self._decoders)
-                futures = self.batcher.submit(version, adapter, batches)
-            except (TimeoutError, ClientDisconnect) as error:
-                raise HTTPException(408, f"the body must come within {RECEIVED} s") from error
-            except QueueFull as error:
-                raise HTTPException(503, str(error), LATER) from error
-            except (ValueError, TypeError) as error:
-                known: dict[type[Exception], int] = {TooLarge: 413, UnknownFormat: 415}
-                status = known.get(type(error), 422)
-                raise HTTPException(status, str(error)) from error
-            rows = torch.cat(await asyncio.gather(*map(asyncio.wrap_future, futures)))
-            finite = rows.isfinite().all(1)
-            if not bool(finite.all()):
-                item = int((~finite).nonzero()[0])
-                raise HTTPException(422, f"the embedding of item {item} is not finite")
-            yield rows
+        try:
+            async with asyncio.timeout(RECEIVED):
+                body = await request.body()
+            adapter = version.adapter(space)
+            read = partial(
+                read_batches,
+                *(version.domain, content_type, body),
+                max_items=self.settings.max_items,
+                batch_size=self.settings.batch_size,
+            )
+            if content_type == NPY and len(body) <= QUICK:
+                batches = read()
+            else:
+                batches = await to_thread.run_sync(read, limiter=self._decoders)
+        except (TimeoutError, ClientDisconnect) as error:
+            raise HTTPException(408, f"the body must come within {RECEIVED} s") from error
+        except (ValueError, TypeError) as error:
+            known: dict[type[Exception], int] = {TooLarge: 413, UnknownFormat: 415}
+            raise HTTPException(known.get(type(error), 422), str(error)) from error
+        try:
+            rows = await self.batcher.embed(version, adapter, batches)
+        except QueueFull as error:
+            raise HTTPException(503, str(error), LATER) from error
+        finite = np.isfinite(rows.numpy())
+        if not finite.all():
+            item = int(np.argmin(finite.all(1)))
+            raise HTTPException(422, f"the embedding of item {item} is not finite")
+        return rows
 
     @contextmanager
     def _body_counted(self, request: Request) -> Iterator[None]:
-        """Refuse a body before it is read that is too large, alone or with those in memory."""
+        """Refuse a body before it is read that is too large, alone or with those in memory.
+
+        It counts until the request is answered.
+        """
         limit, told = self.settings.max_bytes, request.headers.get("content-length", "")
         # A body in chunks is as long as it likes, whatever else the request tells.
         if not told.isdecimal() or "transfer-encoding" in request.headers:
@@ -187,7 +188,7 @@ class Service:
         finally:
             self._bytes -= length
 
-    async def health(self) -> JSONResponse:
+    async def health(self, _: Request) -> Response:
         """Whether it serves; a workspace that cannot be read does not keep it from that.
 
         Anybody may ask, so it names no folder.
@@ -200,7 +201,7 @@ class Service:
         }
         return JSONResponse(about, 200 if serves else 503)
 
-    def versions(self) -> dict[str, Any]:
+    def versions(self, _: Request) -> Response:
         """The version that serves, those that are kept, and the spaces that maps lead to."""
         version = self.current.version
         spaces: dict[str, Any] = {}
@@ -208,25 +209,27 @@ class Service:
             with suppress(NoAdapter):
                 recall = version.adapter(number).recall
                 spaces[str(number)] = {"encoder": encoder, "expected_recall": recall}
-        with _readable():
+        problem = self.current.problem
+        with self._readable():
             workspace = self.current.open()
             kept = [workspace.versions.record(number) for number in workspace.versions.numbers()]
             names = ("version", "parent", "created", "encoder")
-            return {
+            told = {
                 "version": version.number,
                 "encoder": version.encoder,
                 "spaces": spaces,
                 "current": workspace.current,
-                "problem": self.current.problem,
+                "problem": None if problem is None else self.current.told(problem),
                 "kept": [{name: record.get(name) for name in names} for record in kept],
             }
+        return JSONResponse(told)
 
-    def measured(self) -> Response:
+    def measured(self, _: Request) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    def history(self) -> HTMLResponse:
+    def history(self, _: Request) -> Response:
         """The page over all versions, as `incontrast history` writes it, which loads again."""
-        with _readable(), self._drawing:
+        with self._readable(), self._drawing:
             workspace = self.current.open()
             journal, current = workspace.journal, workspace.current
             found = journal.path.stat()
@@ -238,13 +241,31 @@ class Service:
                 self._page = (key, render(history_page(lines, workspace.folder.name)))
             return HTMLResponse(self._page[1], headers=REFRESH)
 
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (WorkspaceError, OSError) as error:
+            log.warning("the workspace cannot be read: %s", error)
+            told = f"the workspace cannot be read: {self.current.told(error)}"
+            raise HTTPException(503, told, LATER) from error
 
-@contextmanager
-def _readable() -> Iterator[None]:
-    try:
-        yield
-    except (WorkspaceError, OSError) as error:
-        raise HTTPException(503, f"the workspace cannot be read: {error}", LATER) from error
+
+def _guarded(application: ASGIApp, token: str) -> ASGIApp:
+    """Refuse who has no token: as a bearer token, or as a password, which browsers ask for."""
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        if scheme.lower() == "basic":
+            with suppress(ValueError):
+                given = base64.b64decode(given).decode().partition(":")[2]
+        if not hmac.compare_digest(given.encode(), token.encode()):
+            # Not Bearer as well: Chromium asks for no password then.
+            known = {"WWW-Authenticate": 'Basic realm="incontrast"'}
+            raise HTTPException(401, "give the token: Authorization: Bearer TOKEN", known)
+        await application(scope, receive, send)
+
+    return asked
 
 
 def _answer(version: Version, space: int, rows: Tensor, wanted: str) -> Response:
@@ -259,8 +280,22 @@ def _headers(about: dict[str, Any]) -> dict[str, str]:
     return {f"X-Incontrast-{name.replace('_', '-')}": str(told) for name, told in about.items()}
 
 
-async def _one_sentence(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = " ".join(map(str, first["loc"]))
-    return JSONResponse({"detail": f"{place}: {first['msg']}, got {first['input']!r:.40}"}, 422)
+def _number(request: Request, name: str, default: int) -> int:
+    """A whole number that the address of a request gives."""
+    given = request.query_params.get(name)
+    if given is None:
+        return default
+    if not given.isdecimal() or len(given) > 9:
+        raise HTTPException(422, f"{name} must be a whole number, got {given!r:.40}")
+    return int(given)
+
+
+async def _refusal(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = UNROUTED.get(error.detail, error.detail)
+    return JSONResponse({"detail": detail}, error.status_code, error.headers)
+
+
+async def _failure(_: Request, error: Exception) -> Response:
+    """What nobody foresaw: the server writes the error itself into its log."""
+    return JSONResponse({"detail": "the service failed; its log says why"}, 500)

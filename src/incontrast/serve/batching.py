@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ class Part(NamedTuple):
     version: Version  # decided when the request came: an answer is never of two
     adapter: Chain
     batch: Any
-    embeddings: Future[Tensor]
+    embeddings: asyncio.Future[Tensor]
 
 
 class Batcher:
@@ -53,15 +53,16 @@ class Batcher:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def submit(
-        self, version: Version, adapter: Chain, batches: Sequence[Any]
-    ) -> list[Future[Tensor]]:
-        """Embeddings to come, of each of these batches.
+    async def embed(self, version: Version, adapter: Chain, batches: Sequence[Any]) -> Tensor:
+        """(n, d) embeddings of the items of these batches, once it is their turn.
+
+        All who ask do so from one event loop.
 
         Raises:
             QueueFull: Nothing of it was taken.
         """
-        parts = [Part(version, adapter, batch, Future()) for batch in batches]
+        loop = asyncio.get_running_loop()
+        parts = [Part(version, adapter, batch, loop.create_future()) for batch in batches]
         count = sum(map(len, batches))
         with self._changed:
             if self._waiting + count > self._max_waiting:
@@ -72,7 +73,8 @@ class Batcher:
             self._parts.extend(parts)
             self._count(count)
             self._changed.notify()
-        return [part.embeddings for part in parts]
+        found = await asyncio.gather(*(part.embeddings for part in parts))
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def close(self) -> None:
         """Finish what waits, and end."""
@@ -83,7 +85,8 @@ class Batcher:
 
     def _run(self) -> None:
         while parts := self._next():
-            parts = [part for part in parts if part.embeddings.set_running_or_notify_cancel()]
+            # Who has gone away needs no answer.
+            parts = [part for part in parts if not part.embeddings.cancelled()]
             if parts and not self._embed(parts) and len(parts) > 1:
                 for part in parts:  # one of them is to blame: the others are answered
                     self._embed([part])
@@ -106,20 +109,31 @@ class Batcher:
     def _embed(self, parts: list[Part]) -> bool:
         """Whether all went well; only a part on its own is told that it did not."""
         start = time.perf_counter()
+        # One call wakes the event loop for all of them.
+        wake = parts[0].embeddings.get_loop().call_soon_threadsafe
         try:
             found = parts[0].version.embed([part.batch for part in parts])
             rows = torch.split(found, [len(part.batch) for part in parts])
             mapped = [part.adapter(own) for part, own in zip(parts, rows, strict=True)]
         except Exception as error:
             if len(parts) == 1:
-                parts[0].embeddings.set_exception(error)
+                wake(_deliver, parts, error)
             return False
         self._metrics.batch_items.observe(len(found))
         self._metrics.encoder_seconds.observe(time.perf_counter() - start)
-        for part, own in zip(parts, mapped, strict=True):
-            part.embeddings.set_result(own)
+        wake(_deliver, parts, mapped)
         return True
 
     def _count(self, change: int) -> None:
         self._waiting += change
         self._metrics.waiting.set(self._waiting)
+
+
+def _deliver(parts: list[Part], found: list[Tensor] | Exception) -> None:
+    for number, part in enumerate(parts):
+        if part.embeddings.done():  # cancelled meanwhile
+            continue
+        if isinstance(found, Exception):
+            part.embeddings.set_exception(found)
+        else:
+            part.embeddings.set_result(found[number])

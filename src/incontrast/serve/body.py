@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,37 +51,59 @@ def _collected(domain: Domain, content_type: str, body: bytes, max_items: int) -
         raise UnknownFormat(
             f"the content type must be {JSON}, {NPY} or that of an image, got {content_type!r:.60}"
         )
-    try:
-        items = json.loads(body)["items"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f'the body must be {{"items": […]}} in JSON: {error!r:.200}') from error
-    if not isinstance(items, list) or not items:
-        raise ValueError("items must be a list with at least one item")
+    items = _read_json(body)
     _check_count(len(items), max_items)
     return domain.collect_json(items)
 
 
+def _read_json(body: bytes) -> list[Any]:
+    try:
+        items = json.loads(body)["items"]
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the body is no JSON from character {error.pos} on") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the body is no UTF-8 from byte {error.start} on") from error
+    except (KeyError, TypeError) as error:
+        raise ValueError('the body must be {"items": […]} in JSON') from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError("the body has too many digits in a number, or lists in lists") from error
+    if not isinstance(items, list) or not items:
+        raise ValueError("items must be a list with at least one item")
+    return items
+
+
 def read_npy(body: bytes) -> NDArray[Any]:
     """The array in NumPy's format; a header that lies about the size reserves no memory."""
-    file = io.BytesIO(body)
+    size = 4 if body[6:7] > b"\x01" else 2  # bytes that say how long the header is
+    start = 8 + size + int.from_bytes(body[8 : 8 + size], "little")
+    shape, by_column, dtype = _parsed(body[:start])
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise ValueError(f"an array must have numbers of up to 64 bits, got {dtype!s:.40}")
+    if not shape or math.prod(shape) * dtype.itemsize != len(body) - start:
+        raise ValueError(f"an array of shape {shape} does not fit its {len(body) - start} bytes")
+    array = np.frombuffer(bytearray(body), dtype, offset=start)  # a copy, writable for torch
+    return array.reshape(shape, order="F" if by_column else "C")
+
+
+@lru_cache  # clients send the same header again and again, and NumPy parses it as Python
+def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    file = io.BytesIO(header)
     try:
         major, _ = npy.read_magic(file)
-        read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-        shape, by_column, dtype = read(file)
-        if dtype.kind not in "biuf":
-            raise ValueError(f"numbers are read, got {dtype}")
-        start = file.tell()
-        if not shape or math.prod(shape) * dtype.itemsize != len(body) - start:
-            raise ValueError(f"shape {shape} does not fit its {len(body) - start} bytes")
-        array = np.frombuffer(bytearray(body), dtype, offset=start)  # a copy, writable for torch
-        return array.reshape(shape, order="F" if by_column else "C")
-    except Exception as error:  # NumPy parses the header as Python: TokenError, MemoryError, …
-        raise ValueError(f"the body cannot be read in NumPy's format: {error!r:.200}") from error
+        return (npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0)(file)
+    except Exception as error:  # TokenError, MemoryError, …
+        raise ValueError("the body is no array in NumPy's format") from error
 
 
 def write_npy(array: NDArray[Any]) -> bytes:
+    return _header(array.shape, array.dtype) + array.tobytes()
+
+
+@lru_cache
+def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     file = io.BytesIO()
-    npy.write_array(file, array, allow_pickle=False)
+    about = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(file, about)
     return file.getvalue()
 
 

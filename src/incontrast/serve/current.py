@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from typing import Any
 
@@ -75,7 +76,7 @@ class Current:
         self._trust = settings.trust
         self._interval = settings.interval
         self._metrics = metrics
-        self.problem: str | None = None
+        self.problem: Exception | None = None
         """Why the workspace cannot be read, or its current version not be loaded."""
         found = self.open()
         self._id, self._seen = found.id, self._stamp()
@@ -112,10 +113,19 @@ class Current:
                 self.index = self._open_index()
             self._seen, self.problem = stamp, None
         except Exception as error:  # whatever happens to the files, what is loaded keeps serving
-            if str(error) != self.problem:
+            if str(error) != str(self.problem):
                 log.warning("version %d keeps serving: %s", self.version.number, error)
-            self.problem = str(error)
+            self.problem = error
         self._note()
+
+    def told(self, error: Exception) -> str:
+        """What is wrong, for whoever asks; where files are, and what Python said, is in the log."""
+        if not isinstance(error, WorkspaceError):
+            return "its files cannot be read, the log of the service says why"
+        text = re.sub(r" \(.*\)", "", str(error))  # in brackets is what a damaged file has led to
+        for folder in filter(None, (self.folder, self._index_folder)):
+            text = text.replace(f"{folder.absolute().parent}/", "")
+        return text
 
     def _watch(self) -> None:
         while not self._stop.wait(self._interval):
