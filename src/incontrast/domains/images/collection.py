@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,10 +53,13 @@ class ImageCollection(Collection):
         if on_disk is None:
             on_disk = torch.arange(len(pixels) + len(files)) >= len(pixels)
         self.on_disk = on_disk
-        # (n,) row r as r, file f as -1 - f
-        self._source = torch.where(on_disk, -on_disk.cumsum(0), (~on_disk).cumsum(0) - 1)
         self._remembered: Tensor | None = None  # (files, C, S, S) uint8, filled as they are read
         self._known: Tensor | None = None  # (files,) bool, those that were
+
+    @cached_property
+    def _source(self) -> Tensor:
+        """(n,) row r as r, file f as -1 - f."""
+        return torch.where(self.on_disk, -self.on_disk.cumsum(0), (~self.on_disk).cumsum(0) - 1)
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies read their files themselves.
@@ -82,9 +86,9 @@ class ImageCollection(Collection):
 
         Where all files are few, one that was read before is not read again.
         """
-        source = self._source[indices]
         if not self.files:
-            return self.pixels.index_select(0, source)  # ten times as fast as pixels[source]
+            return self.pixels.index_select(0, indices)  # ten times as fast as pixels[indices]
+        source = self._source[indices]
         on_disk = source < 0
         batch = self.pixels.new_empty(len(source), *self.pixels.shape[1:])
         batch[~on_disk] = self.pixels[source[~on_disk]]
