@@ -144,8 +144,8 @@ class Domain(ABC):
     """One kind of data: how items become batches, what a view is, which encoder fits.
 
     A domain of your own needs three methods: ``collect``, ``views`` and ``encoder``.
-    Where a batch is not one tensor with an item per row, it also needs ``join``, and where its
-    collection is not a ``TensorCollection``, ``pack`` and ``unpack``.
+    Where a batch is not one tensor with an item per row, its class needs a ``join`` of batches, and
+    where its collection is not a ``TensorCollection``, the domain needs ``pack`` and ``unpack``.
     ``check_domain`` tells what is missing or wrong.
 
     Domains hold configuration only and are never changed by what they see.
@@ -220,13 +220,12 @@ class Domain(ABC):
         whole = (taken[0] if len(taken) == 1 else self.join(taken)).to(part.device)
         views = self.views(whole, generator)
         try:
-            first, second = (view[part.range] for view in views)
+            return views[0][part.range], views[1][part.range]
         except TypeError as error:
             raise TypeError(
                 f"a {type(views[0]).__name__} cannot be sliced, which training on several "
                 "processes needs: give it slices, or the domain a views_of_part of its own"
             ) from error
-        return first, second
 
     def fit_statistics(self, collection: Collection) -> Domain:
         """This domain with what only the first data can tell (a feature width, say) filled in."""
@@ -242,7 +241,14 @@ class Domain(ABC):
 
     def join(self, batches: Sequence[Any]) -> Any:
         """One batch that holds the items of all ``batches`` in order."""
-        return torch.cat(list(batches))
+        kind = type(batches[0])
+        if issubclass(kind, Tensor):
+            return torch.cat(list(batches))
+        if not hasattr(kind, "join"):
+            raise TypeError(
+                f"batches that are {kind.__name__} need join(), of theirs or the domain's"
+            )
+        return kind.join(batches)
 
     def differences(self, old: Any, new: Any) -> dict[str, Any]:
         """What tells new items from old ones besides their embeddings, for people and for JSON.
@@ -252,10 +258,9 @@ class Domain(ABC):
         """
         return {}
 
-    def materialise(self, collection: Any, indices: Tensor) -> Collection:
+    def materialise(self, collection: Any, indices: Tensor) -> Any:
         """These items themselves, in memory: a workspace keeps no paths to files elsewhere."""
-        chosen: Collection = collection.select(indices)
-        return chosen
+        return collection.select(indices)
 
     def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
         """Each of these items as bytes, for a memory on disk. Equal items give equal bytes."""

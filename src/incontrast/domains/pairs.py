@@ -28,16 +28,15 @@ class PairBatch:
 class PairCollection(Collection):
     """Two collections of one length, side by side."""
 
-    def __init__(self, first: Any, second: Any) -> None:
+    def __init__(self, first: Collection, second: Collection) -> None:
         self.first, self.second = first, second
 
     @property
     def background(self) -> bool:
-        return bool(self.first.background or self.second.background)
+        return self.first.background or self.second.background
 
     def sizes(self) -> Tensor:
-        sizes: Tensor = self.first.sizes() + self.second.sizes()
-        return sizes
+        return self.first.sizes() + self.second.sizes()
 
     def __len__(self) -> int:
         return len(self.first)
@@ -126,13 +125,15 @@ class Pairs(Domain):
             self.domain.join([batch.second for batch in batches]),
         )
 
-    def materialise(self, collection: PairCollection, indices: Tensor) -> Collection:
-        sides = (collection.first, collection.second)
-        return PairCollection(*(self.domain.materialise(side, indices) for side in sides))
+    def materialise(self, collection: PairCollection, indices: Tensor) -> PairCollection:
+        first, second = collection.first, collection.second
+        materialise = self.domain.materialise
+        return PairCollection(materialise(first, indices), materialise(second, indices))
 
     def pack(self, collection: PairCollection, indices: Tensor) -> list[bytes]:
-        sides = (collection.first, collection.second)
-        pairs = zip(*(self.domain.pack(side, indices) for side in sides), strict=True)
+        firsts = self.domain.pack(collection.first, indices)
+        seconds = self.domain.pack(collection.second, indices)
+        pairs = zip(firsts, seconds, strict=True)
         return [len(first).to_bytes(8, "big") + first + second for first, second in pairs]
 
     def unpack(self, blobs: Sequence[bytes]) -> PairCollection:

@@ -126,9 +126,6 @@ class Graphs(ArgumentDomain):
         counts = [sum(len(places) for _, places in batch) for batch in batches]
         return self._two_views(take_all(sources), counts, generators)
 
-    def join(self, batches: Sequence[GraphBatch]) -> GraphBatch:
-        return GraphBatch.join(batches)
-
     def own_encoder(self) -> nn.Module:
         if self.features is None:
             raise ValueError(

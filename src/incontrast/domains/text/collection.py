@@ -57,6 +57,10 @@ class Texts:
     def to(self, device: torch.device | str, /) -> Texts:
         return Texts(self.contents, device)
 
+    @staticmethod
+    def join(batches: Sequence[Texts]) -> Texts:
+        return Texts([text for batch in batches for text in batch.contents], batches[0].device)
+
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
@@ -80,11 +84,7 @@ class TokenBatch:
     @property
     def mask(self) -> Tensor:
         """(n, L) whether there is a token."""
-        return self._mask.to(self.device)
-
-    @property
-    def _mask(self) -> Tensor:
-        return torch.arange(self.ids.shape[1]) < self.lengths[:, None]
+        return (torch.arange(self.ids.shape[1]) < self.lengths[:, None]).to(self.device)
 
     def places(self) -> tuple[Tensor, Tensor]:
         """The text and the place in it of every token; found on the CPU, no device is waited for.
@@ -93,14 +93,14 @@ class TokenBatch:
         >>> batch.places()
         (tensor([0, 0, 1]), tensor([0, 1, 0]))
         """
-        text, place = self._mask.nonzero().T.contiguous().to(self.device)
+        there = torch.arange(self.ids.shape[1]) < self.lengths[:, None]
+        text, place = there.nonzero().T.contiguous().to(self.device)
         return text, place
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def to(self, device: torch.device | str, /) -> TokenBatch:
-        """This batch on a device."""
         seeds = None if self.seeds is None else self.seeds.to(device)
         return TokenBatch(self.ids.to(device), self.lengths, seeds)
 

@@ -145,12 +145,6 @@ class Text(ArgumentDomain):
     def differences(self, old: Texts, new: Texts) -> dict[str, Any]:
         return differences(old.contents, new.contents, self.tokeniser)
 
-    def join(self, batches: Sequence[Any]) -> Any:
-        if isinstance(batches[0], Texts):
-            contents = [content for batch in batches for content in batch.contents]
-            return Texts(contents, batches[0].device)
-        return TokenBatch.join(batches)
-
     def own_encoder(self) -> nn.Module:
         views = self.views.given
         dropout = views.dropout if isinstance(views, TextViews) else 0.0

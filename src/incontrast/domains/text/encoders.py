@@ -12,11 +12,7 @@ from incontrast.domains.text.views import dropout_masks
 class TextEncoder(nn.Module):
     """A ``TokenBatch`` of n texts in, (n, width) embeddings out: a mean with learned weights.
 
-    Args:
-        vocabulary: Tokens.
-        width: Features of a token.
-        sites: Places where dropout acts.
-        dropout: Share of the features that views of texts leave out there.
+    Dropout acts at so many ``sites``, on a share of the features, where views of texts have seeds.
     """
 
     def __init__(self, vocabulary: int, width: int, sites: int, dropout: float) -> None:
@@ -38,13 +34,7 @@ class Transformer(TextEncoder):
     """A transformer with LayerNorm before each part (pre-norm), and the mean over tokens,
     computed in buckets of texts of nearly the same length.
 
-    Args:
-        vocabulary: Tokens.
-        length: Tokens of a text at most, those that frame it included.
-        width: Features of a token, and dimensions of an embedding.
-        layers: Layers.
-        heads: Heads of the attention of each layer.
-        dropout: See ``TextViews``.
+    ``length`` is that of the longest text, with the tokens that frame it.
     """
 
     def __init__(
@@ -102,11 +92,6 @@ class NGrams(TextEncoder):
 
     Tokens of a byte-level BPE are n-grams of bytes. Pairs of tokens, by hash, and an MLP on top
     were worse: they learn to tell texts apart without saying what they are about.
-
-    Args:
-        vocabulary: Tokens.
-        width: Dimensions of an embedding.
-        dropout: See ``TextViews``.
     """
 
     def __init__(self, vocabulary: int, width: int, dropout: float) -> None:

@@ -30,15 +30,9 @@ def read_texts(items: Any) -> TextCollection:
 
 
 def packed(row: Any, where: str, columns: Sequence[str] | None = None) -> bytes:
-    """A text or a pair of them as bytes.
+    """A text or a pair of them as bytes: of a string, UTF-8 bytes, a pair of them, or a record.
 
-    Args:
-        row: A string, UTF-8 bytes, a pair of them, or a record that has them in its fields.
-        where: Which it is, for messages.
-        columns: The field or the two fields of a record; ``text``, or its only string, if None.
-
-    Raises:
-        ValueError: It is empty or not text.
+    ``columns`` are the field or the two fields of a record: ``text``, or its only string, if None.
     """
     if isinstance(row, Mapping):
         row = _fields(row, where, columns)

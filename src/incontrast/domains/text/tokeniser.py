@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from incontrast.domains.text.collection import TokenBatch
 
@@ -51,12 +52,9 @@ def given(tokenizer: str | Path) -> TokeniserJSON:
 
 
 def train(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> TokeniserJSON:
-    """Byte-level BPE of these texts: the same texts give the same tokeniser.
+    """Byte-level BPE of these texts, of so many tokens at most: the same texts give the same one.
 
-    Args:
-        texts: The first data.
-        vocabulary: Tokens at most; few texts have fewer.
-        lowercase: Whether letters are made small; Unicode is brought to NFKC in any case.
+    Unicode is brought to NFKC, and letters are made small if ``lowercase``.
     """
     library = _library()
     normalizers, pre_tokenizers = library.normalizers, library.pre_tokenizers
@@ -77,11 +75,7 @@ def train(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenise
 
 
 class Tokeniser:
-    """A tokeniser in use.
-
-    Args:
-        tokenizer: Of the library ``tokenizers``.
-    """
+    """A tokeniser of the library ``tokenizers`` in use."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_truncation()
@@ -89,22 +83,18 @@ class Tokeniser:
         self._tokenizer = tokenizer
         self.size = 1 + max(tokenizer.get_vocab().values())
         """Tokens of the vocabulary: one more than the largest id."""
-        self.mask = next(
-            (i for name in (MASK, "[MASK]") if (i := tokenizer.token_to_id(name)) is not None), None
-        )
+        masks = (tokenizer.token_to_id(name) for name in (MASK, "[MASK]"))
+        self.mask: int | None = next((mask for mask in masks if mask is not None), None)
         """Stands for a word that is cut off; None if there is no such token."""
-        pieces = [tokenizer.id_to_token(number) or "" for number in range(self.size)]
-        self.pieces = pieces
+        pieces = self.pieces = [tokenizer.id_to_token(number) or "" for number in range(self.size)]
         joined = any(piece.startswith("##") for piece in pieces)  # WordPiece marks what continues
         self.begins = torch.tensor(
             [not p.startswith("##") if joined else p.startswith(("Ġ", "▁")) for p in pieces]
         )
         """(V,) whether a token begins a word."""
-        special = tokenizer.encode("a").special_tokens_mask
-        ids = tokenizer.encode("a").ids
-        first = special.index(0) if 0 in special else 0
-        last = len(special) - special[::-1].index(0) if 0 in special else len(ids)
-        self.frame = (ids[:first], ids[last:])
+        some = tokenizer.encode("a")
+        own = [place for place, special in enumerate(some.special_tokens_mask) if not special]
+        self.frame = (some.ids[: own[0]], some.ids[own[-1] + 1 :]) if own else ([], [])
         """Tokens that are put before and after every text, such as BERT's [CLS] and [SEP]."""
         self._ids = lru_cache(REMEMBERED)(self._encode)
 
@@ -121,27 +111,22 @@ class Tokeniser:
     def batch(self, contents: Sequence[bytes], length: int) -> TokenBatch:
         """These texts, at most so many tokens of each, without those that frame a text."""
         rows = [self.ids(content, length) for content in contents]
-        lengths = torch.tensor([len(row) for row in rows])
-        width = int(lengths.max()) if rows else 1
-        ids = torch.zeros(len(rows), width, dtype=torch.int64)
+        lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+        batch = TokenBatch(torch.zeros(len(rows), max(map(len, rows), default=1)).long(), lengths)
         if rows:
-            there = torch.arange(width) < lengths[:, None]
-            ids[there] = torch.from_numpy(np.concatenate(rows))
-        return TokenBatch(ids, lengths)
+            batch.ids[batch.mask] = torch.from_numpy(np.concatenate(rows))
+        return batch
 
     def framed(self, batch: TokenBatch) -> TokenBatch:
         """With the tokens that are put before and after every text."""
-        before, after = self.frame
-        if not before and not after:
+        before, after = (torch.tensor(part, dtype=torch.int64) for part in self.frame)
+        if not len(before) and not len(after):
             return batch
-        lengths = batch.lengths + len(before) + len(after)
-        ids = batch.ids.new_zeros(len(batch), batch.ids.shape[1] + len(before) + len(after))
-        ids[:, : len(before)] = torch.tensor(before)
-        ids[:, len(before) : len(before) + batch.ids.shape[1]] = batch.ids
-        if after:
-            places = (batch.lengths + len(before))[:, None] + torch.arange(len(after))
-            ids.scatter_(1, places, torch.tensor(after).expand(len(batch), -1))
-        return TokenBatch(ids, lengths, batch.seeds)
+        ids = pad(batch.ids, (len(before), len(after)))
+        ids[:, : len(before)] = before
+        places = (batch.lengths + len(before))[:, None] + torch.arange(len(after))
+        ids.scatter_(1, places, after.expand(len(batch), -1))
+        return TokenBatch(ids, batch.lengths + len(before) + len(after), batch.seeds)
 
     def words(self, batch: TokenBatch) -> Tensor:
         """(n, L) the number of the word that each token is part of, from 0."""
