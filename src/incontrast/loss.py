@@ -36,7 +36,7 @@ from incontrast.bounds import check_number, check_whole
 from incontrast.names import NamedArguments
 
 EPS = 1e-12  # the least norm that is divided by, as in normalize()
-REMEMBERED = 1024  # items of a batch up to which its weights are kept for the next one
+AT_ONCE = 1024  # items of a batch up to which similarities and weights are kept
 BLOCK = 256  # anchors that are compared at a time with the items of a larger batch
 
 
@@ -74,14 +74,7 @@ class Objective(NamedArguments):
             second: The same of the second views.
             strata: Which items of the batch are alike, and what they weigh.
         """
-        n = len(first)
-        if n > REMEMBERED:
-            return losses_in_blocks(first, second, self, strata, range(n))
-        table = _log_weights(first, strata, range(n))
-        losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
-            first, second, self.temperature, table
-        )
-        return losses
+        return anchor_losses(first, second, self, strata, range(len(first)))
 
 
 def log_partition(positive: Tensor, negatives: Tensor, *, k: float) -> Tensor:
@@ -219,27 +212,17 @@ def anchor_losses(
     first: Tensor, second: Tensor, objective: Objective, strata: Strata, anchors: range
 ) -> Tensor:
     """``objective.losses`` of these anchors alone, without the similarities of all others."""
-    own = slice(anchors.start, anchors.stop)
-    pairs = (first[own], second), (second[own], first)
-    logits = torch.stack([similarities(*pair, objective) for pair in pairs])
-    log_shares = (logits + _log_weights(first, strata, anchors)).log_softmax(dim=2)
-    return -_mean_of_diagonals(log_shares, anchors.start)
-
-
-def losses_in_blocks(
-    first: Tensor, second: Tensor, objective: Objective, strata: Strata, anchors: range
-) -> Tensor:
-    """``anchor_losses``, in a large batch with the similarities of some anchors at a time."""
-    if len(first) <= REMEMBERED:
-        return anchor_losses(first, second, objective, strata, anchors)
-    losses: Tensor = _BlockLosses.apply(  # type: ignore[no-untyped-call]
+    losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
         first, second, objective, strata, anchors
     )
     return losses
 
 
-class _BlockLosses(Function):
-    """``anchor_losses`` of which nothing but a number for each anchor is kept until backward."""
+class _Losses(Function):
+    """The losses with a backward pass by hand, in half as many operations as autograd's.
+
+    Of a large batch, nothing is kept for it but a number for each anchor.
+    """
 
     @staticmethod
     def forward(
@@ -250,45 +233,54 @@ class _BlockLosses(Function):
         strata: Strata,
         anchors: range,
     ) -> Tensor:
-        unit, _ = _units(first, second, objective.temperature)
-        sums = first.new_empty(2, len(anchors))  # log of each anchor's denominator
-        losses = first.new_zeros(len(anchors))
-        for block, at, logits in _blocks(unit, strata, anchors):
-            torch.logsumexp(logits, dim=2, out=sums[:, at])
-            losses[at] = (sums[:, at] - logits.diagonal(block.start, 1, 2)).mean(dim=0)
-        ctx.save_for_backward(first, second, sums)
-        ctx.given = objective, strata, anchors
+        unit, scale = _units(first, second, objective.temperature)
+        if len(anchors) == len(first) <= AT_ONCE:
+            logits = unit[0] @ unit[1].T
+            logits = torch.stack([logits, logits.T]).add_(_log_weights(unit, strata, anchors))
+            kept = logits.log_softmax(dim=2)
+            losses = kept.diagonal(dim1=1, dim2=2).mean(dim=0).neg_()
+        else:
+            kept = unit.new_empty(2, len(anchors))  # log of each anchor's denominator
+            losses = unit.new_empty(len(anchors))
+            for block, at, logits in _blocks(unit, strata, anchors):
+                torch.logsumexp(logits, dim=2, out=kept[:, at])
+                losses[at] = (kept[:, at] - logits.diagonal(block.start, 1, 2)).mean(dim=0)
+        ctx.save_for_backward(first, second, unit, scale, kept)
+        ctx.given = objective.temperature, strata, anchors
         return losses
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        first, second, sums = ctx.saved_tensors
-        objective, strata, anchors = ctx.given
+        first, second, unit, scale, kept = ctx.saved_tensors
+        temperature, strata, anchors = ctx.given
+        half = gradient / 2  # for each direction
         if torch.is_grad_enabled():  # to be differentiated again: by autograd
-            losses = anchor_losses(first, second, objective, strata, anchors)
-            return *_differentiable(losses, (first, second), gradient), None, None, None
-        unit, scale = _units(first, second, objective.temperature)
-        of_unit = torch.zeros_like(unit)
-        for block, at, logits in _blocks(unit, strata, anchors):
-            half = gradient[at] / 2
-            of_logits = logits.sub_(sums[:, at, None]).exp_().mul_(half[:, None])
-            of_logits.diagonal(block.start, 1, 2).sub_(half)
-            own = slice(block.start, block.stop)
-            of_unit[:, own].baddbmm_(of_logits, unit.flip(0))
-            for side, other in ((0, 1), (1, 0)):
-                of_unit[other].addmm_(of_logits[side].T, unit[side, own])
-        return *_of_embeddings(of_unit, unit, scale, objective.temperature), None, None, None
-
-
-def _blocks(unit: Tensor, strata: Strata, anchors: range) -> Iterator[tuple[range, slice, Tensor]]:
-    """Some anchors, their places among ``anchors``, and their (2, some, n) logits + log w."""
-    work = unit.new_empty(2, min(BLOCK, len(anchors)), unit.shape[1])  # one for all blocks
-    for start in range(0, len(anchors), BLOCK):
-        block = anchors[start : start + BLOCK]
-        logits = work[:, : len(block)]
-        torch.bmm(unit[:, block.start : block.stop], unit.flip(0).mT, out=logits)
-        logits += _log_weights(unit[0], strata, block)
-        yield block, slice(start, start + len(block)), logits
+            unit, _ = _units(first, second, temperature)
+            rows = unit[:, anchors.start : anchors.stop]
+            logits = rows @ unit.flip(0).mT + _log_weights(unit, strata, anchors)
+            log_shares = logits.log_softmax(dim=2).diagonal(anchors.start, 1, 2)
+            wanted = [x for x in (first, second) if x.requires_grad]
+            found = torch.autograd.grad(log_shares, wanted, -half.expand(2, -1), create_graph=True)
+            each = iter(found)
+            pair = (next(each) if x.requires_grad else None for x in (first, second))
+            return *pair, None, None, None
+        if kept.dim() == 3:
+            shares = kept.exp().mul_(half[:, None])
+            of_logits = shares[0].add_(shares[1].T)  # both directions are of the same similarities
+            of_logits.diagonal().sub_(gradient)
+            of_unit = torch.stack([of_logits @ unit[1], of_logits.T @ unit[0]])
+        else:
+            of_unit = torch.zeros_like(unit)
+            for block, at, logits in _blocks(unit, strata, anchors):
+                of_logits = logits.sub_(kept[:, at, None]).exp_().mul_(half[at, None])
+                of_logits.diagonal(block.start, 1, 2).sub_(half[at])
+                own = slice(block.start, block.stop)
+                of_unit[:, own].baddbmm_(of_logits, unit.flip(0))
+                for side, other in ((0, 1), (1, 0)):
+                    of_unit[other].addmm_(of_logits[side].T, unit[side, own])
+        along = (of_unit * unit).sum(dim=2, keepdim=True).mul_(temperature)
+        of_first, of_second = of_unit.addcmul_(unit, along, value=-1).div_(scale)
+        return of_first, of_second, None, None, None
 
 
 def _units(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -301,75 +293,28 @@ def _units(first: Tensor, second: Tensor, temperature: float) -> tuple[Tensor, T
     return both / scale, scale
 
 
-def _of_embeddings(
-    of_unit: Tensor, unit: Tensor, scale: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """The gradients of both views from those of what entered the product; in place."""
-    along = (of_unit * unit).sum(dim=2, keepdim=True).mul_(temperature)
-    of_first, of_second = of_unit.addcmul_(unit, along, value=-1).div_(scale)
-    return of_first, of_second
-
-
-def _differentiable(
-    losses: Tensor, inputs: tuple[Tensor, Tensor], gradient: Tensor
-) -> Iterator[Tensor | None]:
-    """Gradients that have derivatives themselves; None for an input without."""
-    wanted = [x for x in inputs if x.requires_grad]
-    found = iter(torch.autograd.grad(losses, wanted, gradient, create_graph=True))
-    return (next(found) if x.requires_grad else None for x in inputs)
-
-
-def _log_probabilities(
-    first: Tensor, second: Tensor, temperature: float, weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(2, n, n) log of the share of each item (column) in an anchor's denominator, both directions.
-
-    Also what ``_units`` gives.
-    """
-    unit, scale = _units(first, second, temperature)
-    logits = unit[0] @ unit[1].T
-    return torch.stack([logits, logits.T]).add_(weights).log_softmax(dim=2), unit, scale
-
-
-def _mean_of_diagonals(log_shares: Tensor, start: int = 0) -> Tensor:
-    return log_shares.diagonal(start, dim1=1, dim2=2).mean(dim=0)
-
-
-class _Losses(Function):
-    """The losses with a backward pass by hand, half as many operations as autograd's."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, first: Tensor, second: Tensor, temperature: float, weights: Tensor
-    ) -> Tensor:
-        log_shares, unit, scale = _log_probabilities(first, second, temperature, weights)
-        ctx.save_for_backward(first, second, weights, log_shares, unit, scale)
-        ctx.temperature = temperature
-        return _mean_of_diagonals(log_shares).neg_()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        first, second, weights, log_shares, unit, scale = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again: by autograd
-            log_shares, _, _ = _log_probabilities(first, second, ctx.temperature, weights)
-            losses = -_mean_of_diagonals(log_shares)
-            return *_differentiable(losses, (first, second), gradient), None, None
-        half = gradient / 2
-        shares = log_shares.exp().mul_(half[:, None])  # of logits + log w, per direction
-        of_logits = shares[0].add_(shares[1].T)
-        of_logits.diagonal().sub_(gradient)
-        of_unit = torch.stack([of_logits @ unit[1], of_logits.T @ unit[0]])
-        return *_of_embeddings(of_unit, unit, scale, ctx.temperature), None, None
+def _blocks(unit: Tensor, strata: Strata, anchors: range) -> Iterator[tuple[range, slice, Tensor]]:
+    """Some anchors, their places among ``anchors``, and their (2, some, n) logits + log w."""
+    work = unit.new_empty(2, min(BLOCK, len(anchors)), unit.shape[1])  # one for all blocks
+    for start in range(0, len(anchors), BLOCK):
+        block = anchors[start : start + BLOCK]
+        logits = work[:, : len(block)]
+        torch.bmm(unit[:, block.start : block.stop], unit.flip(0).mT, out=logits)
+        logits += _log_weights(unit, strata, block)
+        yield block, slice(start, start + len(block)), logits
 
 
 def _log_weights(like: Tensor, strata: Strata, anchors: range) -> Tensor:
-    """(anchors, n) log of the weights of items as negatives, by the strata of anchor and item."""
-    make = _made_once if len(like) <= REMEMBERED else _made_once.__wrapped__
+    """(anchors, n) log of the weights of items as negatives, by the strata of anchor and item.
+
+    Those of a small batch are kept for the next one.
+    """
+    make = _weights if like.shape[1] <= AT_ONCE else _weights.__wrapped__
     return make(strata, anchors, like.dtype, like.device)
 
 
 @lru_cache(maxsize=8)
-def _made_once(strata: Strata, anchors: range, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _weights(strata: Strata, anchors: range, dtype: torch.dtype, device: torch.device) -> Tensor:
     counts, weights = strata
     with torch.inference_mode(False):  # what is kept must serve gradients too
         table = torch.empty(len(anchors), sum(counts), dtype=dtype, device=device)

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
-from incontrast.loss import Objective, Strata, losses_in_blocks
+from incontrast.loss import Objective, Strata, anchor_losses
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (
     Buckets,
@@ -230,7 +230,7 @@ class SharedObjective(Objective):
         if count < MANY_ANCHORS:  # the loss is quick, and takes two messages less
             return super().losses(first, second, strata)
         own = share_of(count, dist.get_rank(), dist.get_world_size())
-        losses = losses_in_blocks(first, second, self, strata, own)
+        losses = anchor_losses(first, second, self, strata, own)
         return all_reduce(pad(losses, (own.start, count - own.stop)))
 
 
