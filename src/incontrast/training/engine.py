@@ -125,8 +125,7 @@ class Engine:
         def embed(make: Callable[[], Any]) -> Tensor:
             return self._encode(encoder, make(), parameters)
 
-        own = None if parameters is not None else list(encoder.parameters())
-        return in_parts([partial(embed, make) for make in parts], copies, items, own)
+        return in_parts([partial(embed, make) for make in parts], copies, items)
 
     def _encode(
         self, encoder: nn.Module, batch: Any, parameters: dict[str, Tensor] | None

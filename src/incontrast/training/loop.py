@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -238,7 +240,7 @@ class Training:
         """Bring back what was saved; returns the rest of the epoch that was interrupted."""
         task = self.task
         for _ in saved["history"]:
-            task.skip(self.strategy.sample(task))
+            deque(task.view_batches(self.strategy.sample(task), skip=sys.maxsize), maxlen=0)
         rest = task.view_batches(self.strategy.sample(task), skip=saved["batches"])
         restore(self, saved)
         log.info("training resumes after %d steps", self.steps)

@@ -48,6 +48,8 @@ PLAIN = (Tensor, bool, int, float, str, list, tuple, dict)
 SHARE = 0.02  # of the time of a run that writing may take
 SAMPLE = 2**23  # bytes that tell how long a first writing will take
 DIGESTED = 4096  # items whose bytes are in memory while all are digested
+OF_RUN = ("batches", "steps", "rollbacks", "lr")  # numbers that are written as they are
+OF_TASK = ("forward_passes", "done", "begun", "epoch_part")
 
 
 class TrainingFile:
@@ -312,14 +314,8 @@ def training_state(training: Training) -> dict[str, Any]:
         "best": training.best,
         "losses": training.losses.state_dict(),
         "history": [asdict(epoch) for epoch in training.history],
-        "batches": training.batches,
-        "steps": training.steps,
-        "rollbacks": training.rollbacks,
-        "lr": training.lr,
-        "forward_passes": task.forward_passes,
-        "done": task.done,
-        "begun": task.begun,
-        "epoch_part": task.epoch_part,
+        **{name: getattr(training, name) for name in OF_RUN},
+        **{name: getattr(task, name) for name in OF_TASK},
         "seconds": training.seconds(),
         "once": {name: _plain(value) for name, value in task.made_once.items()},
         "schedules": {purpose: lr.calls for purpose, lr in task.recorded.items()},
@@ -335,10 +331,9 @@ def restore(training: Training, state: dict[str, Any]) -> None:
     training.best = [weights.to(task.engine.device) for weights in state["best"]]
     training.losses.load_state_dict(state["losses"])
     training.history = [Epoch(**epoch) for epoch in state["history"]]
-    for name in ("batches", "steps", "rollbacks", "lr"):
-        setattr(training, name, state[name])
-    task.forward_passes, task.done = state["forward_passes"], state["done"]
-    task.begun, task.epoch_part = state["begun"], state["epoch_part"]
+    for owner, names in ((training, OF_RUN), (task, OF_TASK)):
+        for name in names:
+            setattr(owner, name, state[name])
     training.start -= state["seconds"]
     if len(state["generators"]) != task.engine.processes:
         log.warning(

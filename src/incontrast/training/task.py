@@ -94,6 +94,9 @@ class ViewBatch(NamedTuple):
     places: Tensor = NONE  # (old,) where they are among the stored ones
 
 
+Order = tuple[BatchIndices, int]  # a batch to make, and the seed of its views
+
+
 class InfiniteSampler:
     """Draws without end, and without repeats inside a round over all items.
 
@@ -245,11 +248,6 @@ class Task:
             self.made_once[name] = restore_once(make(), self._saved_once.get(name))
         return cast(T, self.made_once[name])
 
-    def skip(self, batches: Iterable[BatchIndices]) -> None:
-        """Draw what the views of these batches would draw, and no more."""
-        for _ in self._orders(batches, self._views):
-            pass
-
     def view_batches(
         self, batches: Iterable[BatchIndices], views: Generator | None = None, *, skip: int = 0
     ) -> Iterator[ViewBatch]:
@@ -261,42 +259,37 @@ class Task:
         ``skip`` says at the beginning are drawn, but not made.
         """
         old_items, new_items = self.increment.old, self.increment.new
-        orders = self._orders(batches, self._views if views is None else views)
+        seeds = self._views if views is None else views
+        # A batch's views have a seed of their own, drawn here and not in the thread: what the
+        # thread has in flight when nobody reads on must not shift later draws.
+        orders = ((indices, int(torch.randint(2**62, (), generator=seeds))) for indices in batches)
 
-        def fetch(orders: list[tuple[BatchIndices, int]]) -> list[ViewBatch]:
+        def make(orders: list[Order]) -> list[ViewBatch]:
             pairs = [((old_items, old), (new_items, new)) for (old, new), _ in orders]
             sources = [[(items, at) for items, at in both if items is not None] for both in pairs]
-            views = views_in_a_row(self.domain, sources, [seed for _, seed in orders], self.engine)
+            made = views_in_a_row(self.domain, sources, [seed for _, seed in orders], self.engine)
             olds = [old for (old, _), _ in orders]  # old items first: losses count on it
-            return [ViewBatch(v, len(old), old) for v, old in zip(views, olds, strict=True)]
+            return [ViewBatch(v, len(old), old) for v, old in zip(made, olds, strict=True)]
 
         slow = new_items.background or (old_items is not None and old_items.background)
         slow = slow or (self.domain.views_on_cpu and self.engine.device.type != "cpu")
         slow = slow and not self.domain.views_draw_globally
-        orders = islice(orders, skip, None)
-        if slow:
-            for ahead in read_ahead(fetch, ([order] for order in orders), background=True):
-                yield from ahead
-            return
-        burst: list[tuple[BatchIndices, int]] = []
+        left = islice(orders, skip, None)
+        groups = ([order] for order in left) if slow else self._bursts(left)
+        for made in read_ahead(make, groups, background=slow):
+            yield from made
+
+    def _bursts(self, orders: Iterator[Order]) -> Iterator[list[Order]]:
+        """Small batches in groups: views of many in a row are made from warm caches."""
+        burst: list[Order] = []
         for order in orders:
             burst.append(order)
-            # Small batches come in bursts: views of many in a row are made from warm caches.
             size = len(burst) * 2 * sum(map(len, order[0])) * self.increment.item_bytes
             if size > BURST_BYTES or len(burst) == BURST:
-                yield from fetch(burst)
+                yield burst
                 burst = []
         if burst:
-            yield from fetch(burst)
-
-    @staticmethod
-    def _orders(
-        batches: Iterable[BatchIndices], seeds: Generator
-    ) -> Iterator[tuple[BatchIndices, int]]:
-        # A batch's views have a seed of their own, drawn here and not in the thread: what the
-        # thread has in flight when nobody reads on must not shift later draws.
-        for indices in batches:
-            yield indices, int(torch.randint(2**62, (), generator=seeds))
+            yield burst
 
     def embed(
         self,
@@ -340,10 +333,9 @@ def two_views(domain: Domain, sources: Sources, seed: int, engine: Engine) -> An
     device, drawing = engine.device, engine.drawing
     if domain.views_on_cpu:
         device = drawing = torch.device("cpu")
-    draws = Generator(drawing).manual_seed(seed)
     sources = [(collection, indices) for collection, indices in sources if len(indices)]
     count = sum(len(indices) for _, indices in sources)
-    share = engine.share(count) if engine.processes > 1 else range(count)
+    share = engine.share(count)
     parts, before = [], 0
     for collection, indices in sources:
         own = indices[max(share.start - before, 0) : max(share.stop - before, 0)]
@@ -354,27 +346,27 @@ def two_views(domain: Domain, sources: Sources, seed: int, engine: Engine) -> An
         collection, indices = sources[0]
         parts.append(collection.take(indices[:0]))
     batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts), device)
+
+    def make(own: range) -> Any:
+        """Both views of some of this process's items."""
+        draws = Generator(drawing).manual_seed(seed)
+        if len(own) == count:
+            joined = domain.joined_views(batch, draws)
+        else:
+            some = batch if len(own) == len(batch) else batch[own.start : own.stop]
+            part = Part(some, share.start + own.start, sources, device)
+            joined = domain.join(domain.views_of_part(part, draws))
+        if len(joined) != 2 * len(own):
+            raise ValueError(
+                f"views() must keep the number of items: {len(own)} went in, {len(joined)} came "
+                "out of both views together"
+            )
+        return engine.place(joined) if domain.views_on_cpu else joined
+
     size = engine.micro_batch_size
     if size is not None and 2 * len(batch) > size and domain.views_by_part:
-
-        def make(own: range) -> Any:
-            first = share.start + own.start
-            part = Part(batch[own.start : own.stop], first, sources, device)
-            draws = Generator(drawing).manual_seed(seed)
-            return engine.place(domain.join(domain.views_of_part(part, draws)))
-
         return ViewsInParts(make, len(batch), size)
-    if len(share) == count:
-        joined = domain.joined_views(batch, draws)
-    else:
-        part = Part(batch, share.start, sources, device)
-        joined = domain.join(domain.views_of_part(part, draws))
-    if len(joined) != 2 * len(batch):
-        raise ValueError(
-            f"views() must keep the number of items: {len(batch)} went in, {len(joined)} came out "
-            "of both views together"
-        )
-    return engine.place(joined) if domain.views_on_cpu else joined
+    return make(range(len(batch)))
 
 
 @torch.no_grad()
@@ -442,10 +434,9 @@ def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool
     >>> list(read_ahead(lambda n: n * n, [1, 2, 3], background=True))
     [1, 4, 9]
     """
-    return _in_thread(fetch, orders) if background else map(fetch, orders)
-
-
-def _in_thread(fetch: Callable[[T], R], orders: Iterable[T]) -> Iterator[R]:
+    if not background:
+        yield from map(fetch, orders)
+        return
     with ThreadPoolExecutor(1, thread_name_prefix="incontrast-read") as thread:
         in_flight: deque[Future[R]] = deque()
         try:
