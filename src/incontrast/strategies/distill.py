@@ -44,11 +44,8 @@ class Distill(Strategy):
         return (batch_losses(first, second, task.objective) + self.weight * relation).mean()
 
     def _teacher(self, task: Task) -> nn.Module:
-        return task.once("teacher", lambda: _frozen(task.before or task.encoder))
-
-
-def _frozen(encoder: nn.Module) -> nn.Module:
-    return copy.deepcopy(encoder).eval().requires_grad_(False)
+        before = task.before or task.encoder
+        return task.once("teacher", lambda: copy.deepcopy(before).eval().requires_grad_(False))
 
 
 def relation_loss(

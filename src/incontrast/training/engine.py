@@ -108,24 +108,14 @@ class Engine:
 
         ``parameters`` are weights and buffers to use instead of the encoder's own.
         """
-        if self.micro_batch_size is None or len(batch) <= self.micro_batch_size:
+        size = self.micro_batch_size
+        if size is None or len(batch) <= size:
             return self._encode(encoder, batch, parameters)
-        ranges = _ranges(len(batch), self.micro_batch_size)
-        parts = [lambda own=own: batch[own.start : own.stop] for own in ranges]
-        return self._in_parts(encoder, parts, 1, len(batch), parameters)[0]
-
-    def _in_parts(
-        self,
-        encoder: nn.Module,
-        parts: Sequence[Callable[[], Any]],
-        copies: int,
-        items: int,
-        parameters: dict[str, Tensor] | None,
-    ) -> Tensor:
-        def embed(make: Callable[[], Any]) -> Tensor:
-            return self._encode(encoder, make(), parameters)
-
-        return in_parts([partial(embed, make) for make in parts], copies, items)
+        parts = [
+            lambda own=own: self._encode(encoder, batch[own.start : own.stop], parameters)
+            for own in _ranges(len(batch), size)
+        ]
+        return in_parts(parts, 1, len(batch))[0]
 
     def _encode(
         self, encoder: nn.Module, batch: Any, parameters: dict[str, Tensor] | None
@@ -148,7 +138,10 @@ class Engine:
         ``views`` is one batch: first views of this process's share of the items, then second ones.
         """
         if isinstance(views, ViewsInParts):
-            first, second = self._in_parts(encoder, views.parts, 2, views.items, parameters)
+            parts = [
+                lambda make=make: self._encode(encoder, make(), parameters) for make in views.parts
+            ]
+            first, second = in_parts(parts, 2, views.items)
             return first, second
         embeddings = self.forward(encoder, views, parameters)
         first, second = self.gather(embeddings.view(2, -1, *embeddings.shape[1:]))

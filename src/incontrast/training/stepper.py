@@ -108,7 +108,8 @@ def lr_factors_of(optimizer: OptimizerFactory, encoder: nn.Module) -> dict[nn.Pa
     if not wanted:
         return {}
     parameters = {name: p for name, p in named_parameters(encoder) if p.requires_grad}
-    parts = {name[:end] for name in parameters for end in _ends_of_parts(name)}
+    words = [name.split(".") for name in parameters]
+    parts = {".".join(each[:end]) for each in words for end in range(1, len(each) + 1)}
     for part in wanted:
         if part not in parts:
             near = get_close_matches(part, parts, n=1) or sorted(parts)[:1]
@@ -122,10 +123,6 @@ def lr_factors_of(optimizer: OptimizerFactory, encoder: nn.Module) -> dict[nn.Pa
             p: wanted[part] for n, p in parameters.items() if n == part or n.startswith(f"{part}.")
         }
     return found
-
-
-def _ends_of_parts(name: str) -> list[int]:
-    return [place for place, sign in enumerate(name) if sign == "."] + [len(name)]
 
 
 def _cap(weights: Tensor, max_relative_update: float, protection: Tensor | None = None) -> float:
