@@ -72,8 +72,9 @@ def shape(output: str) -> list[str]:
         "another strategy, a lower learning rate",
         "new items beside mapped ones",
     )
+    advice = re.compile("(stored vectors, (?:mapped|as they are)) .*")
     return [
-        re.sub("^stored vectors .*", "stored vectors", line).replace("# epoch,", "# epochs,")
+        advice.sub(r"\1", line).replace("# epoch,", "# epochs,")
         for line in lines
         if not any(words in line for words in by_chance)
     ]

@@ -138,7 +138,7 @@ def lerp_statistics(before: nn.Module, encoder: nn.Module, part: float) -> None:
     """Move BatchNorm's statistics towards those of before, as far as the weights are.
 
     An encoder that was trained elsewhere may have statistics of other views than the domain's:
-    setting them anew moves embeddings, however small the part of the change.
+    setting them again moves embeddings, however small the part of the change.
     """
     for now, then in zip(encoder.buffers(), before.buffers(), strict=True):
         if now.is_floating_point():
