@@ -73,3 +73,19 @@ def test_values_that_make_no_sense_are_refused_by_the_name_of_their_setting(init
 def test_help_names_the_common_ones() -> None:
     for name in ("strategy.lr", "strategy.batch_size", "objective.temperature", "budget.seconds"):
         assert name in "".join(run("config", "--help").replace("│", "").split())
+
+
+def test_help_shows_options_that_commands_share_under_titles() -> None:
+    shown = CliRunner().invoke(app, ["update", "--help"]).output
+    places = [shown.index(f"─ {title} ─") for title in ("Options", "Training", "Probe set")]
+    assert places == sorted(places)
+    assert places[1] < shown.index("--seconds") < places[2] < shown.index("--probe-label")
+
+
+def test_help_leaves_the_wrapping_of_paragraphs_to_the_terminal() -> None:
+    """A line that were broken in the source and again by the terminal would leave a short one."""
+    shown = CliRunner().invoke(app, ["update", "--help"], env={"COLUMNS": "80"}).output
+    text = shown.partition("If it was interrupted")[2].partition("╭")[0]
+    *whole, last = [line.strip() for line in text.strip().splitlines()]
+    assert last.endswith("drops it.")
+    assert all(len(line) > 50 for line in whole[1:]), whole

@@ -4,6 +4,7 @@ So ``--help`` and complaints about options need not wait for torch, ``status`` n
 modules that do the work have ordinary imports.
 """
 
+import copy
 import inspect
 import os
 import time
@@ -14,7 +15,7 @@ from enum import IntEnum
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -104,15 +105,17 @@ def command(
     workspace: bool = True,
     torchrun: bool = False,
     timed: bool = False,
+    panel: str,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a declaration: a signature, a docstring, and checks of its options.
 
     The function of the same name in ``incontrast.cli.<module>`` does the work. It takes the
     options as keywords and returns an ``Answer``, or None if there is nothing to print. The
-    parameters of ``groups`` are options as well, which it gets as a dict by the group's name, and
-    of a command that works on a ``workspace`` ``--json`` and ``--config``. With ``torchrun``,
+    parameters of ``groups`` are options as well, which it gets as a dict by the group's name and
+    which the help shows under the group's docstring, and of a command that works on a
+    ``workspace`` ``--json`` and ``--config``. With ``torchrun``,
     several processes can run it together. One that is ``timed`` also gets ``begun``, when it began
-    by ``time.perf_counter``: imports take seconds.
+    by ``time.perf_counter``: imports take seconds. ``panel`` is its group in the list of commands.
     """
 
     def declare(check: Callable[..., None]) -> Callable[..., None]:
@@ -160,17 +163,33 @@ def command(
             if answer is not None and answer.exit:
                 raise typer.Exit(answer.exit)
 
-        declared = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for source in (check, *groups, *([_machines] if workspace else []))
-            for parameter in inspect.signature(source, eval_str=True).parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
+        declared = list(_parameters(check))
+        for group in (*groups, *([_machines] if workspace else [])):
+            declared += [_under(_paragraphs(group), each) for each in _parameters(group)]
         run.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in declared}
-        return app.command(cls=_Command)(run)
+        return app.command(cls=_Command, help=_paragraphs(check), rich_help_panel=panel)(run)
 
     return declare
+
+
+def _parameters(source: Callable[..., None]) -> Iterable[inspect.Parameter]:
+    for parameter in inspect.signature(source, eval_str=True).parameters.values():
+        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _under(title: str, parameter: inspect.Parameter) -> inspect.Parameter:
+    """The same option, under a title in the help."""
+    kind, option = get_args(parameter.annotation)
+    option = copy.copy(option)
+    option.rich_help_panel = title.rstrip(".")
+    return parameter.replace(annotation=Annotated[kind, option])
+
+
+def _paragraphs(function: Callable[..., None]) -> str:
+    """A docstring whose lines the terminal wraps."""
+    text = inspect.getdoc(function) or ""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def exit_code(error: Exception) -> Exit | None:
@@ -234,14 +253,14 @@ def _defaults(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _machines(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     config: Annotated[
         Path | None,
         typer.Option(
             callback=_defaults,
             is_eager=True,
-            help="A TOML file with a table for each command; flags come before it.",
+            help="TOML file with defaults, one table per command; options override it.",
         ),
     ] = None,
 ) -> None:
-    """Options of every command that works on a workspace."""
+    """Automation."""

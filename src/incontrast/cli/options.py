@@ -22,28 +22,35 @@ Data = Annotated[
     Path | None,
     Argument(
         help="A folder of images; vectors as .npy, .npz, .csv or .parquet; graphs as a TU folder "
-        "or .jsonl; texts as .txt, .jsonl, .csv or .parquet. Left out, what was interrupted "
-        "resumes."
+        "or .jsonl; texts as .txt, .jsonl, .csv or .parquet. Leave out to resume what was "
+        "interrupted."
     ),
 ]
 Size = Annotated[
-    int | None, Option(min=4, help="Images: pixels.", show_default="typical, 224 at most")
+    int | None,
+    Option(
+        min=4, help="Images: width and height in pixels.", show_default="typical size, at most 224"
+    ),
 ]
 Channels = Annotated[
-    int | None, Option(help="Images: 1 (grey) or 3 (colour).", show_default="what they have")
+    int | None, Option(help="Images: 1 (grey) or 3 (colour).", show_default="as in the data")
 ]
-Version = Annotated[int | None, Option(help="The version.", show_default="the current one")]
+Version = Annotated[
+    int | None, Option(help="Version of the encoder.", show_default="the current one")
+]
 Strict = Annotated[
     bool,
-    Option("--strict", help="Refuse files and rows that cannot be read; do not skip them."),
+    Option(
+        "--strict", help="Fail on files and rows that cannot be read, instead of skipping them."
+    ),
 ]
-Force = Annotated[bool, Option("--force", help="Promote the new version even if checks failed.")]
+Force = Annotated[bool, Option("--force", help="Promote the new version even if a check failed.")]
 Discard = Annotated[
-    bool, Option("--discard", help="Drop what was interrupted or refused before, with its items.")
+    bool, Option("--discard", help="Drop an interrupted or refused update, with its items.")
 ]
 
 Trust = Annotated[
-    bool, Option("--trust", help="Permit the code that somebody else's workspace names; once.")
+    bool, Option("--trust", help="Allow the code that this workspace names to run; needed once.")
 ]
 
 
@@ -78,13 +85,13 @@ Mean = Annotated[
     str | None,
     Option(
         callback=_numbers,
-        help="What is subtracted from pixels in [0, 1], for each channel, or from features.",
+        help="Mean to subtract: of pixels in [0, 1], per channel, or of features.",
         show_default="ImageNet's",
     ),
 ]
 Std = Annotated[
     str | None,
-    Option(callback=_numbers, help="What that is divided by.", show_default="ImageNet's"),
+    Option(callback=_numbers, help="Standard deviation to divide by.", show_default="ImageNet's"),
 ]
 
 
@@ -105,12 +112,14 @@ def network(
         str | None, Option(callback=json_object, help="Arguments of your encoder, as JSON.")
     ] = None,
 ) -> None:
-    """Options of commands that decide the encoder."""
+    """Encoder."""
 
 
-Flip = Annotated[float, Option(min=0.0, max=1.0, help="Images: how often a view is mirrored.")]
+Flip = Annotated[
+    float, Option(min=0.0, max=1.0, help="Images: probability that a view is flipped.")
+]
 Crop = Annotated[
-    float, Option(min=0.0, max=1.0, help="Images: the least share of one that a view shows.")
+    float, Option(min=0.0, max=1.0, help="Images: smallest share of an image that a view shows.")
 ]
 
 Changes = Annotated[
@@ -118,8 +127,8 @@ Changes = Annotated[
     Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A setting: strategy.lr, strategy.batch_size, objective.temperature, head, device, "
-        "precision, domain.views.flip, budget.seconds, …; may be given again.",
+        help="Change a setting: strategy.lr, strategy.batch_size, objective.temperature, head, "
+        "device, precision, domain.views.flip, budget.seconds, …; repeat for more.",
     ),
 ]
 
@@ -129,16 +138,16 @@ def table(
         str | None,
         Option(
             callback=lambda names: names and [name.strip() for name in names.split(",")],
-            help="Tables and .jsonl: the columns to learn from, with commas.",
-            show_default="all others",
+            help="Columns to learn from, separated by commas.",
+            show_default="all but id and label",
         ),
     ] = None,
-    id: Annotated[str | None, Option(help="Tables: the column that names each item.")] = None,
+    id: Annotated[str | None, Option(help="Column with the ids of items.")] = None,
     label: Annotated[
-        str | None, Option(help="Tables: a column of labels, which is left out.")
+        str | None, Option(help="Column with labels, which training never sees.")
     ] = None,
 ) -> None:
-    """Options of commands that read data."""
+    """Tables and .jsonl files."""
 
 
 def training(
@@ -146,29 +155,31 @@ def training(
         float | None,
         Option(
             min=0.0,
-            help="Time at most, for reading, training and evaluating; the result depends on the "
-            "machine.",
+            help="Time limit for reading, training and evaluating. The result then depends on "
+            "the machine.",
         ),
     ] = None,
-    forward_passes: Annotated[int | None, Option(min=1, help="Forward passes at most.")] = None,
+    forward_passes: Annotated[
+        int | None, Option(min=1, help="Largest number of forward passes.")
+    ] = None,
     log_to: Annotated[
-        str | None, Option(help="Also write to tensorboard:FOLDER, mlflow:URI or wandb:PROJECT.")
+        str | None, Option(help="Log to tensorboard:FOLDER, mlflow:URI or wandb:PROJECT.")
     ] = None,
     strict: Strict = False,
     force: Force = False,
     discard: Discard = False,
 ) -> None:
-    """Options of commands that train."""
+    """Training."""
 
 
 def probing(
     probe: Annotated[
         Path | None,
         Option(
-            help="Labelled items to judge encoders by, before and after: images in a subfolder for "
-            "each class, or a table with labels. Remembered for the next updates."
+            help="Labelled items by which the encoder is judged before and after: a folder with a "
+            "subfolder of images per class, or a table. Remembered for later updates."
         ),
     ] = None,
-    probe_label: Annotated[str, Option(help="The probe's column of labels.")] = "label",
+    probe_label: Annotated[str, Option(help="Column with the labels.")] = "label",
 ) -> None:
-    """Options of commands that judge an encoder."""
+    """Probe set."""
