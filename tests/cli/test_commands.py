@@ -278,7 +278,7 @@ def test_texts_and_their_report(tmp_path: Path, monkeypatch) -> None:
 def test_only_the_first_of_many_processes_prints(space: Path, monkeypatch, flag) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("incontrast.cli.encoder.update", lambda **options: Answer(1, ["done"]))
+    monkeypatch.setattr("incontrast.cli.encoder.update", lambda args: Answer(1, ["done"]))
     for rank, printed in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
         assert bool(run("update", *flag)) == printed

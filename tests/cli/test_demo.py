@@ -47,7 +47,7 @@ def test_a_page_that_cannot_be_written_is_refused_at_once() -> None:
 
 
 def test_a_full_disk_is_told(tmp_path, monkeypatch) -> None:
-    def full(**options: object) -> None:
+    def full(args: object) -> None:
         raise OSError(28, "No space left on device", "page.html")
 
     monkeypatch.setattr(demo, "demo", full)

@@ -40,14 +40,12 @@ def incontrast(
     """Keep a self-supervised encoder up to date."""
 
 
-@command(app, "init", opt.network, opt.table, timed=True, panel=CREATE)
+@command(app, "init", opt.network, opt.views, opt.table, panel=CREATE)
 def init(
     folder: Annotated[Path, Argument(help="A new or empty folder.")],
     like: Annotated[
         Path, Option(help="Data like those to come; they decide which encoder is used.")
     ],
-    flip: opt.Flip = 0.5,
-    crop: opt.Crop = 0.2,
     memory: Annotated[
         opt.PolicyName,
         Option(help="Which old items to keep: all of them, a uniform sample, or the newest."),
@@ -101,7 +99,7 @@ def fit(data: opt.Data = None, workspace: opt.Folder = Path(), trust: opt.Trust 
     """Train the first encoder, and remember the data."""
 
 
-@command(app, "encoder", opt.network, opt.probing, opt.table, panel=CREATE)
+@command(app, "encoder", opt.network, opt.views, opt.probing, opt.table, panel=CREATE)
 def adopt(
     data: Annotated[
         Path | None,
@@ -134,8 +132,6 @@ def adopt(
     ] = None,
     mean: opt.Mean = None,
     std: opt.Std = None,
-    flip: opt.Flip = 0.5,
-    crop: opt.Crop = 0.2,
     changes: opt.Changes = None,
     seen_count: Annotated[
         int | None,
@@ -434,7 +430,7 @@ def demo(
     _check_page(out)
 
 
-@command(app, "compare", opt.network, opt.table, workspace=False, timed=True, panel=TRY)
+@command(app, "compare", opt.network, opt.table, workspace=False, panel=TRY)
 def compare(
     old: Annotated[Path, Argument(help="What came first: a folder or a file of items.")],
     new: Annotated[Path, Argument(help="What came later, of the same kind.")],

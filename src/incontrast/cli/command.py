@@ -9,6 +9,7 @@ import inspect
 import os
 import time
 import tomllib
+from argparse import Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -104,30 +105,27 @@ def command(
     *groups: Callable[..., None],
     workspace: bool = True,
     torchrun: bool = False,
-    timed: bool = False,
     panel: str,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a declaration: a signature, a docstring, and checks of its options.
 
-    The function of the same name in ``incontrast.cli.<module>`` does the work. It takes the
-    options as keywords and returns an ``Answer``, or None if there is nothing to print. The
-    parameters of ``groups`` are options as well, which it gets as a dict by the group's name and
-    which the help shows under the group's docstring, and of a command that works on a
-    ``workspace`` ``--json`` and ``--config``. With ``torchrun``,
-    several processes can run it together. One that is ``timed`` also gets ``begun``, when it began
-    by ``time.perf_counter``: imports take seconds. ``panel`` is its group in the list of commands.
+    The function of the same name in ``incontrast.cli.<module>`` does the work. It takes all
+    options as one ``Namespace`` and returns an ``Answer``, or None if there is nothing to print.
+    The parameters of ``groups`` are options as well, which it gets as a dict by the group's name
+    and which the help shows under the group's docstring, and of a command that works on a
+    ``workspace`` ``--json`` and ``--config``. With ``torchrun``, several processes can run it
+    together. ``begun`` is when it began by ``time.perf_counter``: imports take seconds. ``panel``
+    is its group in the list of commands.
     """
 
     def declare(check: Callable[..., None]) -> Callable[..., None]:
         @wraps(check)
         def run(as_json: bool = False, config: Path | None = None, **options: Any) -> None:
-            begun = {"begun": time.perf_counter()} if timed else {}
-            grouped = {
-                group.__name__: {
-                    name: options.pop(name) for name in inspect.signature(group).parameters
-                }
-                for group in groups
-            }
+            args = Namespace(begun=time.perf_counter())
+            for group in groups:
+                names = inspect.signature(group).parameters
+                setattr(args, group.__name__, {name: options.pop(name) for name in names})
+            vars(args).update(options)
             if processes() > 1 and not torchrun:
                 message = f"{check.__name__} is for one process: leave torchrun away"
                 _end(message, Exit.USAGE, as_json, silent=not speaks())
@@ -138,7 +136,7 @@ def command(
                 raise
             try:
                 work = getattr(import_module(f"incontrast.cli.{module}"), check.__name__)
-                answer: Answer | None = work(**options, **grouped, **begun)
+                answer: Answer | None = work(args)
                 if answer is not None and speaks():
                     if as_json:
                         emit(answer.value)

@@ -1,9 +1,9 @@
 """``incontrast compare``: which strategy suits this data? ``incontrast demo``: on real digits."""
 
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,26 +58,14 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def compare(
-    *,
-    old: Path,
-    new: Path,
-    minutes: float,
-    items: int,
-    seed: int,
-    out: Path | None,
-    workspace: Path | None,
-    network: dict[str, Any],
-    table: dict[str, Any],
-    begun: float,
-) -> None:
+def compare(args: Namespace) -> None:
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
-    read = read_source if workspace is None else Workspace.open(workspace).read
-    first, later = (read(data, check=True, **table) for data in (old, new))
+    read = read_source if args.workspace is None else Workspace.open(args.workspace).read
+    first, later = (read(data, check=True, **args.table) for data in (args.old, args.new))
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
-    if first.kind != "images" and (network["size"] or network["channels"]):
+    if first.kind != "images" and (args.network["size"] or args.network["channels"]):
         raise ValueError(f"{first.path} holds {first.kind}: size and channels are for images")
-    domain = quick_domain(first, **network)
+    domain = quick_domain(first, **args.network)
     later.check(domain)
     for source in (first, later):
         if len(source) < 2:
@@ -91,8 +79,8 @@ def compare(
         )
     if not isinstance(domain, Images) or domain.encoder.given == "small":
         torch.set_num_threads(1)  # too small to share: on a busy machine threads wait for others
-    chosen = sampled(first.items, later.items, items, seed)
-    counts = (len(chosen[0]), len(chosen[1]))
+    chosen = sampled(first.items, later.items, args.items, args.seed)
+    counts, minutes = (len(chosen[0]), len(chosen[1])), args.minutes
     used = "" if counts == (len(first), len(later)) else ", of which {:,} and {:,} are used"
     say(
         f"{len(first):,} old and {len(later):,} new items ({_kind(first, domain)})"
@@ -102,8 +90,8 @@ def compare(
         result = compare_strategies(
             domain,
             *chosen,
-            seconds=max(60 * minutes + begun - time.perf_counter(), 30 * minutes),
-            seed=seed,
+            seconds=max(60 * minutes + args.begun - time.perf_counter(), 30 * minutes),
+            seed=args.seed,
             progress=_shown_in(status),
         )
     sizes = f"{counts[0]:,} old and {counts[1]:,} new items, α = {result.growth_ratio:.2f}."
@@ -118,9 +106,9 @@ def compare(
     say(str(recommendation), style="bold")
     for reason in recommendation.reasons:
         say(f"  {reason}")
-    if out is not None:
-        save(_page(first, later, result, shown), out)
-        say(f"Report: {out}")
+    if args.out is not None:
+        save(_page(first, later, result, shown), args.out)
+        say(f"Report: {args.out}")
 
 
 def quick_domain(source: Source, **network: Any) -> Domain:
@@ -257,10 +245,9 @@ def loss_figure(traces: Mapping[str, Trace]) -> Figure:
     )
 
 
-def demo(*, seed: int, out: Path) -> None:
+def demo(args: Namespace) -> None:
     """Fit, update in six ways, print a table, write a page with the curves."""
     torch.set_num_threads(1)  # the encoder is too small to share: more threads wait for each other
-    begin = time.perf_counter()
     data = digits()
     old, new = by_class(data, NEW_CLASSES)
     say(
@@ -268,7 +255,7 @@ def demo(*, seed: int, out: Path) -> None:
         f"0–6; {len(new):,} of 7, 8 and 9 come later.\n"
     )
     domain = Images(8, 1, encoder="small", views=ImageViews(flip=0.0, scale=(0.4, 1.0)))
-    learner = Learner(domain, fit_strategy=Retrain(max_epochs=EPOCHS), seed=seed)
+    learner = Learner(domain, fit_strategy=Retrain(max_epochs=EPOCHS), seed=args.seed)
     with training_bar(stdout(), "fit on 0–6") as progress:
         fitted = learner.fit(old.items, callbacks=[progress])
     say(
@@ -297,9 +284,9 @@ def demo(*, seed: int, out: Path) -> None:
     table = strategies_table(title, result, more=knn, caption=caption)
     print_table(stdout(), table)
     section = Section("Strategies", (table, loss_figure(result.traces)))
-    save(Page(title="incontrast demo", sections=(section,)), out)
-    say(f"The loss against time: {out}")
-    say(f"The whole demonstration took {time.perf_counter() - begin:.0f} s.")
+    save(Page(title="incontrast demo", sections=(section,)), args.out)
+    say(f"The loss against time: {args.out}")
+    say(f"The whole demonstration took {time.perf_counter() - args.begun:.0f} s.")
 
 
 def _knn(learner: Learner, among: Labelled, *parts: Labelled) -> list[float]:

@@ -9,6 +9,8 @@ import shlex
 import shutil
 import signal
 import socket
+from argparse import Namespace
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -22,13 +24,11 @@ import torch
 from incontrast.cli.command import Answer, Exit
 from incontrast.cli.init import (
     domain_of,
-    make_workspace,
     own_code,
     settings_with,
     strategy_named,
     usual_threads,
 )
-from incontrast.cli.options import StrategyName
 from incontrast.cli.output import (
     counting_bar,
     note,
@@ -42,7 +42,6 @@ from incontrast.cli.report import summary, write_report
 from incontrast.data import ProbeSet, Source, read_source
 from incontrast.domains.base import Collection, Domain
 from incontrast.domains.images import Images
-from incontrast.domains.images.views import ImageViews
 from incontrast.domains.vectors import Vectors
 from incontrast.exporting import export as write_encoder
 from incontrast.heads import check_head
@@ -60,37 +59,28 @@ from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.files import SETTINGS, Busy, locked
 from incontrast.workspace.ingest import NewData, left_out
 from incontrast.workspace.update import Step
+from incontrast.workspace.workspace import create_workspace
 
 
-def fit(**options: Any) -> Answer | None:
+def fit(args: Namespace) -> Answer | None:
     """Train a first encoder."""
-    return _train("fit", **options)
+    return _train(Workspace.fit, args)
 
 
-def update(
-    *, workspace: Path, strategy: StrategyName | None, epochs: int | None, **options: Any
-) -> Answer | None:
+def update(args: Namespace) -> Answer | None:
     """Ingest, train, evaluate, promote."""
-    if strategy is not None:
-        options["strategy"] = strategy_named(strategy, epochs)
-    elif epochs is not None:
-        own = Workspace.open(workspace, trust=options["trust"]).template().strategy
-        options["strategy"] = replace(own, max_epochs=epochs)
-    return _train("update", workspace=workspace, **options)
+    options = {name: getattr(args, name) for name in ("again", "tolerance", "only_if_drift")}
+    if args.strategy is not None:
+        options["strategy"] = strategy_named(args.strategy, args.epochs)
+    elif args.epochs is not None:
+        own = Workspace.open(args.workspace, trust=args.trust).template().strategy
+        options["strategy"] = replace(own, max_epochs=args.epochs)
+    return _train(Workspace.update, args, **options)
 
 
-def _train(
-    kind: str,
-    *,
-    data: Path | None,
-    workspace: Path,
-    training: dict[str, Any],
-    probing: dict[str, Any],
-    table: dict[str, Any],
-    trust: bool,
-    **options: Any,
-) -> Answer | None:
-    space, engine = _opened(workspace, trust)
+def _train(run: Callable[..., Step], args: Namespace, **options: Any) -> Answer | None:
+    kind, training, data = run.__name__, args.training, args.data
+    space, engine = _opened(args)
     first = speaks()
     if training["discard"] and data is None:
         return _discard(space, kind) if first else None
@@ -101,12 +91,13 @@ def _train(
         source: Source | Path | None = None
         if data is not None and first:
             shard = data.suffix == ".tar"
-            source = data if shard else space.read(data, **table)
+            source = data if shard else space.read(data, **args.table)
     with training_bar(stderr(), kind, lines=True) as progress:
-        step: Step = getattr(space, kind)(
+        step = run(
+            space,
             source,
             budget=Budget(**limits),
-            probe=_probe_set(**probing),
+            probe=_probe_set(**args.probing),
             callbacks=[progress, *([] if log_to is None or not first else [logger_named(log_to)])],
             notify=note,
             **training,
@@ -119,41 +110,22 @@ def _probe_set(probe: Path | None, probe_label: str) -> ProbeSet | None:
     return None if probe is None else ProbeSet(probe, probe_label)
 
 
-def adopt(
-    *,
-    data: Path | None,
-    workspace: Path,
-    weights: Path | None,
-    head: str | None,
-    head_args: dict[str, Any] | None,
-    head_weights: Path | None,
-    mean: tuple[float, ...] | None,
-    std: tuple[float, ...] | None,
-    flip: float,
-    crop: float,
-    changes: list[str] | None,
-    seen_count: int | None,
-    network: dict[str, Any],
-    probing: dict[str, Any],
-    table: dict[str, Any],
-    trust: bool,
-    **options: Any,
-) -> Answer:
+def adopt(args: Namespace) -> Answer:
     """Take an encoder as version 1."""
-    if data is None:
-        return _finish_adoption(_opened(workspace, trust)[0], **options)
-    own_head = check_head(own_code("head", head, head_args))
-    for named in (as_import_path(network["encoder"]), own_head):
+    if args.data is None:
+        return _finish_adoption(args)
+    own_head = check_head(own_code("head", args.head, args.head_args))
+    for named in (as_import_path(args.network["encoder"]), own_head):
         if isinstance(named, ImportPath):
             named.resolve()  # or data would be read for nothing
-    created, existed = not (workspace / SETTINGS).is_file(), workspace.exists()
-    space = None if created else _opened(workspace, trust)[0]
+    folder = args.workspace
+    created, existed = not (folder / SETTINGS).is_file(), folder.exists()
+    space = None if created else _opened(args)[0]
     read = partial(read_source, check=False) if space is None else space.read
-    source = read(data, **table)
-    domain = domain_of(source, **network)
+    source = read(args.data, **args.table)
+    domain, mean, std = domain_of(source, **args.network, views=args.views), args.mean, args.std
     if isinstance(domain, Images):
-        views = ImageViews(flip=flip, scale=(crop, 1.0))
-        domain = replace(domain, mean=mean, std=std, views=views)
+        domain = replace(domain, mean=mean, std=std)
     elif isinstance(domain, Vectors):
         mean, std = (
             given * domain.dim if given and len(given) == 1 else given for given in (mean, std)
@@ -162,22 +134,26 @@ def adopt(
         domain = replace(domain, mean=mean, std=std, limit=limit)
     elif mean or std:
         raise ValueError(
-            f"--mean and --std are for images and vectors, and {data} has {source.kind}"
+            f"--mean and --std are for images and vectors, and {args.data} has {source.kind}"
         )
-    memory = KeepAll() if seen_count is None else Reservoir()
-    limits = {"tolerance": 0.05, "keep": 10, "threads": usual_threads(domain), "table": table}
-    learner = Learner(domain, memory=memory, head=own_head, keep_neighbours=ADOPTED)
-    new, learner = settings_with(changes, learner, **limits)
+    learner = Learner(
+        domain,
+        memory=KeepAll() if args.seen_count is None else Reservoir(),
+        head=own_head,
+        keep_neighbours=ADOPTED,
+    )
+    limits = {"threads": usual_threads(domain), "table": args.table}
+    settings, learner = settings_with(args.changes, learner, **limits)
     domain = learner.initial_domain
     if space is None:
-        make_workspace(workspace, learner, new)
-        space, _ = _opened(workspace, trust)
+        create_workspace(folder, learner, settings)
+        space, _ = _opened(args)
     template = space.template()
     theirs = template.initial_domain
-    other = any((*network.values(), mean, std)) and domain != theirs
+    other = any((*args.network.values(), mean, std)) and domain != theirs
     if other or own_head not in (None, template.head):
         raise ValueError(
-            f"{workspace} is a workspace for another encoder already, {theirs} with head "
+            f"{folder} is a workspace for another encoder already, {theirs} with head "
             f"{template.head}: choose another folder with --workspace"
         )
     if isinstance(theirs, Images | Vectors):
@@ -187,20 +163,12 @@ def adopt(
         if advice and isinstance(theirs, Vectors):
             advice += " (rows as they are: --mean 0 --std 1)"
         note(theirs.normalisation + advice)
-    if weights is None and space.current is None:
-        _note_no_weights(theirs.arguments()["encoder"])
-    if probing["probe"] is None and space.current is None:
-        note(
-            "no --probe given: of a change that replaces more than 40 % of old items' ten nearest, "
-            "an update keeps a part. A few hundred labelled items tell better how much it may; so "
-            "does --set keep_neighbours=none for a model that was trained on these data by views"
-        )
-    if template.head is not None and head_weights is None and space.current is None:
-        note("no --head-weights given: those of the head are random")
-    options |= {"weights": weights, "head_weights": head_weights, "seen_count": seen_count}
-    options["probe"] = _probe_set(**probing)
+    if space.current is None:
+        _note_missing(template, args)
+    given = ("weights", "head_weights", "seen_count", "strict", "force", "discard")
+    options = {name: getattr(args, name) for name in given}
     try:
-        step = space.adopt(source, notify=note, **options)
+        step = space.adopt(source, probe=_probe_set(**args.probing), notify=note, **options)
     except Exception:
         if created:
             _remove_unused(space, keep_folder=existed)
@@ -208,16 +176,34 @@ def adopt(
     return _told(space, step)
 
 
-def _finish_adoption(space: Workspace, *, discard: bool, force: bool, strict: bool) -> Answer:
+def _note_missing(template: Learner, args: Namespace) -> None:
+    """Remark on what a first version has to do without."""
+    encoder = template.initial_domain.arguments()["encoder"]
+    if args.weights is None and not isinstance(encoder, ImportPath):
+        note("no --weights given: those of the encoder are random")
+    elif args.weights is None and encoder.path != OURS:
+        note(f"no --weights given: the encoder is as {encoder.path} makes it")
+    if args.probing["probe"] is None:
+        note(
+            "no --probe given: of a change that replaces more than 40 % of old items' ten nearest, "
+            "an update keeps a part. A few hundred labelled items tell better how much it may; so "
+            "does --set keep_neighbours=none for a model that was trained on these data by views"
+        )
+    if template.head is not None and args.head_weights is None:
+        note("no --head-weights given: those of the head are random")
+
+
+def _finish_adoption(args: Namespace) -> Answer:
     """Resume one that needs no more than what it has written, or drop it."""
-    if discard:
+    space, _ = _opened(args)
+    if args.discard:
         return _discard(space, "adopt")
     if space.state().phase == "ingested":
         raise ValueError(
             "the weights are not written yet: run the command of before once more, with DATA and "
             "its options, or with --discard to drop it"
         )
-    return _told(space, space.adopt(force=force, strict=strict, notify=note))
+    return _told(space, space.adopt(force=args.force, strict=args.strict, notify=note))
 
 
 def _remove_unused(space: Workspace, *, keep_folder: bool) -> None:
@@ -232,14 +218,6 @@ def _remove_unused(space: Workspace, *, keep_folder: bool) -> None:
                 path.unlink()
         if not keep_folder:
             space.folder.rmdir()
-
-
-def _note_no_weights(encoder: Any) -> None:
-    """Of an encoder that need not have any but random ones."""
-    if not isinstance(encoder, ImportPath):
-        note("no --weights given: those of the encoder are random")
-    elif encoder.path != OURS:
-        note(f"no --weights given: the encoder is as {encoder.path} makes it")
 
 
 def _code(step: Step) -> Exit:
@@ -270,19 +248,19 @@ def _discard(space: Workspace, kind: str) -> Answer:
     return Answer({"discarded": dropped}, [line])
 
 
-def embed(
-    *, data: Path, to: Path, workspace: Path, table: dict[str, Any], trust: bool, **options: Any
-) -> Answer | None:
+def embed(args: Namespace) -> Answer | None:
     """Write the embeddings of data to a file."""
-    space, engine = _opened(workspace, trust)
+    space, engine = _opened(args)
     with engine.error_barrier("read the data"):
-        source = space.read(data, **table)
+        source = space.read(args.data, **args.table)
+    names = ("version", "space", "normalized", "dtype", "append", "overwrite", "strict")
+    options = {name: getattr(args, name) for name in names}
     with counting_bar(stderr(), "embed") as progress:
-        done = embed_source(space, source, to, progress=progress, **options)
+        done = embed_source(space, source, args.to, progress=progress, **options)
     if not speaks():
         return None
     note_skipped(done.skipped)
-    place = "of" if options["space"] is None else "in the space of"
+    place = "of" if args.space is None else "in the space of"
     rows = f"{done.rows:,} embeddings {place} version {done.version}"
     line = f"{done.file} is up to date: {rows}"
     if done.added or done.skipped:
@@ -290,52 +268,42 @@ def embed(
     return Answer(vars(done), [line])
 
 
-def export(
-    *, file: Path, workspace: Path, version: int | None, normalized: bool, trust: bool
-) -> Answer:
+def export(args: Namespace) -> Answer:
     """Write the encoder for other programs."""
-    space, _ = _opened(workspace, trust)
-    about = write_encoder(space.learner(version), file, normalized=normalized)
-    line = f"{file}: the encoder as {about['format']}"
+    space, _ = _opened(args)
+    about = write_encoder(space.learner(args.version), args.file, normalized=args.normalized)
+    line = f"{args.file}: the encoder as {about['format']}"
     if about["items"]:
         items = counted(about["items"])
         line += f", at most {about['difference']:.1e} off on {items}"
     return Answer(about, [line])
 
 
-def reembed(
-    *,
-    vectors: Path,
-    workspace: Path,
-    plan: bool,
-    share: str | None,
-    seconds: float | None,
-    queries: Path | None,
-    table: dict[str, Any],
-    trust: bool,
-) -> Answer:
+def reembed(args: Namespace) -> Answer:
     """Bring stored vectors into the space of the current version."""
     from incontrast.workspace.reembed import reembed as bring
 
-    space, _ = _opened(workspace, trust)
-    part = None if share is None else float(share.rstrip("%")) / 100
-    how: dict[str, Any] = {"plan": plan, "share": part, "seconds": seconds, "queries": queries}
+    space, _ = _opened(args)
+    share = None if args.share is None else float(args.share.rstrip("%")) / 100
+    how: dict[str, Any] = {"plan": args.plan, "share": share, "seconds": args.seconds}
     with counting_bar(stderr(), "re-embed") as progress:
-        done = bring(space, vectors, **how, progress=progress, **table)
+        done = bring(
+            space, args.vectors, queries=args.queries, progress=progress, **how, **args.table
+        )
     lines = [
         f"{each.share:>4.0%} re-embedded: recall@10 {each.recall:.3f}, precision@10 "
         f"{each.precision:.3f}, {max(each.share * done.rows, done.sample) * done.seconds:.0f} s"
         for each in done.expected
     ]
     few = done.sample == done.rows
-    if not few and done.sample and (plan or done.exact == done.sample):
+    if not few and done.sample and (args.plan or done.exact == done.sample):
         rows = f"{done.sample:,} rows ({done.sample / done.rows:.1%})"
         lines.append(f"{rows} are re-embedded in any case: the map is fitted on them.")
-    if plan and done.expected:
+    if args.plan and done.expected:
         lines.append(index_advice([each._asdict() for each in done.expected], done.sample))
-    elif plan and few:
+    elif args.plan and few:
         lines.append(f"{done.rows:,} rows are few: `incontrast reembed` embeds all, and maps none.")
-    elif plan or done.exact == done.rows:
+    elif args.plan or done.exact == done.rows:
         lines.append(f"{done.file}: {done.exact:,} of {done.rows:,} embedded by {done.version}")
     else:
         lines.append(
@@ -346,24 +314,16 @@ def reembed(
     return Answer(value, lines)
 
 
-def drift(
-    *,
-    data: Path,
-    workspace: Path,
-    significance: float,
-    fail_on_drift: bool,
-    strict: bool,
-    table: dict[str, Any],
-    trust: bool,
-) -> Answer:
+def drift(args: Namespace) -> Answer:
     """Compare new data with old ones."""
-    space, _ = _opened(workspace, trust)
+    space, _ = _opened(args)
+    data, how = args.data, {"strict": args.strict, **args.table}
     version = space.serving()  # another may be promoted meanwhile
     learner = space.learner(version)
-    source = space.read(data, strict=strict, **table)
+    source = space.read(data, **how)
     source.check(learner.domain)
     if source.kind == "images":
-        source = space.read(data, check=True, strict=strict, **table)  # finds out which can be read
+        source = space.read(data, check=True, **how)  # finds out which can be read
     note_skipped([skip.reason for skip in source.skipped])
     new, known, forgotten = _unknown(space, version, source, learner.domain)
     counts = {"known": known, "forgotten": forgotten, "version": version}
@@ -373,7 +333,7 @@ def drift(
         seen = f"all {known + forgotten:,} items have been ingested already"
         line = f"Nothing new: {seen}. No update is needed."
         return Answer(nothing, [line, *remarks])
-    found = learner.drift(new, significance=significance)
+    found = learner.drift(new, significance=args.significance)
     lines = [str(found)]
     if found.drifted:
         lines.append(f"incontrast update {shlex.quote(str(data))} does that.")
@@ -387,7 +347,7 @@ def drift(
         "advice": found.advice,
         **counts,
     }
-    return Answer(value, lines, Exit.DRIFT if found.drifted and fail_on_drift else Exit.DONE)
+    return Answer(value, lines, Exit.DRIFT if found.drifted and args.fail_on_drift else Exit.DONE)
 
 
 def _unknown(
@@ -403,7 +363,7 @@ def _unknown(
     return items.select(new), int(known.sum()), int(forgotten.sum())
 
 
-def _opened(folder: Path, trust: bool) -> tuple[Workspace, Engine]:
+def _opened(args: Namespace) -> tuple[Workspace, Engine]:
     """The workspace, with its number of threads set, and the engine of this process."""
     if processes() > 1:
         with suppress(ImportError):  # choose_engine says what to install
@@ -412,7 +372,7 @@ def _opened(folder: Path, trust: bool) -> tuple[Workspace, Engine]:
         signal.signal(signal.SIGTERM, _terminated)
     engine = choose_engine(None, "float32", None)
     with engine.error_barrier("open the workspace"):
-        workspace = Workspace.open(folder, trust=trust)
+        workspace = Workspace.open(args.workspace, trust=args.trust)
     if workspace.settings["threads"] is not None:
         torch.set_num_threads(workspace.settings["threads"])
     return workspace, engine

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +22,12 @@ from incontrast.import_path import ImportPath, as_import_path, is_model
 from incontrast.learner import Learner
 from incontrast.memory.memory import KeepAll, Policy, Queue, Reservoir
 from incontrast.pretrained import pretrained
+from incontrast.saving import describe
 from incontrast.settings import changed
 from incontrast.strategies import Retrain, Strategy
 from incontrast.text import counted, duration
-from incontrast.training.progress import Budget
-from incontrast.workspace import Workspace
 from incontrast.workspace.config import config_of, parse_changes, to_toml, with_config
-from incontrast.workspace.workspace import check_settings, initial_settings
+from incontrast.workspace.workspace import check_settings, create_workspace, initial_settings
 
 TRIED = 128  # items on which the time of a fit is estimated
 LARGE = 64  # pixels
@@ -48,45 +48,27 @@ POLICIES: dict[PolicyName, Callable[..., Policy]] = {
 }
 
 
-def init(
-    *,
-    folder: Path,
-    like: Path,
-    flip: float,
-    crop: float,
-    memory: PolicyName,
-    memory_items: int | None,
-    memory_bytes: int | None,
-    strategy: StrategyName,
-    epochs: int | None,
-    fit_epochs: int,
-    fit_patience: int,
-    seed: int,
-    threads: int | None,
-    changes: list[str] | None,
-    show_config: bool,
-    network: dict[str, Any],
-    table: dict[str, Any],
-    begun: float,
-    **limits: Any,
-) -> Answer:
-    """Create the workspace; ``limits`` are its tolerance and the versions to keep."""
-    source = read_source(like, check=False, **table)
-    domain = domain_of(source, **network)
-    if isinstance(domain, Images):
-        domain = replace(domain, views=ImageViews(flip=flip, scale=(crop, 1.0)))
+def init(args: Namespace) -> Answer:
+    """Create the workspace."""
+    source = read_source(args.like, check=False, **args.table)
+    domain = domain_of(source, **args.network, views=args.views)
     learner = Learner(
         domain,
-        strategy=strategy_named(strategy, epochs),
-        fit_strategy=Retrain(max_epochs=fit_epochs, patience=fit_patience),
-        memory=POLICIES[memory](items=memory_items, bytes=memory_bytes),
-        seed=seed,
+        strategy=strategy_named(args.strategy, args.epochs),
+        fit_strategy=Retrain(max_epochs=args.fit_epochs, patience=args.fit_patience),
+        memory=POLICIES[args.memory](items=args.memory_items, bytes=args.memory_bytes),
+        seed=args.seed,
     )
-    table = {**table, "columns": table["columns"] or source.columns or None}
-    limits |= {"table": table, "threads": threads or usual_threads(domain)}
-    settings, learner = settings_with(changes, learner, **limits)
+    settings, learner = settings_with(
+        args.changes,
+        learner,
+        table={**args.table, "columns": args.table["columns"] or source.columns or None},
+        threads=args.threads or usual_threads(domain),
+        tolerance=args.tolerance,
+        keep=args.keep,
+    )
     domain = learner.domain
-    if show_config:
+    if args.show_config:
         config = config_of(settings)
         return Answer(config, [to_toml(config).rstrip()])
     about = repr(domain)
@@ -99,10 +81,9 @@ def init(
         about = f"encoder {domain.encoder.given}, embeddings of {domain.width} numbers"
     if settings["threads"] is not None:
         torch.set_num_threads(settings["threads"])
-    seconds = _fit_seconds(
-        source, learner, begun
-    )  # before anything is there that an interrupt leaves
-    workspace = make_workspace(folder, learner, settings)
+    # Before anything is there that an interrupt leaves.
+    seconds = _fit_seconds(source, learner, args.begun)
+    workspace = create_workspace(args.folder, learner, settings)
     lines = [f"{workspace.folder} is a workspace for {source.kind}: {about}"]
     if seconds is not None:
         lines.append(
@@ -114,16 +95,8 @@ def init(
             f"Minutes instead: --fit-epochs {epochs}, fit --seconds 600"
             + (", or smaller images, --size 32." if isinstance(domain, Images) else ".")
         )
-    return Answer(
-        {
-            "folder": str(workspace.folder),
-            "id": workspace.id,
-            "kind": source.kind,
-            "domain": repr(domain),
-            "fit_seconds": seconds,
-        },
-        lines,
-    )
+    value = {"folder": str(workspace.folder), "id": workspace.id, "kind": source.kind}
+    return Answer({**value, "domain": repr(domain), "fit_seconds": seconds}, lines)
 
 
 def settings_with(
@@ -131,18 +104,12 @@ def settings_with(
 ) -> tuple[dict[str, Any], Learner]:
     """The settings of a new workspace as ``--set`` changes them, and its learner."""
     settings = initial_settings(learner, **limits)
-    if not changes:
-        return settings, learner
-    config = config_of(settings)
-    settings = with_config(settings, changed(config, parse_changes(changes, config)))
-    return settings, check_settings(settings, Path("--set"), trust=True)
-
-
-def make_workspace(folder: Path, learner: Learner, settings: Mapping[str, Any]) -> Workspace:
-    """A new workspace of these settings."""
-    names = ("tolerance", "keep", "threads", "device", "table")
-    budget = Budget(**settings["budget"])
-    return Workspace.create(folder, learner, budget=budget, **{n: settings[n] for n in names})
+    if changes:
+        config = config_of(settings)
+        settings = with_config(settings, changed(config, parse_changes(changes, config)))
+        learner = check_settings(settings, Path("--set"), trust=True)
+        settings["learner"] = describe(learner)
+    return settings, learner
 
 
 def _fit_seconds(source: Source, learner: Learner, begun: float) -> float | None:
@@ -177,10 +144,15 @@ def domain_of(
     channels: int | None = None,
     encoder: str | None = None,
     encoder_args: dict[str, Any] | None = None,
+    views: Mapping[str, float] | None = None,
 ) -> Domain:
     """The domain of a source, with an encoder by its name or by its import path."""
     own = own_code("encoder", encoder, encoder_args)
-    return source.domain(size=size, channels=channels, encoder=own)
+    domain = source.domain(size=size, channels=channels, encoder=own)
+    if views is not None and isinstance(domain, Images):
+        shown = ImageViews(flip=views["flip"], scale=(views["crop"], 1.0))
+        domain = replace(domain, views=shown)
+    return domain
 
 
 def own_code(kind: str, name: str | None, arguments: dict[str, Any] | None) -> Any:

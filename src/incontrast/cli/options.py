@@ -115,12 +115,17 @@ def network(
     """Encoder."""
 
 
-Flip = Annotated[
-    float, Option(min=0.0, max=1.0, help="Images: probability that a view is flipped.")
-]
-Crop = Annotated[
-    float, Option(min=0.0, max=1.0, help="Images: smallest share of an image that a view shows.")
-]
+def views(
+    flip: Annotated[
+        float, Option(min=0.0, max=1.0, help="Images: probability that a view is flipped.")
+    ] = 0.5,
+    crop: Annotated[
+        float,
+        Option(min=0.0, max=1.0, help="Images: smallest share of an image that a view shows."),
+    ] = 0.2,
+) -> None:
+    """Views."""
+
 
 Changes = Annotated[
     list[str] | None,

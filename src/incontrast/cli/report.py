@@ -2,6 +2,7 @@
 
 import base64
 import io
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -27,27 +28,27 @@ LONGEST = 100  # characters of a text
 SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
 
 
-def report(*, workspace: Path, version: int | None, to: Path | None) -> Answer:
+def report(args: Namespace) -> Answer:
     """Write the page of a version, and sum it up."""
-    space = Workspace.open(workspace)
+    space = Workspace.open(args.workspace)
     numbers = space.versions.numbers()
     if not numbers:
         raise WorkspaceError(f"{space.folder} {NO_ENCODER}")
-    number = numbers[-1] if version is None else version
+    number = numbers[-1] if args.version is None else args.version
     space.versions.verify(number)
-    page = write_report(space, number, to)
+    page = write_report(space, number, args.to)
     value = {"version": number, "report": page}
     return Answer(value, [*summary(space, number), f"Report: {page}"])
 
 
-def history(*, workspace: Path, to: Path | None) -> Answer:
+def history(args: Namespace) -> Answer:
     """Write the page over all versions, and show its table in lines."""
-    space = Workspace.open(workspace)
+    space = Workspace.open(args.workspace)
     lines = lines_of(space.journal.events(), space.current)
     if not lines:
         raise WorkspaceError(f"{space.folder} {NO_ENCODER}")
-    place = _place(to, space.reports / "history.html")
-    with space.writing_reports() if to is None else nullcontext():
+    place = _place(args.to, space.reports / "history.html")
+    with space.writing_reports() if args.to is None else nullcontext():
         save(history_page(lines, str(space.folder)), place)
     sentences = [
         f"version {line.version}, {line.standing}: "

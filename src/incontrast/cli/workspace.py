@@ -3,8 +3,8 @@
 import json
 import os
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from incontrast.cli.command import Answer, Exit
@@ -17,12 +17,12 @@ from incontrast.workspace.stamps import outputs
 from incontrast.workspace.status import status_of, unfinished
 
 
-def status(*, workspace: Path, check: bool) -> Answer:
+def status(args: Namespace) -> Answer:
     """What is there, and what is wrong with it."""
-    space = Workspace.open(workspace)
-    damage = space.check() if check else []
+    space = Workspace.open(args.workspace)
+    damage = space.check() if args.check else []
     about: dict[str, Any] = {"folder": str(space.folder)} if damage else status_of(space)
-    if check:
+    if args.check:
         about["damage"] = damage
     return Answer(about, _lines(about), Exit.DAMAGED if damage else Exit.DONE)
 
@@ -58,9 +58,9 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
         yield "  every file is as it was written"
 
 
-def log(*, workspace: Path, last: int | None) -> Answer:
+def log(args: Namespace) -> Answer:
     """The journal."""
-    records = Workspace.open(workspace).journal.records(last)
+    records = Workspace.open(args.workspace).journal.records(args.last)
     value = [record.event or {"damaged": record.problem} for record in records]
     lines = (
         f"{record.event['time']}  {sentence(record.event)}" if record.event else str(record.problem)
@@ -69,21 +69,21 @@ def log(*, workspace: Path, last: int | None) -> Answer:
     return Answer(value, lines)
 
 
-def config(*, workspace: Path, changes: list[str] | None, trust: bool) -> Answer:
+def config(args: Namespace) -> Answer:
     """The settings, as TOML."""
-    space = Workspace.open(workspace, trust=trust)
-    if not changes:
+    space = Workspace.open(args.workspace, trust=args.trust)
+    if not args.changes:
         shown = config_of(space.settings)
         return Answer(shown, [to_toml(shown).rstrip()])
-    done = space.configure(*changes)
+    done = space.configure(*args.changes)
     return Answer(done, [f"{name} = {json.dumps(value)}" for name, value in done.items()])
 
 
-def rollback(*, workspace: Path, to: int | None) -> Answer:
+def rollback(args: Namespace) -> Answer:
     """Make an earlier version the current one."""
-    space = Workspace.open(workspace)
-    dropped, before = unfinished(space), None if to else space.current
-    number = space.rollback(to)
+    space = Workspace.open(args.workspace)
+    dropped, before = unfinished(space), None if args.to else space.current
+    number = space.rollback(args.to)
     if number == before:
         kept = ", ".join(map(str, space.versions.numbers()))
         line = (
@@ -96,25 +96,18 @@ def rollback(*, workspace: Path, to: int | None) -> Answer:
     return Answer({"current": number, "dropped": dropped}, lines)
 
 
-def forget(
-    *,
-    ids: list[int] | None,
-    workspace: Path,
-    like: Path | None,
-    hashes: list[str] | None,
-    table: dict[str, Any],
-) -> Answer:
+def forget(args: Namespace) -> Answer:
     """Delete items for good."""
-    space = Workspace.open(workspace)
-    wanted = [bytes.fromhex(digest) for digest in hashes or []]
-    if like is not None:
+    space = Workspace.open(args.workspace)
+    wanted = [bytes.fromhex(digest) for digest in args.hashes or []]
+    if args.like is not None:
         # Reading data, unlike naming items, needs the domain and so torch.
         from incontrast.workspace.ingest import NewData
 
-        same = NewData(space.read(like, **table), space.learner(memory=False).domain)
+        same = NewData(space.read(args.like, **args.table), space.learner(memory=False).domain)
         wanted += [content_hash(content) for contents in same.packed() for content in contents]
         note_skipped(same.skipped)
-    count = space.forget(ids or [], hashes=wanted)
+    count = space.forget(args.ids or [], hashes=wanted)
     files = [str(file) for file in outputs(space)]
     lines = [f"{counted(count, 'item')} forgotten."]
     if not count:
@@ -126,18 +119,7 @@ def forget(
     return Answer({"forgotten": count, "embeddings": files}, lines)
 
 
-def serve(
-    *,
-    workspace: Path,
-    index: Path | None,
-    host: str,
-    port: int,
-    workers: int,
-    token: str | None,
-    token_file: Path | None,
-    trust: bool,
-    **limits: Any,
-) -> None:
+def serve(args: Namespace) -> None:
     """Serve until somebody interrupts it."""
     try:
         import uvicorn
@@ -147,28 +129,30 @@ def serve(
         missing = "serve needs starlette, uvicorn and prometheus-client"
         raise WorkspaceError(f"{missing}: pip install 'incontrast[serve]'") from error
 
-    space = Workspace.open(workspace, trust=trust)
+    space = Workspace.open(args.workspace, trust=args.trust)
     current = space.serving()
     space.versions.verify(current)
-    if token_file is not None:
-        token = token_file.read_text(encoding="utf-8").strip()
+    token = args.token
+    if args.token_file is not None:
+        token = args.token_file.read_text(encoding="utf-8").strip()
         if not token:
-            raise ValueError(f"{token_file} is empty: write the token into it")
+            raise ValueError(f"{args.token_file} is empty: write the token into it")
     threads = space.settings["threads"]
-    if threads is None and workers > 1:
-        threads = max(1, (os.cpu_count() or 1) // workers)
+    if threads is None and args.workers > 1:
+        threads = max(1, (os.cpu_count() or 1) // args.workers)
+    limits = ("batch_size", "max_items", "max_bytes", "max_waiting")
     settings = ServeSettings(
         workspace=space.folder,
-        index=None if index is None else index.absolute(),
+        index=None if args.index is None else args.index.absolute(),
         token=token or None,
-        trust=trust,
+        trust=args.trust,
         threads=threads,
-        **limits,
+        **{name: getattr(args, name) for name in limits},
     )
-    note(f"serving version {current} of {space.folder} on http://{host}:{port}")
-    how: dict[str, Any] = {"host": host, "port": port, "log_level": "warning"}
+    note(f"serving version {current} of {space.folder} on http://{args.host}:{args.port}")
+    how: dict[str, Any] = {"host": args.host, "port": args.port, "log_level": "warning"}
     how |= {"access_log": False, "server_header": False}
-    if workers == 1:
+    if args.workers == 1:
         from incontrast.serve.app import create_app
 
         uvicorn.run(create_app(settings), **how)
@@ -177,4 +161,4 @@ def serve(
     with tempfile.TemporaryDirectory(prefix="incontrast-metrics-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # before the workers import its library
         app = "incontrast.serve.app:from_environment"
-        uvicorn.run(app, factory=True, workers=workers, **how)
+        uvicorn.run(app, factory=True, workers=args.workers, **how)

@@ -145,31 +145,9 @@ class Workspace:
             table: ``columns``, ``id`` and ``label`` of tables, as in ``read_source``, for data that
                 come with no other.
         """
-        from incontrast.training.fabric import FabricEngine
-
-        folder = Path(folder).absolute()
-        if learner.fitted:
-            raise ValueError("a workspace begins with a learner that is not fitted: make a new one")
-        engine = learner.engine
-        limits = {"tolerance": tolerance, "keep": keep, "threads": threads}
+        limits: dict[str, Any] = {"tolerance": tolerance, "keep": keep, "threads": threads}
         settings = initial_settings(learner, budget=budget, device=device, table=table, **limits)
-        with engine.error_barrier("create the workspace"):
-            if engine.rank == 0:
-                cls(folder, settings)._create()
-                permit(folder, named_code(settings["learner"]))
-        fabric = engine.fabric if isinstance(engine, FabricEngine) else None
-        return cls(
-            folder,
-            engine.broadcast(settings),
-            domain=learner.initial_domain,
-            strategy=learner.strategy,
-            fit_strategy=learner.fit_strategy,
-            memory=learner.memory.policy,
-            head=learner.head,
-            trust=True,
-            device=engine.device if fabric is None else None,
-            fabric=fabric,
-        )
+        return create_workspace(Path(folder), learner, settings)
 
     def _create(self) -> None:
         """Make the folder a workspace."""
@@ -614,13 +592,42 @@ class Workspace:
         return count
 
 
+def create_workspace(folder: Path, learner: Learner, settings: dict[str, Any]) -> Workspace:
+    """A new workspace with these settings, which ``initial_settings`` gave for this learner."""
+    from incontrast.training.fabric import FabricEngine
+
+    folder = folder.absolute()
+    if learner.fitted:
+        raise ValueError("a workspace begins with a learner that is not fitted: make a new one")
+    engine = learner.engine
+    with engine.error_barrier("create the workspace"):
+        if engine.rank == 0:
+            Workspace(folder, settings)._create()
+            permit(folder, named_code(settings["learner"]))
+    fabric = engine.fabric if isinstance(engine, FabricEngine) else None
+    return Workspace(
+        folder,
+        engine.broadcast(settings),
+        domain=learner.initial_domain,
+        strategy=learner.strategy,
+        fit_strategy=learner.fit_strategy,
+        memory=learner.memory.policy,
+        head=learner.head,
+        trust=True,
+        device=engine.device if fabric is None else None,
+        fabric=fabric,
+    )
+
+
 def initial_settings(
     learner: Learner,
     *,
+    tolerance: float = 0.05,
+    keep: int = 10,
+    threads: int | None = None,
     budget: Budget | None = None,
     device: str | None = None,
     table: Mapping[str, Any] | None = None,
-    **limits: Any,
 ) -> dict[str, Any]:
     """The settings of a new workspace, as JSON; arguments as in ``Workspace.create``."""
     from incontrast import saving
@@ -630,7 +637,9 @@ def initial_settings(
         "id": uuid.uuid4().hex,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "incontrast": __version__,
-        **limits,
+        "tolerance": tolerance,
+        "keep": keep,
+        "threads": threads,
         "budget": dict(vars(budget or Budget())),
         "device": device,
         "table": {**NO_TABLE, **(table or {})},
