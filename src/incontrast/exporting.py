@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
+from incontrast.extras import needed
 from incontrast.files import check_outside, flush, flush_folder, write_bytes
 
 if TYPE_CHECKING:
@@ -125,10 +126,8 @@ def _written(module: nn.Module, items: Tensor, file: Path) -> Tensor | None:
         torch.export.save(program, file)
         loaded: Tensor = torch.export.load(file).module()(items)
         return loaded
-    try:
+    with needed("ONNX needs onnxscript", "onnx"):
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ImportError('ONNX needs onnxscript: pip install "incontrast[onnx]"') from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about versions of operations
         # It warns of every operation of packages that are not there.

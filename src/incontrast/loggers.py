@@ -6,7 +6,6 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from torch import distributed as dist
 from torch.nn.functional import normalize
 
 from incontrast.domains.images import Images
+from incontrast.extras import needed
 from incontrast.text import probe_changes
 from incontrast.training.progress import Callback, Progress, Run
 
@@ -153,8 +153,9 @@ class TensorBoard(Logger):
 
     def __init__(self, folder: str | Path, **options: Any) -> None:
         super().__init__(**options)
-        library = _library("torch.utils.tensorboard", "TensorBoard")
-        self._open = partial(library.SummaryWriter, str(folder))
+        with needed("TensorBoard is not installed", "tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+        self._open = partial(SummaryWriter, str(folder))
 
     @cached_property
     def writer(self) -> Any:
@@ -188,7 +189,9 @@ class MLflow(Logger):
         self, tracking_uri: str | None = None, experiment: str = "incontrast", **options: Any
     ) -> None:
         super().__init__(**options)
-        self._open = partial(_library("mlflow", "MLflow").MlflowClient, tracking_uri)
+        with needed("MLflow is not installed", "mlflow"):
+            from mlflow import MlflowClient
+        self._open = partial(MlflowClient, tracking_uri)
         self.experiment = experiment
 
     @cached_property
@@ -230,8 +233,10 @@ class WandB(Logger):
         self, project: str = "incontrast", *, init: Mapping[str, Any] | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.wandb = _library("wandb", "Weights & Biases")
-        self._open = partial(self.wandb.init, project=project, **(init or {}))
+        with needed("Weights & Biases is not installed", "wandb"):
+            import wandb
+        self.wandb = wandb
+        self._open = partial(wandb.init, project=project, **(init or {}))
 
     @cached_property
     def run(self) -> Any:
@@ -261,11 +266,3 @@ def logger_named(name: str) -> Logger:
         )
     logger: Logger = kinds[kind](place)
     return logger
-
-
-def _library(module: str, name: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        extra = module.rpartition(".")[2]
-        raise ImportError(f'{name} is not installed: pip install "incontrast[{extra}]"') from error

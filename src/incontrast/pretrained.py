@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
+from incontrast.extras import needed
 from incontrast.import_path import OURS, ImportPath, is_model
 from incontrast.pooling import Pooling, pool
 
@@ -36,11 +37,9 @@ def model(folder: str, pooling: Any = None) -> nn.Module:
         raise ValueError(
             f"{folder} has no config.json: give a folder that save_pretrained() has written"
         )
-    try:
+    with needed("models of transformers need it", "hf"):
         from transformers import AutoModel
         from transformers.utils import logging
-    except ImportError as error:
-        raise ImportError('models of transformers need it: pip install "incontrast[hf]"') from error
     shown, told = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()  # of what takes a moment
     logging.set_verbosity_error()  # what is missing is told below, if it is needed

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from incontrast.extras import needed
 from incontrast.files import write_bytes
 
 BATCH = 4096  # vectors that are read at a time
@@ -70,7 +71,9 @@ class FaissIndex:
 
     def __init__(self, file: str | Path, stamp: Stamp) -> None:
         self.file, self.stamp = Path(file), stamp
-        self._faiss = _imported("faiss", "search")
+        with needed("this index needs faiss", "search"):
+            import faiss
+        self._faiss = faiss
         self._index: Any = None
         self._keys: dict[str, int] = {}
         self._names: dict[int, str] = {}
@@ -143,7 +146,9 @@ class LanceIndex:
 
     def __init__(self, place: str | Path, stamp: Stamp, *, table: str = "vectors") -> None:
         self.stamp, self._name = stamp, table
-        self._database = _imported("lancedb", "lancedb").connect(
+        with needed("this index needs lancedb", "lancedb"):
+            import lancedb
+        self._database = lancedb.connect(
             str(place),
             read_consistency_interval=timedelta(0),  # what others change is seen
         )
@@ -237,16 +242,6 @@ def _check_stamp(place: object, found: Stamp, wanted: Stamp) -> None:
             f"{place} holds vectors of version {found.version} (encoder {found.encoder[:8]}), "
             f"not of version {wanted.version} (encoder {wanted.encoder[:8]}): they cannot be mixed"
         )
-
-
-def _imported(package: str, extra: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(package)
-    except ImportError as error:
-        message = f'this index needs {package}: pip install "incontrast[{extra}]"'
-        raise ImportError(message) from error
 
 
 def batches(ids: Iterable[str]) -> Iterator[list[str]]:

@@ -25,6 +25,7 @@ from torch import Tensor
 from incontrast.data.labelled import Labelled
 from incontrast.data.source import Source
 from incontrast.domains.images.files import Skipped
+from incontrast.extras import needed
 
 LARGEST = 2 * 2**30
 """Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
@@ -278,13 +279,9 @@ def records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
     """A pyarrow ``ParquetFile``; what goes wrong while it is read is a ``ValueError``."""
-    try:
+    with needed(f"{path}: reading Parquet needs pyarrow", "parquet", ValueError):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise ValueError(
-            f'{path}: reading Parquet needs pyarrow, pip install "incontrast[parquet]"'
-        ) from error
     try:
         with ParquetFile(path) as file:
             yield file

@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
+from incontrast.extras import needed
 from incontrast.loss import Objective, Strata, anchor_losses
 from incontrast.training.batch_norm import SynchronisedBatchNorm
 from incontrast.training.collectives import (
@@ -68,14 +69,9 @@ def joint_engine(
 def _torchrun(device: torch.device | str | None, precision: Precision) -> Fabric:
     """A Fabric of the processes that torchrun has started."""
     count, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    try:
+    with needed(f"torchrun started {count} processes, which need lightning-fabric", "dist"):
         from lightning_fabric import Fabric
         from lightning_fabric.strategies import DDPStrategy
-    except ImportError as error:
-        raise ImportError(
-            f"torchrun started {count} processes, which need lightning-fabric: "
-            "pip install 'incontrast[dist]'"
-        ) from error
     kind = Engine(device, precision).device.type
     fabric = Fabric(
         accelerator=kind,

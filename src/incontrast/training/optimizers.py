@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from incontrast.bounds import check_number
+from incontrast.extras import needed
 from incontrast.import_path import as_import_path
 from incontrast.names import NamedArguments
 
@@ -163,11 +164,7 @@ class Prodigy(NamedArguments):
     """
 
     def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        try:
+        with needed("Prodigy() needs prodigyopt", "prodigy"):
             from prodigyopt import Prodigy as Optimizer
-        except ImportError as error:
-            raise ImportError(
-                'Prodigy() needs prodigyopt: pip install "incontrast[prodigy]"'
-            ) from error
         optimizer: torch.optim.Optimizer = Optimizer(parameters, use_bias_correction=True)
         return optimizer

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from incontrast.domains.text.collection import TokenBatch
+from incontrast.extras import needed
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -146,8 +147,6 @@ def load(content: str) -> Tokeniser:
 
 
 def _library() -> Any:
-    try:
+    with needed("texts need tokenizers", "text"):
         import tokenizers
-    except ImportError as error:
-        raise ImportError('texts need tokenizers: pip install "incontrast[text]"') from error
     return tokenizers
