@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Generator, Tensor
 
+from incontrast.bounds import check_whole
 from incontrast.domains.base import Collection, Domain
 from incontrast.memory.store import Extent, Store
 
@@ -38,10 +39,8 @@ class Policy(ABC):
     bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("items", "bytes"):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ValueError(f"a memory's {name} must be at least 1, got {limit}")
+        limits: dict[str, Any] = {"a memory's items": self.items, "a memory's bytes": self.bytes}
+        check_whole(1, **{name: limit for name, limit in limits.items() if limit is not None})
 
     @abstractmethod
     def keys(self, ids: Tensor, generator: Generator) -> Tensor:
@@ -129,12 +128,8 @@ class StoredCollection:
             return whole.extend(other)
         if other.store is not self.store:
             raise ValueError("items of two stores cannot be one collection: append them to one")
-        return type(self)(
-            self.store,
-            self.domain,
-            torch.cat([self.ids, other.ids]),
-            torch.cat([self._sizes, other._sizes]),
-        )
+        ids, sizes = [self.ids, other.ids], [self._sizes, other._sizes]
+        return type(self)(self.store, self.domain, torch.cat(ids), torch.cat(sizes))
 
     def resident(self) -> Collection:
         """These items in memory if they are few; else they stay where they are."""

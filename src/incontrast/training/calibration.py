@@ -12,6 +12,7 @@ from incontrast.training.task import Task, joint_epoch
 BATCHES = 8  # batches of X′ whose views set the statistics
 SIZE = 64  # items in each of them
 CALIBRATED = BATCHES * SIZE
+STATISTICS = ("running_mean", "running_var")
 
 
 def train_mode(encoder: nn.Module) -> nn.Module:
@@ -44,55 +45,41 @@ def calibrate(task: Task, encoder: nn.Module) -> None:
         if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
     ]
     if layers:
-        draws = task.generator("calibration")
-        batches = islice(joint_epoch(task.increment, SIZE, draws), BATCHES)
-        passes = task.forward_passes
-        pooled = [_Moments(layer) for layer in layers]
-        for batch in task.view_batches(batches, draws):
-            task.embed(batch.views, encoder=encoder)
-        task.forward_passes = passes  # they are no part of training
-        here = torch.tensor([count for moments in pooled for count in moments.counts])
-        counts = task.engine.all_reduce(here.to(task.engine.device)).cpu().double()
-        owned = torch.split(counts, [len(moments.counts) for moments in pooled])
-        for moments, own in zip(pooled, owned, strict=True):
-            moments.close(own[:, None])
+        _set_statistics(task, encoder, layers)
     encoder.train(training)
 
 
-class _Moments:
-    """Collects the moments of a layer's inputs, batch after batch."""
+def _set_statistics(task: Task, encoder: nn.Module, layers: list[_BatchNorm]) -> None:
+    # Of each layer's inputs, batch by batch: values per channel here, their mean and variance.
+    found: dict[_BatchNorm, list[tuple[int, Tensor, Tensor]]] = {layer: [] for layer in layers}
 
-    def __init__(self, layer: _BatchNorm) -> None:
-        self.layer = layer
-        self.momentum, layer.momentum = layer.momentum, 1.0  # statistics of one batch at a time
-        self.counts: list[int] = []  # values per channel in this process's part of each batch
-        self.means: list[Tensor] = []
-        self.variances: list[Tensor] = []
-        self.hook = layer.register_forward_hook(self._add)
+    def note(layer: _BatchNorm, inputs: tuple[Any, ...], output: Tensor) -> None:
+        mean, variance = (layer.get_buffer(name).clone() for name in STATISTICS)
+        found[layer].append((inputs[0].numel() // inputs[0].shape[1], mean, variance))
 
-    def _add(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        values: Tensor = inputs[0]
-        assert self.layer.running_mean is not None
-        assert self.layer.running_var is not None
-        self.counts.append(values.numel() // values.shape[1])
-        self.means.append(self.layer.running_mean.clone())
-        self.variances.append(self.layer.running_var.clone())
-
-    def close(self, counts: Tensor) -> None:
-        """Write the pooled statistics, and leave the layer as it was otherwise.
-
-        ``counts`` is (batches, 1), values per channel in each batch in all processes.
-        """
-        self.hook.remove()
-        self.layer.momentum = self.momentum
-        if not self.counts:  # a layer that the encoder does not use
-            return
-        assert self.layer.running_mean is not None
-        assert self.layer.running_var is not None
-        means, variances = (torch.stack(c).cpu().double() for c in (self.means, self.variances))
-        total = counts.sum()
-        mean = (counts * means).sum(dim=0) / total
-        squares = (counts - 1.0) * variances + counts * means.square()  # variances are unbiased
+    before = [(layer, layer.momentum, layer.register_forward_hook(note)) for layer in layers]
+    for layer in layers:
+        layer.momentum = 1.0  # statistics of one batch at a time
+    draws, passes = task.generator("calibration"), task.forward_passes
+    batches = islice(joint_epoch(task.increment, SIZE, draws), BATCHES)
+    for batch in task.view_batches(batches, draws):
+        task.embed(batch.views, encoder=encoder)
+    task.forward_passes = passes  # they are no part of training
+    for layer, momentum, hook in before:
+        layer.momentum = momentum
+        hook.remove()
+    here = torch.tensor([count for moments in found.values() for count, _, _ in moments])
+    counts = task.engine.all_reduce(here.to(task.engine.device)).cpu().double()
+    each = torch.split(counts, [len(moments) for moments in found.values()])
+    for (layer, moments), own in zip(found.items(), each, strict=True):
+        if not moments:  # the encoder does not use it
+            continue
+        count = own[:, None]  # (batches, 1) in all processes
+        _, *columns = zip(*moments, strict=True)
+        means, variances = (torch.stack(column).cpu().double() for column in columns)
+        total = count.sum()
+        mean = (count * means).sum(dim=0) / total
+        squares = (count - 1.0) * variances + count * means.square()  # variances are unbiased
         variance = (squares.sum(dim=0) - total * mean.square()) / (total - 1.0).clamp_min(1.0)
-        self.layer.running_mean.copy_(mean)
-        self.layer.running_var.copy_(variance.clamp_min(0.0))
+        for name, value in zip(STATISTICS, (mean, variance.clamp_min(0.0)), strict=True):
+            layer.get_buffer(name).copy_(value)

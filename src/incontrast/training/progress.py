@@ -33,10 +33,8 @@ class Budget:
     forward_passes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "forward_passes"):
-            limit = getattr(self, name)
-            if limit is not None:
-                check_number("(0, inf)", **{name: limit})
+        given = {name: limit for name, limit in vars(self).items() if limit is not None}
+        check_number("(0, inf)", **given)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ EVERY = 60.0  # seconds between two writings at least
 AGREED = 10  # steps after which several processes ask the first one whether to write
 PLAIN = (Tensor, bool, int, float, str, list, tuple, dict)
 SHARE = 0.02  # of the time of a run that writing may take
-SAMPLE = 2**23  # bytes that tell how long a first writing will take
+WRITING = 3.0  # times as long as packing a state takes, about, packing included
 DIGESTED = 4096  # items whose bytes are in memory while all are digested
 OF_RUN = ("batches", "steps", "rollbacks", "lr")  # numbers that are written as they are
 OF_TASK = ("forward_passes", "done", "begun", "epoch_part")
@@ -77,23 +77,23 @@ class TrainingFile:
         The first process writes. Whoever reads sees the old or the new state. The ``last`` state of
         a run is written whatever that takes.
         """
-        begin = time.monotonic()
+        if engine.rank != 0:
+            return
+        begin, buffer = time.monotonic(), io.BytesIO()
+        buffer.write(MAGIC + bytes(DIGEST))
+        torch.save({"identity": self.identity, "state": state}, buffer)
+        content = buffer.getbuffer()  # large: copied nowhere
+        body = len(MAGIC) + DIGEST
+        content[len(MAGIC) : body] = hashlib.sha256(content[body:]).digest()
         if self._first and not last:
             self._first = False
-            self._due = self._start + _seconds_to_write(state) / SHARE
+            self._due = self._start + WRITING * (time.monotonic() - begin) / SHARE
             if begin < self._due:
                 return
-        if engine.rank == 0:
-            buffer = io.BytesIO()
-            buffer.write(MAGIC + bytes(DIGEST))
-            torch.save({"identity": self.identity, "state": state}, buffer)
-            content = buffer.getbuffer()  # large: copied nowhere
-            body = len(MAGIC) + DIGEST
-            content[len(MAGIC) : body] = hashlib.sha256(content[body:]).digest()
-            try:
-                write_bytes(self.path, content)
-            except OSError as error:  # training does not depend on it
-                log.warning("%s cannot be written (%s): training continues", self.path, error)
+        try:
+            write_bytes(self.path, content)
+        except OSError as error:  # training does not depend on it
+            log.warning("%s cannot be written (%s): training continues", self.path, error)
         end = time.monotonic()
         self._due = end + max(EVERY, (end - begin) / SHARE)
 
@@ -154,22 +154,6 @@ class CtrlC:
         self.pressed = True
 
 
-def _seconds_to_write(state: Any) -> float:
-    """About how long it takes to write a state: three times what it takes to pack and hash it."""
-    begin, buffer = time.monotonic(), io.BytesIO()
-    torch.save(torch.ones(SAMPLE, dtype=torch.uint8), buffer)
-    hashlib.sha256(buffer.getvalue())
-    return 3.0 * (time.monotonic() - begin) * _size(state) / SAMPLE
-
-
-def _size(state: Any) -> int:
-    """Bytes of the tensors in dicts and lists."""
-    if isinstance(state, Tensor):
-        return state.numel() * state.element_size()
-    parts = state.values() if isinstance(state, dict) else state
-    return sum(map(_size, parts)) if isinstance(state, dict | list | tuple) else 0
-
-
 class Checkpoint:
     """Remembers weights, buffers, the optimiser's state and the averaged weights of a run."""
 
@@ -219,7 +203,7 @@ class Recorded(LearningRate):
     def __init__(self, lr: LearningRate, calls: Tensor | None = None) -> None:
         self._lr = lr
         self.watches = lr.watches  # type: ignore[misc]
-        self._values, self._observed = array("d"), array("b")
+        self._calls = array("d")
         for value, observed in [] if calls is None else calls.tolist():
             ask = self.observe if observed else self.next_lr
             ask(value)
@@ -227,17 +211,14 @@ class Recorded(LearningRate):
     @property
     def calls(self) -> Tensor:
         """(n, 2): a loss and 1, or how far the run was and 0."""
-        pairs = list(zip(self._values, self._observed, strict=True))
-        return torch.tensor(pairs, dtype=torch.float64).reshape(-1, 2)
+        return torch.tensor(self._calls, dtype=torch.float64).reshape(-1, 2)
 
     def observe(self, loss: float) -> Verdict | None:
-        self._values.append(loss)
-        self._observed.append(1)
+        self._calls.extend((loss, 1.0))
         return self._lr.observe(loss)
 
     def next_lr(self, progress: float) -> float:
-        self._values.append(progress)
-        self._observed.append(0)
+        self._calls.extend((progress, 0.0))
         return self._lr.next_lr(progress)
 
     def state(self) -> ScheduleState:
