@@ -71,7 +71,7 @@ def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> d
             raise ValueError("weights are not normalised: leave it away, or export to .onnx")
         state = {name: value.clone() for name, value in encoder.state_dict().items()}
         write_bytes(file, serialise(state))
-        return {"file": str(file), "format": file.suffix[1:], "items": 0, "difference": 0.0}
+        return _told(file, 0, 0.0)
     module = Exported(encoder, learner.domain, normalized).eval()
     items = _items(learner)
     with torch.no_grad(), TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
@@ -87,15 +87,13 @@ def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> d
         flush(beside)
         beside.replace(file)
         flush_folder(file.parent)
-    compared = 0 if found is None else len(items)
     if found is None:
         log.warning('%s is not checked: pip install "incontrast[onnx]" does', file)
-    return {
-        "file": str(file),
-        "format": file.suffix[1:],
-        "items": compared,
-        "difference": difference,
-    }
+    return _told(file, 0 if found is None else len(items), difference)
+
+
+def _told(file: Path, items: int, difference: float) -> dict[str, Any]:
+    return {"file": str(file), "format": file.suffix[1:], "items": items, "difference": difference}
 
 
 def _items(learner: Learner) -> Tensor:

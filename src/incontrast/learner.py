@@ -331,9 +331,13 @@ class Learner:
         with seeded(self.seed, "weights", 1):
             encoder = self._with_head(domain.encoder(), domain, increment.new, 1)
         task = Task(encoder, domain, increment, **self._settings())
-        call = Call(self, domain, increment, self.fit_strategy, self.memory, time.perf_counter())
-        passes, _ = call.besides_training()
-        return expected_seconds(task, self.fit_strategy, without_gradients=passes)
+        return self._expected(task, self.fit_strategy)[0]
+
+    def _expected(self, task: Task, strategy: Strategy) -> tuple[float | None, float]:
+        """Seconds that a run takes, if that can be told, and those that a call takes besides."""
+        call = Call(self, task.domain, task.increment, strategy, self.memory, time.perf_counter())
+        passes, besides = call.besides_training()
+        return expected_seconds(task, strategy, without_gradients=passes), besides
 
     def adoptable(
         self, seen: Any, weights: Weights | None, head_weights: Weights | None = None
@@ -542,10 +546,8 @@ class Learner:
         if not (forecast and found.drifted):
             return found
         task = Task(copy.deepcopy(encoder), domain, increment, before=encoder, **settings)
-        call = Call(self, domain, increment, self.strategy, self.memory, time.perf_counter())
-        passes, besides = call.besides_training()
-        seconds = expected_seconds(task, self.strategy, without_gradients=passes)
-        return replace(found, seconds=seconds if seconds is None else seconds + besides)
+        seconds, besides = self._expected(task, self.strategy)
+        return replace(found, seconds=None if seconds is None else seconds + besides)
 
     def forget(self, ids: Iterable[int]) -> None:
         """Remove items from memory for good; ids are places in the order of arrival, from 0."""

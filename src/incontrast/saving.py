@@ -77,14 +77,15 @@ def load(folder: Path, kind: type[L], **own: Unpack[Own]) -> L:
     settings = _read_settings(file)
     try:
         if settings["checksum"] != _checksum(settings):
-            raise ValueError(f"{file} is damaged (its checksum is wrong): restore it from a copy")
-        contents = {role: _verified(folder / name) for role, name in settings["files"].items()}
+            raise _damaged(file, "its checksum is wrong")
+        files = settings["files"].items()
+        contents = {role: _tensors_of(folder / name, verify=True) for role, name in files}
     except FileNotFoundError:
         if _read_settings(file) != settings:  # it was saved again meanwhile
             return load(folder, kind, **own)
         raise
     except (KeyError, TypeError, AttributeError) as error:
-        raise _damaged(file, error) from error
+        raise _damaged(file, repr(error)) from error
     return _fill(settings, file, contents, kind, **own)
 
 
@@ -111,14 +112,14 @@ def read(folder: Path, kind: type[L], changes: dict[str, Any], **own: Unpack[Own
     domains = {name: {**settings[name], **views} for name in ("domain", "initial_domain")}
     settings |= changes | domains
     roles = ("encoder", "schedule", "links")
-    contents = {role: _parsed(folder / f"{role}.safetensors") for role in roles}
+    contents = {role: _tensors_of(folder / f"{role}.safetensors") for role in roles}
     return _fill(settings, file, contents, kind, **own)
 
 
 def read_links(folder: Path) -> tuple[Link, ...]:
     """The maps between versions in what ``write`` wrote."""
     settings = _read_settings(folder / SETTINGS)
-    return unpack(_parsed(folder / "links.safetensors"), settings["links"])
+    return unpack(_tensors_of(folder / "links.safetensors"), settings["links"])
 
 
 def _fill(
@@ -154,7 +155,7 @@ def _fill(
             **_items(contents.get("memory"), learner.domain),
         )
     except (KeyError, TypeError) as error:
-        raise _damaged(file, error) from error
+        raise _damaged(file, repr(error)) from error
     return learner
 
 
@@ -214,27 +215,17 @@ def _check_free(folder: Path) -> None:
         raise FileExistsError(f"{folder} {problem}: choose an empty or a new folder")
 
 
-def _verified(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file that is what its name says."""
-    data = _bytes(file)
-    digest = _digest(data)
-    if digest != file.stem.rpartition("-")[2]:
-        raise ValueError(f"{file} is damaged (its hash is {digest}): restore it from a copy")
-    return _parsed(file, data)
-
-
-def _parsed(file: Path, data: bytes | None = None) -> dict[str, Tensor]:
+def _tensors_of(file: Path, *, verify: bool = False) -> dict[str, Tensor]:
+    """What a file holds; ``verify`` that it is what its name says."""
     try:
-        return deserialise(_bytes(file) if data is None else data)
-    except SafetensorError as error:
-        raise ValueError(f"{file} is damaged ({error}): restore it from a copy") from error
-
-
-def _bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
+        data = file.read_bytes()
+        if verify and (digest := _digest(data)) != file.stem.rpartition("-")[2]:
+            raise _damaged(file, f"its hash is {digest}")
+        return deserialise(data)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{file} is missing: the saved learner is not whole") from error
+    except SafetensorError as error:
+        raise _damaged(file, error) from error
 
 
 def _checksum(settings: dict[str, Any]) -> str:
@@ -246,8 +237,8 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _damaged(file: Path, error: Exception) -> ValueError:
-    return ValueError(f"{file} is damaged ({error!r}): restore it from a copy")
+def _damaged(file: Path, what: object) -> ValueError:
+    return ValueError(f"{file} is damaged ({what}): restore it from a copy")
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
@@ -257,7 +248,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
         settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         found = settings["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(file, error) from error
+        raise _damaged(file, repr(error)) from error
     if found != FORMAT:
         raise ValueError(
             f"{file} has format {found}, this is incontrast {__version__} with format {FORMAT}: "

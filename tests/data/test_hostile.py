@@ -246,9 +246,9 @@ def test_texts_beyond_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         source = read_source(tmp_path / name)
         assert source.items.contents == [b"short"]
         assert "has more than 0 MiB, the most that a text may have" in source.skipped[0].reason
-    monkeypatch.setattr("incontrast.data.texts.LARGEST", 30)
+    monkeypatch.setattr("incontrast.data.tables.LARGEST", 30)
     for name in ("a.jsonl", "a.txt"):
-        refused(tmp_path / name, "more than the 0 GiB of texts that are read into memory")
+        refused(tmp_path / name, "more than the 0 GiB that are read into memory")
 
 
 def test_a_small_parquet_of_many_long_texts(tmp_path: Path, monkeypatch) -> None:
@@ -257,8 +257,8 @@ def test_a_small_parquet_of_many_long_texts(tmp_path: Path, monkeypatch) -> None
 
     write_table(pyarrow.table({"text": ["x" * 10_000] * 1000}), tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 20_000
-    monkeypatch.setattr("incontrast.data.texts.LARGEST", 2**20)
-    refused(tmp_path / "a.parquet", "GiB of texts that are read into memory: divide it")
+    monkeypatch.setattr("incontrast.data.tables.LARGEST", 2**20)
+    refused(tmp_path / "a.parquet", "GiB that are read into memory: divide it")
 
 
 # Columns -----------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from incontrast.extras import needed
 LARGEST = 2 * 2**30
 """Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
 
+STAYS = "save its rows as .npy, which stays on disk, or divide it"
 TABLES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
 ROWS = 65536  # looked at together
@@ -488,10 +489,10 @@ def read_npy(path: Path) -> StoredRows | NDArray[Any]:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def check_size(size: int, path: Path) -> None:
+def check_size(size: int, path: Path, advice: str = STAYS) -> None:
     """Refuse what would take too much memory."""
     if size > LARGEST:
         raise ValueError(
             f"{path} holds {size / 2**30:.1f} GiB, more than the {LARGEST / 2**30:.0f} GiB that "
-            "are read into memory: save its rows as .npy, which stays on disk, or divide it"
+            f"are read into memory: {advice}"
         )

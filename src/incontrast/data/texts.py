@@ -18,7 +18,7 @@ import numpy as np
 from incontrast.data.graphs import LONGEST
 from incontrast.data.source import Source, text_files
 from incontrast.data.tables import (
-    LARGEST,
+    check_size,
     first_line,
     is_number,
     names_columns,
@@ -168,17 +168,8 @@ def _table(path: Path, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _content(path: Path) -> bytes:
-    _check_size(path.stat().st_size, path)
+    check_size(path.stat().st_size, path, "divide it")
     return path.read_bytes().removeprefix(codecs.BOM_UTF8)
-
-
-def _check_size(size: int, path: Path) -> None:
-    """Refuse what would take too much memory."""
-    if size > LARGEST:
-        raise ValueError(
-            f"{path} holds more than the {LARGEST / 2**30:.0f} GiB of texts that are read into "
-            "memory: divide it"
-        )
 
 
 def read_texts(
@@ -206,7 +197,7 @@ def read_texts(
             skipped.append(Skipped(record.where, str(error)))
             continue
         size += len(content)
-        _check_size(size, path)
+        check_size(size, path, "divide it")
         contents.append(content)
         ids.append(record.id)
         labels.append(record.label)
