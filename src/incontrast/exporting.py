@@ -18,7 +18,7 @@ from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 from incontrast.extras import needed
-from incontrast.files import check_outside, flush, flush_folder, write_bytes
+from incontrast.files import check_outside, flush, write_bytes
 
 if TYPE_CHECKING:
     from incontrast.learner import Learner
@@ -86,7 +86,7 @@ def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> d
             )
         flush(beside)
         beside.replace(file)
-        flush_folder(file.parent)
+        flush(file.parent)
     if found is None:
         log.warning('%s is not checked: pip install "incontrast[onnx]" does', file)
     return _told(file, 0 if found is None else len(items), difference)

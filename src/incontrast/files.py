@@ -19,7 +19,7 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    flush_folder(path.parent)
+    flush(path.parent)
 
 
 def make_folder(path: Path) -> None:
@@ -27,7 +27,7 @@ def make_folder(path: Path) -> None:
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in new:
-        flush_folder(folder.parent)
+        flush(folder.parent)
 
 
 def check_outside(path: Path) -> None:
@@ -38,17 +38,11 @@ def check_outside(path: Path) -> None:
             raise ValueError(f"{path} is in the workspace {folder}: choose a place outside of it")
 
 
-def flush(path: Path) -> None:
-    """See to it that a file has reached the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def flush_files(folder: Path) -> None:
     """See to it that the files in a folder have reached the disk, and their names."""
     for path in folder.iterdir():
         flush(path)
-    flush_folder(folder)
+    flush(folder)
 
 
 @contextmanager
@@ -62,8 +56,8 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def flush_folder(path: Path) -> None:
-    """See to it that the names in a folder have reached the disk."""
+def flush(path: Path) -> None:
+    """See to it that a file, or the names in a folder, have reached the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,6 +1,5 @@
 """Code of one's own by its import path, which files and command lines can name; and who may."""
 
-import fcntl
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from incontrast.files import write_bytes
+from incontrast.files import alone_in, write_bytes
 
 NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 PATH = f"{NAME}:{NAME}"
@@ -133,8 +132,7 @@ def permit(folder: Path, code: Collection[str]) -> None:
     if permitted(folder, code):
         return
     _record().parent.mkdir(parents=True, exist_ok=True)
-    with _record().with_name("permissions.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed: others may permit meanwhile
+    with alone_in(_record().parent):  # others may permit meanwhile
         known = _permissions()
         known[str(folder)] = sorted({*known.get(str(folder), ()), *code})
         content = json.dumps(known, indent=2, sort_keys=True)

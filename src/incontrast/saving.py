@@ -21,7 +21,7 @@ from torch import Tensor
 from incontrast._version import __version__
 from incontrast.compat.link import Link, pack, unpack
 from incontrast.domains.base import Domain
-from incontrast.files import alone_in, check_outside, flush_folder, make_folder, write_bytes
+from incontrast.files import alone_in, check_outside, flush, make_folder, write_bytes
 from incontrast.heads import EncoderWithHead, make_head
 from incontrast.import_path import check_trust
 from incontrast.memory.memory import Memory
@@ -68,7 +68,7 @@ def save(learner: Learner, folder: Path) -> None:
         for file in folder.iterdir():
             if _OWN.fullmatch(file.name) and file.name not in (SETTINGS, *files.values()):
                 file.unlink()
-        flush_folder(folder)
+        flush(folder)
 
 
 def load(folder: Path, kind: type[L], **own: Unpack[Own]) -> L:

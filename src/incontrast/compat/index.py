@@ -189,9 +189,8 @@ class LanceIndex:
         return found
 
     def delete(self, ids: Iterable[str]) -> None:
-        names = list(ids)
-        for first in range(0, len(names) if self._table is not None else 0, BATCH):
-            self._table.delete(_among(names[first : first + BATCH]))
+        for names in batches(ids) if self._table is not None else ():
+            self._table.delete(_among(names))
 
     def exists(self) -> bool:
         return self._table is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from incontrast.data.labelled import Labelled, image_folder
 from incontrast.data.sources import read_source, with_columns
 from incontrast.data.tables import TABLES
-from incontrast.data.texts import field_names
+from incontrast.data.texts import field_names, named_rows
 from incontrast.domains.images.files import is_image
 
 
@@ -71,17 +70,16 @@ class ProbeSet:
         """Image files and labels out of a table of both; None for a table of numbers."""
         if path.suffix.lower() not in (".csv", ".tsv") or not path.is_file():
             return None
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-            first = next(rows, None) or {}
-            column = next((name for name, text in first.items() if is_image(str(text))), None)
-            if column is None:
-                return None
-            if self.label not in first:
-                raise ValueError(f"{path} has no column {self.label!r}: it has {list(first)}")
-            lines = [first, *rows]
-        files = [path.parent / str(line[column]) for line in lines]
+        rows = (row for _, row in named_rows(path))
+        first = next(rows, {})
+        column = next((name for name, text in first.items() if is_image(text)), None)
+        if column is None:
+            return None
+        if self.label not in first:
+            raise ValueError(f"{path} has no column {self.label!r}: it has {list(first)}")
+        lines = [first, *rows]
+        files = [path.parent / line.get(column, "") for line in lines]
         missing = next((file for file in files if not file.is_file()), None)
         if missing is not None:
             raise ValueError(f"{path} names {missing}, which is not there")
-        return Labelled.by_name([str(file) for file in files], [line[self.label] for line in lines])
+        return Labelled.by_name([str(file) for file in files], [line.get(self.label, "") for line in lines])

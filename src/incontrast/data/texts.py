@@ -88,8 +88,8 @@ def holds_texts(
             texts = {f.name for f in file.schema_arrow if str(f.type) in ("string", "large_string")}
             names = file.schema_arrow.names
     elif path.suffix.lower() in (".csv", ".tsv"):
-        names, delimiter = first_line(path)
-        _, first = next(_table(path, delimiter), ("", {}))
+        names, _ = first_line(path)
+        _, first = next(named_rows(path), ("", {}))
         texts = {name for name, value in first.items() if value and not is_number(value)}
         if any(map(is_number, names)):
             return False
@@ -157,11 +157,12 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
             for number, row in enumerate(rows):
                 yield f"{path}, row {number}", row
     else:
-        yield from _table(path, first_line(path)[1])
+        yield from named_rows(path)
 
 
-def _table(path: Path, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    rows = records(path, delimiter)
+def named_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Where each row of a text file with names of columns is, and its cells by these names."""
+    rows = records(path, first_line(path)[1])
     names = [name.strip() for name in next(rows)[1]]
     for line, cells in rows:
         yield f"{path}, line {line}", dict(zip(names, cells, strict=False))

@@ -47,13 +47,9 @@ class Increment:
 
     def resident(self) -> Increment:
         """The same, with few items of a store read once, instead of for each batch."""
-        parts = {"old": self.old, "new": self.new}
-        stored: dict[str, Any] = {
-            name: items.resident()
-            for name, items in parts.items()
-            if isinstance(items, StoredCollection)
-        }
-        return replace(self, **stored) if stored else self
+        parts: dict[str, Any] = {"old": self.old, "new": self.new}
+        stored = {k: v.resident() for k, v in parts.items() if isinstance(v, StoredCollection)}
+        return replace(self, **stored)
 
     @cached_property
     def stored(self) -> int:
@@ -64,6 +60,11 @@ class Increment:
     def new_count(self) -> int:
         """ΔN."""
         return len(self.new)
+
+    @cached_property
+    def background(self) -> bool:
+        """Whether taking some of the items is slow, and wants to be read ahead."""
+        return any(items.background for items in (self.old, self.new) if items is not None)
 
     @cached_property
     def item_bytes(self) -> float:
@@ -271,9 +272,8 @@ class Task:
             olds = [old for (old, _), _ in orders]  # old items first: losses count on it
             return [ViewBatch(v, len(old), old) for v, old in zip(made, olds, strict=True)]
 
-        slow = new_items.background or (old_items is not None and old_items.background)
-        slow = slow or (self.domain.views_on_cpu and self.engine.device.type != "cpu")
-        slow = slow and not self.domain.views_draw_globally
+        apart = self.domain.views_on_cpu and self.engine.device.type != "cpu"
+        slow = (self.increment.background or apart) and not self.domain.views_draw_globally
         left = islice(orders, skip, None)
         groups = ([order] for order in left) if slow else self._bursts(left)
         for made in read_ahead(make, groups, background=slow):

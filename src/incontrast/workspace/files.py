@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from incontrast._version import __version__
-from incontrast.files import flush_files, flush_folder, write_bytes
+from incontrast.files import flush, flush_files, write_bytes
 from incontrast.memory.store import Extent
 
 FORMAT = 3  # of every JSON file and line of a workspace
@@ -270,7 +270,7 @@ class Versions:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
         fresh.rename(self.folder(number))
-        flush_folder(self.root)
+        flush(self.root)
 
     def verify(self, number: int, only: Collection[str] | None = None) -> None:
         """Compare the files of a version with what was written; names the first that differs."""
@@ -325,7 +325,7 @@ class Versions:
         if doomed.exists():
             shutil.rmtree(doomed)
         self.folder(number).rename(doomed)
-        flush_folder(self.root)
+        flush(self.root)
         shutil.rmtree(doomed)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from incontrast._version import __version__
 from incontrast.bounds import check_number, check_whole
-from incontrast.files import alone_in, flush_folder, make_folder, write_bytes
+from incontrast.files import alone_in, flush, make_folder, write_bytes
 from incontrast.import_path import Trust, named_code, permit, permitted
 from incontrast.memory.store import PRESENT, Store
 from incontrast.workspace.config import (
@@ -160,7 +160,7 @@ class Workspace:
             raise WorkspaceError(f"{folder} is not empty: choose a new or an empty folder")
         make_folder(folder)
         (folder / CREATING).touch()
-        flush_folder(folder)  # or a power cut could leave files that nobody owns
+        flush(folder)  # or a power cut could leave files that nobody owns
         with locked(self.lock_file, "init"):
             if settings_file.exists():  # another process was faster
                 raise taken

@@ -58,9 +58,12 @@ class ImageViews:
             if len(values) != count:
                 raise ValueError(f"{name} must be {count} numbers, got {values}")
             object.__setattr__(self, name, values)
-        _check_range("scale", self.scale, highest=1.0)
-        _check_range("ratio", self.ratio)
-        _check_range("blur_sigma", self.blur_sigma)
+        for name, highest in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
+            low, high = getattr(self, name)
+            if not (0 < low <= high <= highest and math.isfinite(high)):
+                bound = "" if highest == math.inf else f" <= {highest:g}"
+                given = f"got {(low, high)}"
+                raise ValueError(f"{name} must be (low, high) with 0 < low <= high{bound}, {given}")
         names = ("flip", "jitter_probability", "grayscale", "blur")
         check_number("[0, 1]", "it is a probability", **{n: getattr(self, n) for n in names})
         *factors, hue = self.jitter
@@ -215,10 +218,3 @@ def _quarter_turn() -> tuple[tuple[float, ...], ...]:
     quarter = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]]).double()
     turn = torch.linalg.inv(yiq) @ quarter @ yiq
     return tuple(tuple(row) for row in turn.tolist())
-
-
-def _check_range(name: str, ends: tuple[float, float], highest: float = math.inf) -> None:
-    low, high = ends
-    if not (0 < low <= high <= highest and math.isfinite(high)):
-        bound = "" if highest == math.inf else f" <= {highest:g}"
-        raise ValueError(f"{name} must be (low, high) with 0 < low <= high{bound}, got {ends}")
