@@ -82,4 +82,5 @@ class ProbeSet:
         missing = next((file for file in files if not file.is_file()), None)
         if missing is not None:
             raise ValueError(f"{path} names {missing}, which is not there")
-        return Labelled.by_name([str(file) for file in files], [line.get(self.label, "") for line in lines])
+        labels = [line.get(self.label, "") for line in lines]
+        return Labelled.by_name([str(file) for file in files], labels)

@@ -47,8 +47,11 @@ class Increment:
 
     def resident(self) -> Increment:
         """The same, with few items of a store read once, instead of for each batch."""
-        parts: dict[str, Any] = {"old": self.old, "new": self.new}
-        stored = {k: v.resident() for k, v in parts.items() if isinstance(v, StoredCollection)}
+        stored: dict[str, Any] = {
+            name: items.resident()
+            for name, items in vars(self).items()
+            if isinstance(items, StoredCollection)
+        }
         return replace(self, **stored)
 
     @cached_property
