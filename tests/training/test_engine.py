@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import incontrast as ic
 from incontrast import loss
 from incontrast.loss import Objective, batch_losses
+from incontrast.training import caching
 from incontrast.training.engine import Engine, ViewsInParts
 from incontrast.training.task import two_views
 
@@ -66,6 +69,46 @@ def test_dropout_is_the_same_when_a_part_is_computed_again() -> None:
     torch.testing.assert_close(embeddings, plain)
     expected = torch.autograd.grad(plain.square().sum(), list(module.parameters()))
     torch.testing.assert_close(found, expected)
+
+
+def test_random_numbers_of_the_device_are_kept_for_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the CPU they always are; checkpoint takes another device from the tensors it is given."""
+    devices = []
+
+    def kept(part: Any, *tensors: Tensor, **how: Any) -> Tensor:
+        devices.extend(tensor.device.type for tensor in tensors)
+        return checkpoint(part, *tensors, **how)
+
+    monkeypatch.setattr(caching, "checkpoint", kept)
+    engine = Engine("meta")
+    engine.micro_batch_size = 2
+    engine.forward(nn.Linear(3, 2, device="meta"), torch.empty(4, 3, device="meta"))
+    assert devices == ["meta", "meta"]
+
+
+class Written(TorchDispatchMode):
+    """Counts the numbers that operations give."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), named: Any = None):  # type: ignore[no-untyped-def]
+        result = function(*args, **(named or {}))
+        if isinstance(result, Tensor) and not result._is_view():
+            self.numbers += result.numel()
+        return result
+
+
+def test_the_gradient_of_many_parts_is_not_copied_for_each() -> None:
+    views = torch.randn(512, 6, generator=Generator().manual_seed(0)).double()
+    written = {}
+    for parts in (8, 128):
+        engine, module = Engine("cpu"), nn.Linear(6, 8).double()
+        engine.micro_batch_size = len(views) // parts
+        total = engine.forward(module, views).square().sum()
+        with Written() as mode:
+            total.backward()
+        written[parts] = mode.numbers
+    assert written[128] < 3 * written[8]
 
 
 @pytest.mark.parametrize("given", [False, True])

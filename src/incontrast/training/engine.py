@@ -115,7 +115,7 @@ class Engine:
             lambda own=own: self._encode(encoder, batch[own.start : own.stop], parameters)
             for own in _ranges(len(batch), size)
         ]
-        return in_parts(parts, 1, len(batch))[0]
+        return in_parts(parts, 1, len(batch), self.device)[0]
 
     def _encode(
         self, encoder: nn.Module, batch: Any, parameters: dict[str, Tensor] | None
@@ -141,7 +141,7 @@ class Engine:
             parts = [
                 lambda make=make: self._encode(encoder, make(), parameters) for make in views.parts
             ]
-            first, second = in_parts(parts, 2, views.items)
+            first, second = in_parts(parts, 2, views.items, self.device)
             return first, second
         embeddings = self.forward(encoder, views, parameters)
         first, second = self.gather(embeddings.view(2, -1, *embeddings.shape[1:]))
