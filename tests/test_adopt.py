@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from incontrast import (
     ICL,
@@ -24,6 +24,7 @@ from incontrast import (
     Reservoir,
     Retrain,
     Vectors,
+    call,
     load_weights,
 )
 from incontrast.compat.quality import neighbours_kept
@@ -126,6 +127,23 @@ def test_a_change_of_which_no_part_leaves_neighbours_in_place_is_reverted(blobs)
     assert "reverted: it did more harm than good" in str(outcome)
     torch.testing.assert_close(learner.embed(old), before)
     assert len(learner.memory) == 160
+
+
+def test_neighbours_are_of_a_sample_that_says_something_whatever_is_evaluated(
+    blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = []
+
+    def kept(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor, float]:
+        looked_at.append(len(before))
+        return neighbours_kept(before, after)
+
+    monkeypatch.setattr(call, "neighbours_kept", kept)
+    for count, evaluated in ((120, 8), (600, 10_000)):
+        learner = Learner.from_encoder(network(), PLAIN, seen=blobs(count))
+        learner.evaluation_sample = evaluated
+        assert learner.update(blobs(40, seed=1), strategy=SHORT).neighbours is not None
+    assert {*looked_at} == {120, 512}
 
 
 def test_the_bound_is_for_what_was_trained_elsewhere(blobs) -> None:

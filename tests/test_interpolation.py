@@ -87,6 +87,12 @@ def test_half_is_kept_where_it_is_better_on_old_and_new_items() -> None:
     assert part_kept(lambda part: 1.0 + part, lambda part: abs(part - 0.4), 10.0) == (0.5, 1)
 
 
+def test_all_is_kept_where_it_is_allowed_and_half_that_is_better_is_not() -> None:
+    """A probe falls half of the way alone."""
+    better, knn = lambda part: abs(part - 0.4), lambda part: 0.5 if part == 0.5 else 0.8
+    assert part_kept(lambda part: 1.0 + part / 10, better, 0.2, knn=knn) == (1.0, 1)
+
+
 def test_less_than_half_is_kept_where_half_is_better_and_still_too_much() -> None:
     assert part_kept(lambda part: 1.0 + part, lambda part: abs(part - 0.4), 0.3) == (0.25, 3)
 

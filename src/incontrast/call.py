@@ -50,7 +50,7 @@ FITTING = 5e-4  # seconds that fitting a map takes for each of its pairs, about
 PAIRS = 4000  # items at most, old and new, on which a map between two versions is fitted
 FEW_PAIRS, PASSES = 1000, 20  # of a map: more only if training had so many passes for each
 LINKS = 10  # versions back that a learner keeps maps to
-FEWEST_OLD = 30  # items of which neighbours say something
+FEWEST_OLD, MOST_OLD = 30, 512  # items of which neighbours say something, and are looked at
 RISE = 0.01  # of the loss of new items, as a share: less is not worth a word
 
 
@@ -186,7 +186,7 @@ class Call:
             return torch.empty(0, dtype=torch.int64)
         draws = generator(self.learner.seed, "neighbours")
         stored = torch.randperm(self.increment.stored, generator=draws)
-        return stored[: self.learner.evaluation_sample].sort().values
+        return stored[:MOST_OLD].sort().values
 
     @cached_property
     def _old_before(self) -> Tensor:
@@ -219,6 +219,7 @@ class Call:
             "the digest of some old items": digest(self.domain, self.increment.old, COMPARED),
             "the digest of some new items": digest(self.domain, self.increment.new, COMPARED),
             "the tolerance": self.tolerance,
+            "keep_neighbours": self.learner.keep_neighbours,
         }
 
     def _measured_before(self, task: Task) -> tuple[Measured, float]:

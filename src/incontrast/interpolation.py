@@ -105,7 +105,9 @@ def keep_part(
         return whole
     half = at(0.5)
     if true(half.found.loss.old < after.loss.old and half.found.loss.new < after.loss.new):
-        whole, fine = half, allowed(half)
+        half_fine = allowed(half)
+        if half_fine or not fine:
+            whole, fine = half, half_fine
     if fine:
         return whole
     kept, low, high, part = None, 0.0, 1.0, half

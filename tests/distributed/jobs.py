@@ -349,13 +349,21 @@ def failures() -> Result:
             of.update(items)
         except (ValueError, ProcessFailed) as error:
             found[name] = f"{type(error).__name__}: {error}"
+    of.keep_neighbours = 0.9 if second else 0.8
+    try:
+        of.update(ROWS[:50])
+    except ValueError as error:
+        found["another bound"] = str(error)
+    of.keep_neighbours = None
     try:
         of.update(ROWS[:50], strategy=ic.ICL(lr=ic.Fixed(1e30)))
     except ic.TrainingDiverged as error:
         found["diverged"] = str(error)
     found["unchanged"] = bool(torch.equal(before, of.embed(ROWS))) and of.version == 1
-    of.update(ROWS[:50])
+    of.keep_neighbours = 0.999
+    found["kept"] = of.update(ROWS[:50], strategy=ic.ICL(max_epochs=2, lr=0.3)).kept
     found["version"] = of.version
+    found["embeddings"] = of.embed(ROWS[:3]).tolist()
     return found
 
 

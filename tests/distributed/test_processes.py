@@ -169,9 +169,12 @@ def test_what_fails_in_one_process_fails_in_all(results: list[dict[str, Any]]) -
             in (found["another number"])
         )
         assert "the digest of some new items is" in found["other items"]
+        assert "keep_neighbours is 0.8 in process 0 and 0.9 in process 1" in found["another bound"]
         assert found["diverged"]
         assert found["unchanged"]
         assert found["version"] == 2
+        assert found["kept"] < 1.0  # of a change that replaces old items' neighbours
+    assert first["embeddings"] == second["embeddings"]
 
 
 def test_the_first_process_logs_and_a_failed_logger_keeps_nobody_waiting(
