@@ -54,6 +54,14 @@ def npy(array: Any) -> bytes:
     return file.getvalue()
 
 
+def claimed(shape: tuple[int, ...]) -> bytes:
+    """Eight numbers with a header that tells another shape."""
+    file = io.BytesIO()
+    about = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, about)
+    return file.getvalue() + bytes(64)
+
+
 @pytest.fixture
 def client(space: Workspace) -> Iterator[TestClient]:
     with client_of(space, max_items=16, max_bytes=100_000) as client:
@@ -95,6 +103,9 @@ def test_json(client: TestClient, body: bytes, sentence: str) -> None:
         (npy(np.zeros((2, 8)))[:-3], "does not fit its 125 bytes"),
         (npy(np.zeros((2, 8))).replace(b"(2, 8)", b"(9999999, 8)"), "does not fit"),
         (npy(np.zeros((2, 8))).replace(b"(2, 8)", b"(-2,-8)"), "does not fit"),
+        (claimed((-1, -8)), "does not fit its 64 bytes"),
+        (claimed((True, 8)), "does not fit its 64 bytes"),
+        (claimed((1,) * 70 + (8,)), "does not fit its 64 bytes"),
         (npy(np.float64(3)), "does not fit"),
         (npy(np.zeros((0, 8))), "no items"),
         (npy(np.zeros((2, 7))), r"shape \(n, 8\)"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import io
 import json
 import shutil
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,15 +21,16 @@ import pytest
 import torch
 from PIL import Image
 from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 from torch import Tensor
 
 from incontrast import Graphs, Images, Learner, Text, Vectors, Workspace
 from incontrast.compat import Chain, MigratingIndex
 from incontrast.domains.base import Domain
-from incontrast.serve.app import create_app
+from incontrast.serve.app import _guarded, create_app
 from incontrast.serve.batching import Batcher, QueueFull
 from incontrast.serve.body import NPY, read_batches, read_npy, write_npy
-from incontrast.serve.current import Current
+from incontrast.serve.current import Current, Version
 from incontrast.serve.metrics import Metrics
 from incontrast.serve.settings import ServeSettings
 from incontrast.workspace import WorkspaceError
@@ -300,6 +303,26 @@ class TestWorkspace:
             client.get("/wp-admin")
             assert 'path="other",status="404"' in client.get("/metrics").text
 
+    def test_older_versions_of_starlette(self, space: Workspace) -> None:
+        """They give middleware its application by name, and do not tell the route in the scope."""
+
+        async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["endpoint"] = answered
+            await send({"type": "http.response.start", "status": 200})
+
+        async def sent(message: Message) -> None:
+            pass
+
+        metrics = Metrics()
+        with client_of(space, token="secret") as client:
+            for middleware in client.app.user_middleware:
+                assert not middleware.args
+                assert middleware.cls(app=answered, **middleware.kwargs)
+        assert _guarded(app=answered, token="secret")
+        scope = {"type": "http", "path": "/embed"}
+        asyncio.run(metrics.around(answered)(scope, sent, sent))
+        assert b'path="/embed",status="200"' in metrics.text()
+
     def test_a_rollback_is_followed(self, space: Workspace) -> None:
         with client_of(space) as client:
             space.rollback()
@@ -322,6 +345,26 @@ class TestWorkspace:
             weights.write_bytes(content)
             wait_for(lambda: health(client)["version"] == 2)
             assert health(client)["workspace"] == "ok"
+
+    def test_what_was_loaded_in_vain_is_let_go(
+        self, space: Workspace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loaded: list[weakref.ref[Any]] = []
+
+        def load(self: Version, workspace: Workspace, number: int) -> None:
+            weights = torch.zeros(3)
+            loaded.append(weakref.ref(weights))
+            raise WorkspaceError(f"version {number} ({weights.sum()}) is of no use")
+
+        settings = ServeSettings(workspace=space.folder, interval=3600)
+        current = Current(settings, Metrics())
+        monkeypatch.setattr(Version, "__init__", load)
+        space.rollback(1)
+        current.refresh()
+        current.close()
+        gc.collect()
+        assert current.problem == "version 1 is of no use"
+        assert [weights() for weights in loaded] == [None]
 
     @pytest.mark.parametrize("how", ["deleted", "replaced"])
     def test_the_last_version_outlives_its_workspace(self, space: Workspace, how: str) -> None:

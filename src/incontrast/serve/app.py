@@ -71,7 +71,7 @@ def create_app(settings: ServeSettings) -> Starlette:
         yield
         service.close()
 
-    guard = [] if settings.token is None else [Middleware(_guarded, settings.token)]
+    guard = [] if settings.token is None else [Middleware(_guarded, token=settings.token)]
     routes = [
         Route("/embed", service.embed, methods=["POST"], middleware=guard),
         Route("/search", service.search, methods=["POST"], middleware=guard),
@@ -209,7 +209,6 @@ class Service:
             with suppress(NoAdapter):
                 recall = version.adapter(number).recall
                 spaces[str(number)] = {"encoder": encoder, "expected_recall": recall}
-        problem = self.current.problem
         with self._readable():
             workspace = self.current.open()
             kept = [workspace.versions.record(number) for number in workspace.versions.numbers()]
@@ -219,7 +218,7 @@ class Service:
                 "encoder": version.encoder,
                 "spaces": spaces,
                 "current": workspace.current,
-                "problem": None if problem is None else self.current.told(problem),
+                "problem": self.current.problem,
                 "kept": [{name: record.get(name) for name in names} for record in kept],
             }
         return JSONResponse(told)
@@ -251,7 +250,7 @@ class Service:
             raise HTTPException(503, told, LATER) from error
 
 
-def _guarded(application: ASGIApp, token: str) -> ASGIApp:
+def _guarded(app: ASGIApp, token: str) -> ASGIApp:
     """Refuse who has no token: as a bearer token, or as a password, which browsers ask for."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -263,7 +262,7 @@ def _guarded(application: ASGIApp, token: str) -> ASGIApp:
             # Not Bearer as well: Chromium asks for no password then.
             known = {"WWW-Authenticate": 'Basic realm="incontrast"'}
             raise HTTPException(401, "give the token: Authorization: Bearer TOKEN", known)
-        await application(scope, receive, send)
+        await app(scope, receive, send)
 
     return asked
 

@@ -79,10 +79,14 @@ def read_npy(body: bytes) -> NDArray[Any]:
     shape, by_column, dtype = _parsed(body[:start])
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise ValueError(f"an array must have numbers of up to 64 bits, got {dtype!s:.40}")
+    told = f"an array of shape {shape!s:.40} does not fit its {len(body) - start} bytes"
     if not shape or math.prod(shape) * dtype.itemsize != len(body) - start:
-        raise ValueError(f"an array of shape {shape} does not fit its {len(body) - start} bytes")
+        raise ValueError(told)
     array = np.frombuffer(bytearray(body), dtype, offset=start)  # a copy, writable for torch
-    return array.reshape(shape, order="F" if by_column else "C")
+    try:
+        return array.reshape(shape, order="F" if by_column else "C")
+    except (ValueError, TypeError) as error:  # sides that are negative, no numbers, or too many
+        raise ValueError(told) from error
 
 
 @lru_cache  # clients send the same header again and again, and NumPy parses it as Python

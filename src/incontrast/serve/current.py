@@ -76,8 +76,9 @@ class Current:
         self._trust = settings.trust
         self._interval = settings.interval
         self._metrics = metrics
-        self.problem: Exception | None = None
-        """Why the workspace cannot be read, or its current version not be loaded."""
+        self.problem: str | None = None
+        """Why the workspace cannot be read, or its current version not be loaded, as it is told."""
+        self._logged = ""
         found = self.open()
         self._id, self._seen = found.id, self._stamp()
         self.version = Version(found, _current(found))
@@ -113,9 +114,10 @@ class Current:
                 self.index = self._open_index()
             self._seen, self.problem = stamp, None
         except Exception as error:  # whatever happens to the files, what is loaded keeps serving
-            if str(error) != str(self.problem):
-                log.warning("version %d keeps serving: %s", self.version.number, error)
-            self.problem = error
+            text = str(error)  # not the error, whose traceback keeps what was loaded so far
+            if self.problem is None or text != self._logged:
+                log.warning("version %d keeps serving: %s", self.version.number, text)
+            self.problem, self._logged = self.told(error), text
         self._note()
 
     def told(self, error: Exception) -> str:

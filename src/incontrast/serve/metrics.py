@@ -62,7 +62,7 @@ class Metrics:
         if SHARED in os.environ:
             mark_process_dead(os.getpid())  # type: ignore[no-untyped-call]
 
-    def around(self, application: ASGIApp) -> ASGIApp:
+    def around(self, app: ASGIApp) -> ASGIApp:
         """The application, with its requests counted and timed."""
 
         async def measured(scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,11 +74,11 @@ class Metrics:
                 await send(message)
 
             try:
-                await application(scope, receive, sent)
+                await app(scope, receive, sent)
             finally:
                 if scope["type"] == "http":
                     # By route: the paths that clients make up would be series without end.
-                    path = getattr(scope.get("route"), "path", "other")
+                    path = scope["path"] if "endpoint" in scope else "other"
                     self.requests.labels(path, status).inc()
                     self.seconds.labels(path).observe(time.perf_counter() - start)
 
