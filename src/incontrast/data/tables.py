@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,8 +192,10 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
     def place(line: int, column: int) -> str:
         return f"line {line}, column {titles.get(column, column + 1)}"
 
+    width = 0
+
     def rows() -> Iterator[list[float]]:
-        width = 0
+        nonlocal width
         for line, cells in islice(records(path, delimiter), int(named), None):
             width = width or len(cells)
             if len(cells) != width:
@@ -227,7 +229,8 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
             )
     except (ValueError, csv.Error):  # again, in a way that is slower, knows gaps, and tells where
         try:
-            table = np.array(list(rows()), ndmin=2)
+            # Not of a list of rows, which would take four times as much memory.
+            table = np.fromiter(chain.from_iterable(rows()), np.float64).reshape(-1, width or 1)
         except ValueError as error:
             raise ValueError(f"{path} must hold numbers only: {error}") from error
     if len(table) == 0:
