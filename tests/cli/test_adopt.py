@@ -55,6 +55,20 @@ def test_an_encoder_by_import_path_is_adopted_updated_and_used(files: Path) -> N
     assert "is a workspace for another encoder already" in other
 
 
+def test_what_bounds_updates_is_told_as_it_is(files: Path) -> None:
+    def told(*options: object) -> str:
+        return " ".join(run("adopt", "old.npy", *ENCODER, ARGUMENTS, *options).split())
+
+    assert "replaces more than 40 % of old items' ten nearest" in told("-w", "usual")
+    changed = told("-w", "changed", "--set", "keep_neighbours=0.75")
+    assert "replaces more than 25 % of old items' ten nearest" in changed
+    none = "keep_neighbours is none: losses alone tell what an update does to old items"
+    assert none in told("-w", "unbound", "--set", "keep_neighbours=none")
+    # A workspace that init has made has no bound.
+    run("init", "made", "--like", "old.npy", *ENCODER, ARGUMENTS)
+    assert none in told("-w", "made")
+
+
 def test_vectors_come_to_a_model_as_they_are_where_it_is_said(files: Path) -> None:
     weights = ("--weights", "weights.safetensors")
     other = ("-w", "other")

@@ -55,6 +55,7 @@ from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import Engine, choose_engine
 from incontrast.training.progress import Budget
 from incontrast.workspace import Workspace
+from incontrast.workspace.config import CONFIG
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.files import SETTINGS, Busy, locked
 from incontrast.workspace.ingest import NewData, left_out
@@ -183,11 +184,19 @@ def _note_missing(template: Learner, args: Namespace) -> None:
         note("no --weights given: those of the encoder are random")
     elif args.weights is None and encoder.path != OURS:
         note(f"no --weights given: the encoder is as {encoder.path} makes it")
-    if args.probing["probe"] is None:
+    bound = template.keep_neighbours
+    if args.probing["probe"] is None and bound is not None:
         note(
-            "no --probe given: of a change that replaces more than 40 % of old items' ten nearest, "
-            "an update keeps a part. A few hundred labelled items tell better how much it may; so "
-            "does --set keep_neighbours=none for a model that was trained on these data by views"
+            f"no --probe given: of a change that replaces more than {100 - 100 * bound:.0f} % of "
+            "old items' ten nearest, an update keeps a part. A few hundred labelled items tell "
+            "better how much it may; so does --set keep_neighbours=none for a model that was "
+            "trained on these data by views"
+        )
+    elif args.probing["probe"] is None:
+        note(
+            "no --probe given, and keep_neighbours is none: losses alone tell what an update does "
+            f"to old items. For a model that knows more than views can teach, set it in {CONFIG} "
+            f"to {ADOPTED}"
         )
     if template.head is not None and args.head_weights is None:
         note("no --head-weights given: those of the head are random")
