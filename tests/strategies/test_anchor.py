@@ -41,7 +41,7 @@ def test_a_negative_weight_is_refused() -> None:
 def test_it_is_one_minus_the_cosine(blobs) -> None:
     from types import SimpleNamespace
 
-    from incontrast.strategies.anchor import anchor_loss
+    from incontrast.strategies.icl import anchor_loss
     from incontrast.training.task import ViewBatch
 
     learner = ic.Learner(ic.Vectors(8, hidden=16, out=6), fit_strategy=ic.Retrain(max_epochs=1))

@@ -1,9 +1,8 @@
 """What keeps stored vectors usable: maps between the spaces of versions, indexes that migrate."""
 
 from incontrast.compat.adapter import Adapter, Kind
-from incontrast.compat.chain import Chain, chain
 from incontrast.compat.index import FaissIndex, Found, Index, LanceIndex, Stamp
-from incontrast.compat.link import Link, NoAdapter, fit_link
+from incontrast.compat.link import Chain, Link, NoAdapter, chain, fit_link
 from incontrast.compat.migration import MigratingIndex
 from incontrast.compat.quality import Quality
 

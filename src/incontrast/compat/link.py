@@ -1,15 +1,17 @@
 """What links the spaces of two versions: the best adapter each way, and what to expect of it.
 
-``pack`` turns links into tensors and JSON, to be saved with a learner.
+``chain`` is the way from one space to another over several links; ``pack`` turns
+links into tensors and JSON, to be saved with a learner.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import compress, islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -199,3 +201,54 @@ def _quality(**figures: Any) -> Quality:
     """JSON has lists for tuples."""
     intervals = {name: tuple(figures[f"{name}_interval"]) for name in ("recall", "precision")}
     return Quality(**figures | {f"{name}_interval": ends for name, ends in intervals.items()})
+
+
+class Chain(NamedTuple):
+    """Adapters one after the other, from one space to another.
+
+    Args:
+        steps: None of them if the spaces are the same.
+        recall: Expected after all of them: the product, since what one loses is lost.
+        precision: Likewise.
+    """
+
+    steps: tuple[Adapter, ...]
+    recall: float
+    precision: float
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        for step in self.steps:
+            vectors = step(vectors)
+        return vectors
+
+
+def chain(links: Iterable[Link], start: int, goal: int) -> Chain:
+    """The shortest way from one space to another.
+
+    Raises:
+        NoAdapter: None leads there.
+    """
+    steps: dict[int, list[tuple[int, Link, Direction]]] = {}
+    for link in links:
+        steps.setdefault(link.new, []).append((link.old, link, "to_old"))
+        steps.setdefault(link.old, []).append((link.new, link, "to_new"))
+    found = {start: Chain((), 1.0, 1.0)}
+    waiting = deque([start])
+    while waiting and goal not in found:
+        here = waiting.popleft()
+        for place, link, direction in steps.get(here, []):
+            if place not in found:
+                so_far, expected = found[here], link.expected(direction)
+                found[place] = Chain(
+                    (*so_far.steps, link.adapter(direction)),
+                    so_far.recall * expected.recall,
+                    so_far.precision * expected.precision,
+                )
+                waiting.append(place)
+    if goal not in found:
+        there = ", ".join(map(str, sorted(found)))
+        raise NoAdapter(
+            f"there is no map from the space of version {start} to that of version {goal}: "
+            f"maps lead to {there} (an update fits one if there are {FEWEST} items to fit it on)"
+        )
+    return found[goal]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from incontrast.compat.chain import Chain
 from incontrast.compat.index import (
     BATCH,
     FaissIndex,
@@ -22,6 +21,7 @@ from incontrast.compat.index import (
     batches,
     unit_rows,
 )
+from incontrast.compat.link import Chain
 from incontrast.files import alone_in, write_bytes
 
 POINTER = "current.json"

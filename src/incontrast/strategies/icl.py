@@ -9,12 +9,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.loss import increment_losses
 from incontrast.names import NamedArguments
 from incontrast.schedules import DDPG, Fixed, Schedule
-from incontrast.strategies.anchor import anchor_loss
 from incontrast.strategies.hard_negatives import HardNegatives, HardSampler
 from incontrast.strategies.meta import Meta, support_steps
 from incontrast.strategies.strategy import Strategy
@@ -289,3 +289,27 @@ class ICL(Strategy):
         if self.compatible:
             loss = loss + self.compatible * anchor_loss(task, batch, first, second)
         return loss
+
+
+def anchor_loss(task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> Tensor:
+    """Mean 1 − cos between views of old items and their embeddings by the encoder of before.
+
+    Those are computed when an item is drawn for the first time, and kept: most steps need no
+    further forward pass.
+    """
+    old, places = task.increment.old, batch.places
+    if old is None or task.before is None:
+        return first.new_zeros(())
+    width, count = first.shape[1], len(old)
+    known = task.once("anchors", lambda: torch.zeros(count, width, device=first.device))
+    there = task.once("anchored", lambda: torch.zeros(count, dtype=torch.bool))
+    missing = places[~there[places]]
+    if len(missing):
+        items = task.domain.prepare(old.take(missing).to(task.engine.device))
+        with torch.no_grad():
+            known[missing] = task.engine.forward(task.before, items).float()
+        there[missing] = True
+        task.forward_passes += len(missing)
+    sides = (views[: batch.old] for views in (first, second))
+    near = [cosine_similarity(side, known[places]).mean() for side in sides]
+    return 1.0 - torch.stack(near).mean()
