@@ -5,6 +5,14 @@ from numbers import Integral, Real
 from typing import Any
 
 
+def given(**numbers: Any) -> dict[str, Any]:
+    """Those of some settings that are not None.
+
+    >>> check_whole(1, **given(items=None, bytes=3))
+    """
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
 def check_whole(least: int, /, advice: str = "", **numbers: Any) -> None:
     """Refuse what is no whole number, or too small a one."""
     for name, value in numbers.items():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from incontrast.bounds import check_number
+from incontrast.bounds import check_number, given
 from incontrast.call import Call, collected
 from incontrast.compat import Chain, Link, chain
 from incontrast.domains.arguments import ArgumentDomain
@@ -133,8 +133,7 @@ class Learner:
         self.fit_strategy = Retrain() if fit_strategy is None else _checked(fit_strategy)
         self.objective = objective or Objective()
         self.head = check_head(head)
-        if keep_neighbours is not None:
-            check_number("(0, 1)", "None is no bound", keep_neighbours=keep_neighbours)
+        check_number("(0, 1)", "None is no bound", **given(keep_neighbours=keep_neighbours))
         self.keep_neighbours = keep_neighbours
         self.seed = seed
         self.engine = choose_engine(device, precision, fabric)

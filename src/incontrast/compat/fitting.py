@@ -105,7 +105,9 @@ def candidates(kind: Kind, pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
         weight = pairs.correction(prior, PENALTIES[0])
         axes = _main_axes(weight.T @ pairs.covariances[0] @ weight)  # reduced-rank regression
         for rank in (rank for rank in RANKS if 2 * rank <= min(weight.shape)):
-            yield _through(kind, pairs, prior, axes[:, :rank], weight)
+            across, up = weight @ axes[:, :rank], axes[:, :rank].T
+            offset = pairs.offset - pairs.centre.double() @ (prior.double() + across @ up)
+            yield _adapter(kind, across=across, up=torch.cat([up, offset[None]]))
     elif kind == "affine":
         for penalty in PENALTIES:
             weight = pairs.rotation + pairs.correction(pairs.rotation, penalty).float()
@@ -202,14 +204,6 @@ def _residual(pairs: Pairs, draws: Generator) -> Iterator[Adapter]:
     for penalty in RESIDUAL_PENALTIES:
         out = _solved(units.T @ units, cross, penalty * kernel)
         yield _adapter("residual", weight=pairs.rotation, centres=centres.T, out=out)
-
-
-def _through(kind: Kind, pairs: Pairs, prior: Tensor, axes: Tensor, weight: Tensor) -> Adapter:
-    """A linear correction of a matrix in the directions of these axes."""
-    across = weight @ axes
-    whole = prior.double() + across @ axes.T
-    offset = pairs.offset - pairs.centre.double() @ whole
-    return _adapter(kind, across=across, up=torch.cat([axes.T, offset[None]]))
 
 
 def _adapter(kind: Kind, **tensors: Tensor) -> Adapter:

@@ -190,17 +190,11 @@ def unpack(tensors: dict[str, Tensor], about: list[dict[str, Any]]) -> tuple[Lin
                 )
                 return tuple(links)
         tried: Any = {
-            direction: {kind: _quality(**figures) for kind, figures in found.items()}
+            direction: {kind: Quality.from_json(figures) for kind, figures in found.items()}
             for direction, found in entry["tried"].items()
         }
         links.append(Link(**{name: entry[name] for name in PLAIN}, **adapters, tried=tried))
     return tuple(links)
-
-
-def _quality(**figures: Any) -> Quality:
-    """JSON has lists for tuples."""
-    intervals = {name: tuple(figures[f"{name}_interval"]) for name in ("recall", "precision")}
-    return Quality(**figures | {f"{name}_interval": ends for name, ends in intervals.items()})
 
 
 class Chain(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,12 @@ class Quality(NamedTuple):
     precision: float
     precision_interval: tuple[float, float]
     cosine: float = math.nan
+
+    @classmethod
+    def from_json(cls, figures: dict[str, Any]) -> Quality:
+        """Lists there are tuples here."""
+        read: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in figures.items()}
+        return cls(**read)
 
 
 def relevant(items: int) -> int:

@@ -52,7 +52,8 @@ class PerItem:
         items = batch.cpu().unbind()
         if self._takes_generator():
             with ThreadPoolExecutor(self.workers) as pool:
-                views = list(pool.map(self._drawn, items, seeds))
+                draws = [Generator().manual_seed(seed) for seed in seeds]
+                views = list(pool.map(self.function, items, draws))
         else:
             views = []
             for item, seed in zip(items, seeds, strict=True):
@@ -70,9 +71,6 @@ class PerItem:
         self.function.set_random_seed(seed % 2**32)
         image = self.function(image=item.permute(1, 2, 0).numpy())["image"]
         return torch.as_tensor(image).permute(2, 0, 1)
-
-    def _drawn(self, item: Tensor, seed: int) -> Any:
-        return self.function(item, Generator().manual_seed(seed))
 
     def _takes_generator(self) -> bool:
         if isinstance(self.function, torch.nn.Module):

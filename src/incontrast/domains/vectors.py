@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset
 
-from incontrast.bounds import check_number, check_whole
+from incontrast.bounds import check_number, check_whole, given
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import (
     Part,
@@ -67,8 +67,7 @@ class Vectors(ArgumentDomain):
         check_whole(1, dim=self.dim, hidden=self.hidden, out=self.out)
         check_number("[0, 1)", "with 1 no feature would be left", drop=self.drop)
         check_number("[0, inf)", noise=self.noise)
-        if self.limit is not None:
-            check_number("(0, inf)", limit=self.limit)
+        check_number("(0, inf)", **given(limit=self.limit))
         for name in ("mean", "std"):
             numbers = getattr(self, name)
             if numbers is not None and len(numbers) != self.dim:

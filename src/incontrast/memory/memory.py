@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Generator, Tensor
 
-from incontrast.bounds import check_whole
+from incontrast.bounds import check_whole, given
 from incontrast.domains.base import Collection, Domain
 from incontrast.memory.store import Extent, Store
 
@@ -39,8 +39,8 @@ class Policy(ABC):
     bytes: int | None = None
 
     def __post_init__(self) -> None:
-        limits: dict[str, Any] = {"a memory's items": self.items, "a memory's bytes": self.bytes}
-        check_whole(1, **{name: limit for name, limit in limits.items() if limit is not None})
+        limits = {"a memory's items": self.items, "a memory's bytes": self.bytes}
+        check_whole(1, **given(**limits))
 
     @abstractmethod
     def keys(self, ids: Tensor, generator: Generator) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from incontrast.bounds import check_whole
+from incontrast.bounds import check_whole, given
 from incontrast.loss import increment_losses
 from incontrast.names import NamedArguments
 from incontrast.schedules import Schedule, as_schedule
@@ -40,8 +40,7 @@ class Meta(NamedArguments):
             raise ValueError(f"order must be 1 or 2, got {self.order}")
         if self.query not in ("new", "both"):
             raise ValueError(f"query must be 'new' or 'both', got {self.query!r}")
-        if self.steps is not None:
-            check_whole(1, steps=self.steps)
+        check_whole(1, **given(steps=self.steps))
         as_schedule(self.lr)  # says what is wrong with a number
 
     def support_steps(self, growth_ratio: float) -> int:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from incontrast.bounds import check_number, check_whole
+from incontrast.bounds import check_number, check_whole, given
 from incontrast.loss import batch_losses
 from incontrast.names import NamedArguments
 from incontrast.schedules import Schedule, as_schedule
@@ -62,10 +62,8 @@ class Strategy(NamedArguments, ABC):
     def __post_init__(self) -> None:
         as_schedule(self.lr)  # says what is wrong with a number
         check_whole(4, "a batch's items are each other's negatives", batch_size=self.batch_size)
-        if self.max_epochs is not None:
-            check_whole(1, "None leaves it to the strategy", max_epochs=self.max_epochs)
-        if self.patience is not None:
-            check_whole(1, "None waits for ever", patience=self.patience)
+        check_whole(1, "None leaves it to the strategy", **given(max_epochs=self.max_epochs))
+        check_whole(1, "None waits for ever", **given(patience=self.patience))
         check_number("[0, 1)", "0 averages nothing", ema_decay=self.ema_decay)
         check_number("[1, inf)", "1 is the plain mean", ema_leaning=self.ema_leaning)
         check_number("(0, 1]", "1 keeps all of the change", interpolation=self.interpolation)

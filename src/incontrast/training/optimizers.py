@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from incontrast.bounds import check_number
+from incontrast.bounds import check_number, given
 from incontrast.extras import needed
 from incontrast.import_path import as_import_path
 from incontrast.names import NamedArguments
@@ -38,14 +38,12 @@ class _Steps(NamedArguments):
     max_relative_update: float | None = None
 
     def __post_init__(self) -> None:
-        if self.max_norm is not None:
-            check_number("(0, inf)", "None clips nothing", max_norm=self.max_norm)
+        check_number("(0, inf)", "None clips nothing", **given(max_norm=self.max_norm))
         for part, factor in self.lr_factors.items():
             freeze = "freeze a part with requires_grad_(False)"
             check_number("(0, inf)", freeze, **{f"the factor of {part!r}": factor})
-        share, advice = self.max_relative_update, "it is a share of a layer; None sets no cap"
-        if share is not None:
-            check_number("(0, 1]", advice, max_relative_update=share)
+        advice = "it is a share of a layer; None sets no cap"
+        check_number("(0, 1]", advice, **given(max_relative_update=self.max_relative_update))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
 
-from incontrast.bounds import check_number
+from incontrast.bounds import check_number, given
 from incontrast.schedules.schedule import ScheduleState
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ class Budget:
     forward_passes: int | None = None
 
     def __post_init__(self) -> None:
-        given = {name: limit for name, limit in vars(self).items() if limit is not None}
-        check_number("(0, inf)", **given)
+        check_number("(0, inf)", **given(**vars(self)))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Generator, Tensor, nn
 
-from incontrast.bounds import check_number, check_whole
+from incontrast.bounds import check_number, check_whole, given
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Part, Sources, check_distinct
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection, take_all
@@ -72,8 +72,7 @@ class Graphs(ArgumentDomain):
 
     def __post_init__(self) -> None:
         check_whole(1, hidden=self.hidden, layers=self.layers, steps=self.steps)
-        if self.features is not None:
-            check_whole(1, features=self.features)
+        check_whole(1, **given(features=self.features))
         check_number("[0, 1]", drop=self.drop, mask=self.mask)
         check_number("[1e-6, inf)", walkers=self.walkers)
         if self.per not in ("graph", "batch"):
