@@ -138,6 +138,17 @@ def test_any_torch_optimiser_takes_the_steps() -> None:
         Retrain(optimizer="sgd")
 
 
+def test_a_processor_that_nobody_knows_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("cpuinfo initialization failed")
+
+    assert isinstance(muon.processor(), str)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", fail, raising=False)
+    assert muon.processor() == ""
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in older versions
+    assert muon.processor() == ""
+
+
 @pytest.mark.parametrize("one_dnn", [True, False])
 @pytest.mark.parametrize("shape", [(3, 8, 12), (2, 160, 160), (1, 128, 512)])  # most are LARGE
 def test_orthogonalised_is_newton_and_schulz_by_whatever_library(

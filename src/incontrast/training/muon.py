@@ -84,12 +84,19 @@ class OrthogonalSteps(FusedAdam):
                 p.add_(step, alpha=-group["lr"] * self.norms[p])
 
 
+def processor() -> str:
+    """Its name; empty where this torch, or any, cannot tell."""
+    try:
+        return str(torch.cpu.get_capabilities().get("cpu_name", ""))
+    except (AttributeError, RuntimeError):
+        return ""
+
+
 LARGE = 2**21  # multiplications of a product
-_PROCESSOR: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # newer torch has it
 ONE_DNN_IS_FASTER = (
     torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    and "Intel" not in _PROCESSOR.get("cpu_name", "")
+    and "Intel" not in processor()
 )
 NEXT_TO_NOTHING = 1e-3  # the least norm of a layer: one that begins as zeros must be able to grow
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # Jordan's
