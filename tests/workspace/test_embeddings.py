@@ -115,6 +115,24 @@ def test_a_name_that_two_items_have_is_refused(workspace: Workspace, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_what_was_embedded_of_two_sources_is_a_source(
+    workspace: Workspace, tmp_path: Path, kind: str, blobs
+) -> None:
+    """Rows of both have their numbers as names."""
+    file = tmp_path / f"file.{kind}"
+    for number, count in enumerate((5, 3)):
+        np.save(tmp_path / f"{number}.npy", blobs(count, seed=number).numpy())
+        source = read_source(tmp_path / f"{number}.npy")
+        embed_source(workspace, source, file, append=bool(number))
+    again = read_source(file)
+    assert again.names() == [str(row) for row in range(8)]
+    learner = Learner(Vectors(again.items.shape[1]), fit_strategy=Retrain(max_epochs=1))
+    other = Workspace.create(tmp_path / "other", learner)
+    other.fit(again)
+    assert embed_source(other, again, tmp_path / "again.npy").rows == 8
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
 def test_more_data_by_the_same_version(
     workspace: Workspace, source: Source, tmp_path: Path, kind: str, blobs
 ) -> None:

@@ -91,8 +91,8 @@ def read_table(
         raise ValueError(f"{path} must end in {', '.join(TABLES)} to be read as a table")
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    if kind == ".parquet" and id is None and columns is None and _of_embeddings(path):
-        id = "id"
+    embedded = kind == ".parquet" and id is None and columns is None and _of_embeddings(path)
+    id = "id" if embedded else id
     asked = [name for name in (label, id) if name is not None]
     readers = {".npy": _read_npy, ".npz": _read_npz, ".parquet": _read_parquet}
     rows, features, beside, where = readers.get(kind, _read_text)(path, columns, asked)
@@ -108,11 +108,14 @@ def read_table(
     # Names that come twice do not tell which is which; 0, 1, 2, … are places.
     places = [str(place) for place in range(len(features))]
     distinct = len({*features}) == len(features) and list(features) != places
+    ids = _ids_beside(path, len(rows)) if id is None else tuple(map(str, beside[id].tolist()))
+    if (embedded or id is None) and len({*(ids or ())}) < len(ids or ()):
+        ids = None  # nobody asked for names that do not tell rows apart, of several sources, say
     table = Source(
         path,
         "vectors",
         rows,
-        ids=_ids_beside(path, len(rows)) if id is None else tuple(map(str, beside[id].tolist())),
+        ids=ids,
         labels=None if label is None else beside[label],
         suspicious=tuple(name for name in features if name.lower() in NO_FEATURES),
         columns=tuple(features) if distinct else (),
