@@ -37,7 +37,7 @@ from incontrast.text import fallen_scores
 from incontrast.training.calibration import CALIBRATED, calibrate
 from incontrast.training.loop import UNLIMITED, HoursAhead, train
 from incontrast.training.progress import Budget, Callback, ProgressCallback, Run
-from incontrast.training.resume import TrainingFile, digest, facts, identity
+from incontrast.training.resume import TrainingFile, described, digest, identity
 from incontrast.training.task import Increment, Task, embed
 
 if TYPE_CHECKING:
@@ -210,7 +210,16 @@ class Call:
         return encoder
 
     def _facts(self) -> dict[str, Any]:
-        return facts(self.learner.seed, self.version, self.domain, self.increment, self.strategy)
+        """What the run is known by."""
+        return {
+            "seed": self.learner.seed,
+            "version": self.version,
+            "domain": described(self.domain),
+            "strategy": described(self.strategy),
+            "the number of items seen": self.increment.seen,
+            "the number of old items": self.increment.stored,
+            "the number of new items": self.increment.new_count,
+        }
 
     def _compared(self) -> dict[str, Any]:
         """What all processes must agree on."""

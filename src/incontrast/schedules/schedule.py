@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from incontrast.bounds import check_number
 from incontrast.names import NamedArguments
 
 ScheduleState = dict[str, Tensor]
@@ -90,7 +89,10 @@ class _Warmup(Schedule, LearningRate):
 
     def __post_init__(self) -> None:
         check_lr(self.lr)
-        check_number("[0, 1)", "it is a part of the run", warmup=self.warmup)
+        if not 0.0 <= self.warmup < 1.0:
+            raise ValueError(
+                f"warmup must be in [0, 1), got {self.warmup}: it is a part of the run"
+            )
 
     def begin(self, generator: Generator, state: ScheduleState | None = None) -> LearningRate:
         return self

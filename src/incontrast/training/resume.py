@@ -241,22 +241,7 @@ def identity(
     return found.hexdigest()
 
 
-def facts(
-    seed: int, version: int, domain: Domain, increment: Increment, strategy: object
-) -> dict[str, Any]:
-    """What a run is known by, and all processes must agree on before they train together."""
-    return {
-        "seed": seed,
-        "version": version,
-        "domain": _described(domain),
-        "strategy": _described(strategy),
-        "the number of items seen": increment.seen,
-        "the number of old items": increment.stored,
-        "the number of new items": increment.new_count,
-    }
-
-
-def _described(settings: object) -> str:
+def described(settings: object) -> str:
     """Settings as text; functions of one's own without the address, which differs every time."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(settings))
 
