@@ -153,4 +153,4 @@ def test_a_torn_line_of_a_journal_goes_with_the_next(tmp_path: Path) -> None:
         file.write(b'{"half')
     journal.add(journal.event("two"))
     assert [event["step"] for event in journal.events()] == ["one", "two"]
-    assert [record.problem for record in journal.records()] == [None, None]
+    assert journal.records() == journal.events() and len(journal.events()) == 2

@@ -128,7 +128,7 @@ def test_a_damaged_journal_loses_one_line_and_stops_nothing(space: Workspace, la
     with journal.open("ab") as file:
         file.write(b'{"torn": ')
     count = len(lines)
-    assert [bool(record.problem) for record in space.journal.records()].index(True) == 1
+    assert [isinstance(each, Damaged) for each in space.journal.records()].index(True) == 1
     code, shown = run(space, "log")
     assert code == 0
     assert "journal.jsonl, line 2 is damaged" in shown

@@ -61,10 +61,10 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
 def log(args: Namespace) -> Answer:
     """The journal."""
     records = Workspace.open(args.workspace).journal.records(args.last)
-    value = [record.event or {"damaged": record.problem} for record in records]
+    value = [each if isinstance(each, dict) else {"damaged": str(each)} for each in records]
     lines = (
-        f"{record.event['time']}  {sentence(record.event)}" if record.event else str(record.problem)
-        for record in records
+        f"{each['time']}  {sentence(each)}" if isinstance(each, dict) else str(each)
+        for each in records
     )
     return Answer(value, lines)
 

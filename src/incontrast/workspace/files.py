@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from incontrast._version import __version__
 from incontrast.files import flush, flush_files, write_bytes
@@ -91,16 +91,15 @@ def unsealed(text: str, where: str) -> dict[str, Any]:
     if checksum != _checksum(body):
         raise Damaged(f"{where} is damaged (its checksum is wrong): restore it from a copy")
     if found != FORMAT:
-        newer = isinstance(found, int) and found > FORMAT
         advice = (
-            "upgrade incontrast"
-            if newer
-            else "create a new workspace (incontrast init) and fit it on your data, delete "
+            "create a new workspace (incontrast init) and fit it on your data, delete "
             "embeddings and embed again, or keep using the incontrast that wrote it"
         )
+        newer = isinstance(found, int) and found > FORMAT
         raise Damaged(
             f"{where} has format {found} of {'a newer' if newer else 'an earlier'} incontrast, "
-            f"incontrast {__version__} reads format {FORMAT}: {advice}"
+            f"incontrast {__version__} reads format {FORMAT}: "
+            + ("upgrade incontrast" if newer else advice)
         )
     del body["format"]
     return body
@@ -109,13 +108,6 @@ def unsealed(text: str, where: str) -> dict[str, Any]:
 def _checksum(body: dict[str, Any]) -> str:
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"{zlib.crc32(text.encode()):08x}"
-
-
-class Record(NamedTuple):
-    """A line of a journal."""
-
-    event: dict[str, Any] | None  # None where the line is damaged
-    problem: str | None
 
 
 class Journal:
@@ -172,8 +164,7 @@ class Journal:
 
         For a journal with a single writer, who numbers its events from 1.
         """
-        records = self.records()
-        old = [record.event for record in records[:-keep] if record.event is not None]
+        old = [event for event in self.records()[:-keep] if isinstance(event, dict)]
         steps: Counter[str] = Counter()
         for event in old:
             steps.update(event["steps"] if event["step"] == SUMMARY else [event["step"]])
@@ -187,26 +178,25 @@ class Journal:
         recent = [line + b"\n" for line in self._lines()[-keep:]]
         write_bytes(self.path, b"".join([_line(summary), *recent]))
 
-    def records(self, last: int | None = None) -> list[Record]:
-        """Every line, the damaged ones too, or so many of the last."""
+    def records(self, last: int | None = None) -> list[dict[str, Any] | Damaged]:
+        """The event of every line, or what is wrong with the line; or so many of the last."""
         lines = [*enumerate(self._lines(), start=1)]
         first = 0 if last is None else max(0, len(lines) - last)
         return [self._record(*line) for line in lines[first:]]
 
     def events(self, last: int | None = None) -> list[dict[str, Any]]:
         """What can be read, of all lines or of so many of the last."""
-        return [record.event for record in self.records(last) if record.event is not None]
+        return [record for record in self.records(last) if isinstance(record, dict)]
 
     def _lines(self) -> list[bytes]:
         # What follows the last end of a line was never acknowledged.
         return self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else []
 
-    def _record(self, number: int, line: bytes) -> Record:
+    def _record(self, number: int, line: bytes) -> dict[str, Any] | Damaged:
         try:
-            text = line.decode(errors="replace")
-            return Record(unsealed(text, f"{self.path}, line {number}"), None)
+            return unsealed(line.decode(errors="replace"), f"{self.path}, line {number}")
         except Damaged as error:
-            return Record(None, str(error))
+            return error
 
 
 def outlines(event: dict[str, Any]) -> list[dict[str, Any]]:
@@ -235,7 +225,6 @@ class Versions:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._records: dict[tuple[int, int, int], dict[str, Any]] = {}
 
     def folder(self, number: int) -> Path:
         return self.root / f"{number:06d}"
@@ -292,13 +281,7 @@ class Versions:
 
     def record(self, number: int) -> dict[str, Any]:
         """What was written down about a version, once and for all."""
-        file = self.folder(number) / RECORD
-        found = file.stat() if file.exists() else None
-        # Not by number alone: what was never promoted and deleted leaves its number to another.
-        key = (number, *((found.st_ino, found.st_mtime_ns) if found else (0, 0)))
-        if key not in self._records:
-            self._records[key] = read_json(file)
-        return self._records[key]
+        return read_json(self.folder(number) / RECORD)
 
     def extent(self, number: int) -> Extent:
         """What of the store the memory of a version holds."""
@@ -369,11 +352,8 @@ def guarded(path: Path) -> Iterator[None]:
     while True:
         with beside.open("a") as file:
             _hold(file, path)
-            try:
-                if os.fstat(file.fileno()).st_ino != beside.stat().st_ino:
-                    continue  # it was deleted, and created again, before it was locked here
-            except FileNotFoundError:
-                continue
+            if os.fstat(file.fileno()).st_nlink == 0:
+                continue  # it was deleted before it was locked here
             try:
                 yield
             finally:

@@ -154,9 +154,9 @@ def damage_in(workspace: Workspace) -> list[str]:
 
 def _damage_in_journal(journal: Journal, last: int) -> list[str]:
     records = journal.records()
-    wrong = [record.problem for record in records if record.problem]
+    wrong = [str(record) for record in records if isinstance(record, Damaged)]
     missing = set(range(1, last + 1))
-    for event in (record.event for record in records if record.event):
+    for event in (record for record in records if isinstance(record, dict)):
         number = event["number"]
         missing -= {*range(1, number + 1)} if event["step"] == SUMMARY else {number}
     lost = len(missing) - len(wrong)
