@@ -109,7 +109,8 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a declaration: a signature, a docstring, and checks of its options.
 
-    The function of the same name in ``incontrast.cli.<module>`` does the work. It takes all
+    The function of the same name in ``incontrast.cli.<module>`` does the work that the docstring
+    says. It takes all
     options as one ``Namespace`` and returns an ``Answer``, or None if there is nothing to print.
     The parameters of ``groups`` are options as well, which it gets as a dict by the group's name
     and which the help shows under the group's docstring, and of a command that works on a

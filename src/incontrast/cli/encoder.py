@@ -52,7 +52,7 @@ from incontrast.memory.memory import KeepAll, Reservoir
 from incontrast.memory.store import KnownHashes, Store
 from incontrast.text import counted, index_advice
 from incontrast.training.collectives import LostProcess
-from incontrast.training.engine import Engine, choose_engine
+from incontrast.training.engine import choose_engine
 from incontrast.training.progress import Budget
 from incontrast.workspace import Workspace
 from incontrast.workspace.config import CONFIG
@@ -64,12 +64,10 @@ from incontrast.workspace.workspace import create_workspace
 
 
 def fit(args: Namespace) -> Answer | None:
-    """Train a first encoder."""
     return _train(Workspace.fit, args)
 
 
 def update(args: Namespace) -> Answer | None:
-    """Ingest, train, evaluate, promote."""
     options = {name: getattr(args, name) for name in ("again", "tolerance", "only_if_drift")}
     if args.strategy is not None:
         options["strategy"] = strategy_named(args.strategy, args.epochs)
@@ -81,13 +79,12 @@ def update(args: Namespace) -> Answer | None:
 
 def _train(run: Callable[..., Step], args: Namespace, **options: Any) -> Answer | None:
     kind, training, data = run.__name__, args.training, args.data
-    space, engine = _opened(args)
-    first = speaks()
+    space, first = _opened(args), speaks()
     if training["discard"] and data is None:
         return _discard(space, kind) if first else None
     limits = {name: training.pop(name) for name in ("seconds", "forward_passes")}
     log_to = training.pop("log_to")
-    with engine.error_barrier("read the data"):
+    with space.engine.error_barrier("read the data"):
         # The first process ingests the data; the others read them from the workspace.
         source: Source | Path | None = None
         if data is not None and first:
@@ -104,7 +101,7 @@ def _train(run: Callable[..., Step], args: Namespace, **options: Any) -> Answer 
             **training,
             **options,
         )
-    return _told(space, step) if first else Answer(None, (), _code(step))
+    return _told(space, step)
 
 
 def _probe_set(probe: Path | None, probe_label: str) -> ProbeSet | None:
@@ -121,7 +118,7 @@ def adopt(args: Namespace) -> Answer:
             named.resolve()  # or data would be read for nothing
     folder = args.workspace
     created, existed = not (folder / SETTINGS).is_file(), folder.exists()
-    space = None if created else _opened(args)[0]
+    space = None if created else _opened(args)
     read = partial(read_source, check=False) if space is None else space.read
     source = read(args.data, **args.table)
     domain, mean, std = domain_of(source, **args.network, views=args.views), args.mean, args.std
@@ -148,7 +145,7 @@ def adopt(args: Namespace) -> Answer:
     domain = learner.initial_domain
     if space is None:
         create_workspace(folder, learner, settings)
-        space, _ = _opened(args)
+        space = _opened(args)
     template = space.template()
     theirs = template.initial_domain
     other = any((*args.network.values(), mean, std)) and domain != theirs
@@ -204,7 +201,7 @@ def _note_missing(template: Learner, args: Namespace) -> None:
 
 def _finish_adoption(args: Namespace) -> Answer:
     """Resume one that needs no more than what it has written, or drop it."""
-    space, _ = _opened(args)
+    space = _opened(args)
     if args.discard:
         return _discard(space, "adopt")
     if space.state().phase == "ingested":
@@ -229,11 +226,11 @@ def _remove_unused(space: Workspace, *, keep_folder: bool) -> None:
             space.folder.rmdir()
 
 
-def _code(step: Step) -> Exit:
-    return Exit.DONE if step.promoted else Exit.REFUSED
-
-
 def _told(space: Workspace, step: Step) -> Answer:
+    """What came of a fit, an adoption or an update, with its page; the first process tells it."""
+    code = Exit.DONE if step.promoted else Exit.REFUSED
+    if not speaks():
+        return Answer(None, (), code)
     note_skipped(step.skipped)
     page = None
     try:
@@ -246,7 +243,7 @@ def _told(space: Workspace, step: Step) -> Answer:
         lines = [f"Nothing to do: {already} (--again ingests them once more)."]
     else:
         lines = [*summary(space, step.version), *([f"Report: {page}"] if page else [])]
-    return Answer({**vars(step), "report": page}, lines, _code(step))
+    return Answer({**vars(step), "report": page}, lines, code)
 
 
 def _discard(space: Workspace, kind: str) -> Answer:
@@ -258,9 +255,8 @@ def _discard(space: Workspace, kind: str) -> Answer:
 
 
 def embed(args: Namespace) -> Answer | None:
-    """Write the embeddings of data to a file."""
-    space, engine = _opened(args)
-    with engine.error_barrier("read the data"):
+    space = _opened(args)
+    with space.engine.error_barrier("read the data"):
         source = space.read(args.data, **args.table)
     names = ("version", "space", "normalized", "dtype", "append", "overwrite", "strict")
     options = {name: getattr(args, name) for name in names}
@@ -278,8 +274,7 @@ def embed(args: Namespace) -> Answer | None:
 
 
 def export(args: Namespace) -> Answer:
-    """Write the encoder for other programs."""
-    space, _ = _opened(args)
+    space = _opened(args)
     about = write_encoder(space.learner(args.version), args.file, normalized=args.normalized)
     line = f"{args.file}: the encoder as {about['format']}"
     if about["items"]:
@@ -289,10 +284,9 @@ def export(args: Namespace) -> Answer:
 
 
 def reembed(args: Namespace) -> Answer:
-    """Bring stored vectors into the space of the current version."""
     from incontrast.workspace.reembed import reembed as bring
 
-    space, _ = _opened(args)
+    space = _opened(args)
     share = None if args.share is None else float(args.share.rstrip("%")) / 100
     how: dict[str, Any] = {"plan": args.plan, "share": share, "seconds": args.seconds}
     with counting_bar(stderr(), "re-embed") as progress:
@@ -324,8 +318,7 @@ def reembed(args: Namespace) -> Answer:
 
 
 def drift(args: Namespace) -> Answer:
-    """Compare new data with old ones."""
-    space, _ = _opened(args)
+    space = _opened(args)
     data, how = args.data, {"strict": args.strict, **args.table}
     version = space.serving()  # another may be promoted meanwhile
     learner = space.learner(version)
@@ -372,19 +365,18 @@ def _unknown(
     return items.select(new), int(known.sum()), int(forgotten.sum())
 
 
-def _opened(args: Namespace) -> tuple[Workspace, Engine]:
-    """The workspace, with its number of threads set, and the engine of this process."""
+def _opened(args: Namespace) -> Workspace:
+    """The workspace, with its number of threads set; by all processes or by none."""
     if processes() > 1:
         with suppress(ImportError):  # choose_engine says what to install
             import lightning_fabric  # noqa: F401 (sets its logger's level)
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         signal.signal(signal.SIGTERM, _terminated)
-    engine = choose_engine(None, "float32", None)
-    with engine.error_barrier("open the workspace"):
+    with choose_engine(None, "float32", None).error_barrier("open the workspace"):
         workspace = Workspace.open(args.workspace, trust=args.trust)
     if workspace.settings["threads"] is not None:
         torch.set_num_threads(workspace.settings["threads"])
-    return workspace, engine
+    return workspace
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:

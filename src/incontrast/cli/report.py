@@ -29,7 +29,6 @@ SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
 
 
 def report(args: Namespace) -> Answer:
-    """Write the page of a version, and sum it up."""
     space = Workspace.open(args.workspace)
     numbers = space.versions.numbers()
     if not numbers:
@@ -42,7 +41,6 @@ def report(args: Namespace) -> Answer:
 
 
 def history(args: Namespace) -> Answer:
-    """Write the page over all versions, and show its table in lines."""
     space = Workspace.open(args.workspace)
     lines = lines_of(space.journal.events(), space.current)
     if not lines:

@@ -18,7 +18,6 @@ from incontrast.workspace.status import status_of, unfinished
 
 
 def status(args: Namespace) -> Answer:
-    """What is there, and what is wrong with it."""
     space = Workspace.open(args.workspace)
     damage = space.check() if args.check else []
     about: dict[str, Any] = {"folder": str(space.folder)} if damage else status_of(space)
@@ -59,7 +58,6 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
 
 
 def log(args: Namespace) -> Answer:
-    """The journal."""
     records = Workspace.open(args.workspace).journal.records(args.last)
     value = [each if isinstance(each, dict) else {"damaged": str(each)} for each in records]
     lines = (
@@ -70,7 +68,6 @@ def log(args: Namespace) -> Answer:
 
 
 def config(args: Namespace) -> Answer:
-    """The settings, as TOML."""
     space = Workspace.open(args.workspace, trust=args.trust)
     if not args.changes:
         shown = config_of(space.settings)
@@ -80,7 +77,6 @@ def config(args: Namespace) -> Answer:
 
 
 def rollback(args: Namespace) -> Answer:
-    """Make an earlier version the current one."""
     space = Workspace.open(args.workspace)
     dropped, before = unfinished(space), None if args.to else space.current
     number = space.rollback(args.to)
@@ -97,7 +93,6 @@ def rollback(args: Namespace) -> Answer:
 
 
 def forget(args: Namespace) -> Answer:
-    """Delete items for good."""
     space = Workspace.open(args.workspace)
     wanted = [bytes.fromhex(digest) for digest in args.hashes or []]
     if args.like is not None:
@@ -120,7 +115,6 @@ def forget(args: Namespace) -> Answer:
 
 
 def serve(args: Namespace) -> None:
-    """Serve until somebody interrupts it."""
     try:
         import uvicorn
 
@@ -160,5 +154,5 @@ def serve(args: Namespace) -> None:
     settings.export()
     with tempfile.TemporaryDirectory(prefix="incontrast-metrics-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # before the workers import its library
-        app = "incontrast.serve.app:from_environment"
+        app = "incontrast.serve.app:create_app"
         uvicorn.run(app, factory=True, workers=args.workers, **how)

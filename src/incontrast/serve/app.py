@@ -50,17 +50,15 @@ UNROUTED = {  # what Starlette says of requests that come to no route
 REFRESH = {"Refresh": "5"}  # seconds after which a browser loads the page again
 
 
-def from_environment() -> Starlette:
-    """The application of a worker process."""
-    return create_app(ServeSettings.from_environment())
-
-
-def create_app(settings: ServeSettings) -> Starlette:
+def create_app(settings: ServeSettings | None = None) -> Starlette:
     """An ASGI application that serves the current version of a workspace.
+
+    Without settings, those that are in the environment: it is one of several workers.
 
     Raises:
         WorkspaceError: There is no version that could be loaded.
     """
+    settings = ServeSettings.from_environment() if settings is None else settings
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     metrics = Metrics()

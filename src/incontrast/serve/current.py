@@ -81,7 +81,7 @@ class Current:
         self._logged = ""
         found = self.open()
         self._id, self._seen = found.id, self._stamp()
-        self.version = Version(found, _current(found))
+        self.version = Version(found, found.serving())
         self.index = self._open_index()
         """What to search in: complete as it is, it is exchanged like the version."""
         self._note()
@@ -106,7 +106,7 @@ class Current:
             workspace = self.open()
             if workspace.id != self._id:
                 raise WorkspaceError(f"{self.folder} is another workspace now: start serve again")
-            number = _current(workspace)
+            number = workspace.serving()
             encoder = workspace.encoder_hash(number)
             if (number, encoder) != (self.version.number, self.version.encoder):
                 self.version = Version(workspace, number)
@@ -158,10 +158,3 @@ class Current:
     def _note(self) -> None:
         self._metrics.version.set(self.version.number)
         self._metrics.readable.set(self.problem is None)
-
-
-def _current(workspace: Workspace) -> int:
-    number = workspace.current
-    if number is None:
-        raise WorkspaceError(f"{workspace.folder} has no encoder yet: run incontrast fit DATA")
-    return number

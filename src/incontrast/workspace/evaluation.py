@@ -34,14 +34,6 @@ class Health(NamedTuple):
     uniformity: float
 
 
-class Movement(NamedTuple):
-    """What an update did to embeddings."""
-
-    cosine: tuple[float, float, float]  # quartiles, between an item's two embeddings; 1 is unmoved
-    overlap: float  # mean share of an item's 10 nearest neighbours that stayed
-    examples: list[dict[str, Any]]  # items with their neighbours before and after, by ids
-
-
 def evaluate(
     before: Learner | None,
     after: Learner,
@@ -81,7 +73,7 @@ def evaluate(
         healthy["before"] = health(earlier)
         checked = {f"loss_{when}": outcome["loss"][when]["old"] for when in ("before", "after")}
         checked["probe"] = outcome["probe"]
-        figures["movement"] = movement(earlier, embedded, ids, new=len(new))._asdict()
+        figures["movement"] = movement(earlier, embedded, ids, new=len(new))
         if after.links and len(ids) >= CROSSED:
             with suppress(NoAdapter, LinAlgError):  # nothing else depends on them
                 stored = stored_vectors(after, earlier, embedded, ids, new=len(new))
@@ -144,10 +136,13 @@ def health(embeddings: Tensor) -> Health:
     return Health(effective_rank(embeddings), uniformity(embeddings))
 
 
-def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> Movement:
-    """Compare (n, d) embeddings of the same items by two versions; the last ``new`` are new."""
+def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> dict[str, Any]:
+    """What an update did to (n, d) embeddings of the same items, as JSON; the last are new ones.
+
+    Quartiles of the ``cosine`` between an item's two embeddings; the mean ``overlap``, the share
+    of its 10 nearest neighbours that stayed; ``examples`` of items with their neighbours, by ids.
+    """
     cosine = (normalize(before) * normalize(after)).sum(dim=1)
-    lower, median, upper = (cosine.quantile(part).item() for part in (0.25, 0.5, 0.75))
     first, second, stayed = neighbours_kept(before, after)
     # Examples: half of them old, half new, evenly spaced.
     old = len(ids) - new
@@ -155,8 +150,11 @@ def movement(before: Tensor, after: Tensor, ids: Tensor, *, new: int) -> Movemen
         *torch.linspace(0, old - 1, min(old, EXAMPLES // 2)).long().tolist(),
         *(old + torch.linspace(0, new - 1, min(new, EXAMPLES - EXAMPLES // 2))).long().tolist(),
     ]
-    examples = _examples(places, ids, first, second, old)
-    return Movement((lower, median, upper), stayed, examples)
+    return {
+        "cosine": [cosine.quantile(part).item() for part in (0.25, 0.5, 0.75)],
+        "overlap": stayed,
+        "examples": _examples(places, ids, first, second, old),
+    }
 
 
 def _examples(

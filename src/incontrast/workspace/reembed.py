@@ -7,12 +7,11 @@ in parts that are whole or not there, until one move replaces the file: whatever
 same call resumes, and the file is in one space.
 """
 
-import io
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from incontrast.compat import Adapter, NoAdapter
+from incontrast.compat import Chain, NoAdapter
 from incontrast.compat.plan import QUERIES, Expected, Plan, make_plan
 from incontrast.data.source import Source
-from incontrast.files import write_bytes
 from incontrast.learner import Learner
 from incontrast.randomness import generator
 from incontrast.text import FEWEST_SEARCHED
 from incontrast.training.task import BATCH_SIZE, embed
 from incontrast.workspace.files import Damaged, WorkspaceError, guarded, read_json, write_json
-from incontrast.workspace.shards import Shard, export, finish_exports, read_file, workplace
+from incontrast.workspace.shards import (
+    Shard,
+    export,
+    finish_exports,
+    read_file,
+    workplace,
+    write_array,
+)
 from incontrast.workspace.stamps import MANIFEST, problems, register, stamp_of
 from incontrast.workspace.workspace import Workspace
 
@@ -107,7 +112,8 @@ def reembed(
         mapped = "mapped" in stamp or any("embedded_by" in part for part in stamp["sources"])
         if stamp["version"] == version and not mapped:
             return Reembedded(file, version, stamp["rows"], stamp["rows"])
-        work = _Work(workspace, file, folder, stamp, version, queries, table)
+        where: dict[str, Any] = {"workspace": workspace, "file": file, "folder": folder}
+        work = _Work(**where, stamp=stamp, version=version, queries=queries, table=table)
         work.begin()
         fitted = work.fit()
         if not plan:
@@ -150,36 +156,35 @@ def _checked_stamp(workspace: Workspace, file: Path) -> dict[str, Any]:
     return stamp
 
 
+@dataclass(kw_only=True)
 class _Work:
-    """What is done with one file, in a folder beside it."""
+    """What is done with one file, in a folder beside it; arguments as in ``reembed``."""
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        file: Path,
-        folder: Path,
-        stamp: dict[str, Any],
-        version: int,
-        queries: Path | None,
-        table: dict[str, Any],
-    ) -> None:
-        self.workspace, self.file, self.folder, self.stamp = workspace, file, folder, stamp
-        self.version, self.queries, self.table = version, queries, table
-        self.rows: int = stamp["rows"]
+    workspace: Workspace
+    file: Path
+    folder: Path
+    stamp: dict[str, Any]
+    version: int
+    queries: Path | None
+    table: dict[str, Any]
+    order: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Rows to re-embed, the first first."""
+    begun: int = 0  # rows that were re-embedded by earlier calls, and are in the file
+    done: int = 0  # rows of the order that are re-embedded
+    sample: int = 0  # of them, those on which the plan was made
+    pace: float = 0.0  # seconds of re-embedding one row
+
+    def __post_init__(self) -> None:
+        self.rows: int = self.stamp["rows"]
+        self.mapped = Chain((), 1.0, 1.0)  # takes the rows that are not re-embedded to the space
         self.sampled = min(SAMPLE, max(FEWEST_SEARCHED, round(SAMPLED * self.rows)), self.rows)
         self.about = {
-            "workspace": workspace.id,
-            "file": {name: stamp[name] for name in ("version", "encoder", "files")},
-            "version": version,
-            "encoder": workspace.encoder_hash(version),
+            "workspace": self.workspace.id,
+            "file": {name: self.stamp[name] for name in ("version", "encoder", "files")},
+            "version": self.version,
+            "encoder": self.workspace.encoder_hash(self.version),
             "sample": self.sampled,
         }
-        self.order: NDArray[np.int64] = np.empty(0, np.int64)  # rows to re-embed, the first first
-        self.begun = 0  # rows that were re-embedded by earlier calls, and are in the file
-        self.done = 0  # rows of the order that are re-embedded
-        self.sample = 0  # of them, those on which the plan was made
-        self.steps: tuple[Adapter, ...] = ()  # the map of the others
-        self.pace = 0.0
 
     def begin(self) -> None:
         """Resume what was begun with this file and this version; drop anything else."""
@@ -268,27 +273,26 @@ class _Work:
         if self.sample == self.rows:
             return None
         with suppress(NoAdapter):  # then the sample alone has to do
-            self.steps = self.workspace.adapter(self.stamp["version"], self.version).steps
-        before = self._mapped(np.array(self.vectors[drawn]))
+            self.mapped = self.workspace.adapter(self.stamp["version"], self.version)
+        before = self.mapped(torch.from_numpy(np.array(self.vectors[drawn])))
         after = torch.from_numpy(np.concatenate(list(self.parts())))
         spaces = {"old": self.stamp["version"], "new": self.version, "seed": self.learner.seed}
         plan = make_plan(before, after, **spaces, queries=self._asked())
-        known, self.steps = self.steps, (*self.steps, plan.link.to_new)
+        known = self.mapped
+        self.mapped = known._replace(steps=(*known.steps, plan.link.to_new))
         order = self.folder / "order.npy"
         if not order.exists():
 
             def chunks() -> Iterator[tuple[Tensor, Tensor]]:
                 for rows in self._chunks():
-                    vectors = self._mapped(rows, known)
+                    vectors = known(rows)
                     yield vectors, plan.link.to_new(vectors)
 
             values = plan.values(chunks).numpy()
             values[self._mapped_by_embed()] = np.inf  # a second map would lose more than it tells
             values[drawn] = -np.inf
             best = np.argsort(-values, kind="stable")[: self.rows - len(drawn)]
-            content = io.BytesIO()
-            np.save(content, np.concatenate([drawn, best]))
-            write_bytes(order, content.getvalue())  # by it, parts are of their rows for good
+            write_array(order, np.concatenate([drawn, best]))  # for good: parts are of its rows
         self.order = np.load(order)
         return plan
 
@@ -313,19 +317,10 @@ class _Work:
         chosen = fresh[torch.randperm(len(fresh), generator=draws)[:QUERIES]].sort().values
         return learner.embed(memory.items.select(chosen)) if len(chosen) else None
 
-    def _chunks(self) -> Iterator[NDArray[np.float32]]:
+    def _chunks(self) -> Iterator[Tensor]:
         """The file's rows in memory, some at a time."""
         for first in range(0, self.rows, CHUNK):
-            yield np.array(self.vectors[first : first + CHUNK], np.float32)
-
-    def _mapped(
-        self, rows: NDArray[np.float32], steps: tuple[Adapter, ...] | None = None
-    ) -> Tensor:
-        """Rows of the file after these maps; after those of the others if None."""
-        vectors = torch.from_numpy(rows)
-        for step in self.steps if steps is None else steps:
-            vectors = step(vectors)
-        return vectors
+            yield torch.from_numpy(np.array(self.vectors[first : first + CHUNK], np.float32))
 
     def embed(
         self, count: int, until: float | None, progress: Callable[[int, int], None] | None
@@ -337,9 +332,7 @@ class _Work:
             rows = self.order[first : min(first + BATCH_SIZE, count)]
             part = self._part(first)
             if not (part.exists() and len(np.load(part, mmap_mode="r")) >= len(rows)):
-                content = io.BytesIO()
-                np.save(content, self._embedded(rows))
-                write_bytes(part, content.getvalue())
+                write_array(part, self._embedded(rows))
             self.done = first + len(rows)
             if progress is not None:
                 progress(self.done, count)
@@ -409,13 +402,13 @@ class _Work:
             exact[number * BATCH_SIZE : number * BATCH_SIZE + len(rows)] = rows
         place = np.full(self.rows, -1, np.int64)
         place[self.order[: self.done]] = np.arange(self.done)
-        for number, rows in enumerate(self._chunks()):
-            part = slice(number * CHUNK, number * CHUNK + len(rows))
+        for number, vectors in enumerate(self._chunks()):
+            part = slice(number * CHUNK, number * CHUNK + len(vectors))
             where = place[part]
             if (where >= 0).all():
                 chunk = exact[where]
             else:
-                chunk = normalize(self._mapped(rows)).numpy()
+                chunk = normalize(self.mapped(vectors)).numpy()
                 chunk[where >= 0] = exact[where[where >= 0]]
             yield Shard(chunk.astype(self.stamp["dtype"]), self.names[part], [])
 

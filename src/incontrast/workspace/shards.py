@@ -166,9 +166,7 @@ class Shards:
         return Shard(rows, names, skipped)
 
     def _write(self, number: int, shard: Shard) -> None:
-        array = io.BytesIO()
-        np.save(array, shard.rows)
-        write_bytes(self.file(number, ".npy"), array.getvalue())
+        write_array(self.file(number, ".npy"), shard.rows)
         names = "".join(f"{json.dumps(name)}\n" for name in shard.names)
         write_bytes(self.file(number, ".ids.jsonl"), names.encode())
         written = (self.file(number, ".npy"), self.file(number, ".ids.jsonl"))
@@ -176,6 +174,13 @@ class Shards:
         rows, columns = shard.rows.shape
         about = {"of": self.about, "rows": rows, "columns": columns, "skipped": shard.skipped}
         write_json(self.file(number, ".json"), {**about, "files": files})
+
+
+def write_array(file: Path, array: NDArray[Any]) -> None:
+    """Write an array to a ``.npy`` file that is whole or not there."""
+    content = io.BytesIO()
+    np.save(content, array)
+    write_bytes(file, content.getvalue())
 
 
 def read_file(file: Path) -> Iterator[Shard]:
