@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from incontrast import Workspace
@@ -80,6 +81,12 @@ def test_help_shows_options_that_commands_share_under_titles() -> None:
     places = [shown.index(f"─ {title} ─") for title in ("Options", "Training", "Probe set")]
     assert places == sorted(places)
     assert places[1] < shown.index("--seconds") < places[2] < shown.index("--probe-label")
+
+
+def test_help_says_something_of_every_option() -> None:
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        silent = [parameter.name for parameter in command.params if not parameter.help]
+        assert not silent, name
 
 
 def test_help_leaves_the_wrapping_of_paragraphs_to_the_terminal() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, BadParameter, Option
+from typer import BadParameter, Option
 
 from incontrast._version import __version__
 from incontrast.cli import options as opt
@@ -42,101 +42,66 @@ def incontrast(
 
 @command(app, "init", opt.network, opt.views, opt.table, panel=CREATE)
 def init(
-    folder: Annotated[Path, Argument(help="A new or empty folder.")],
-    like: Annotated[
-        Path, Option(help="Data like those to come; they decide which encoder is used.")
-    ],
-    memory: Annotated[
-        opt.PolicyName,
-        Option(help="Which old items to keep: all of them, a uniform sample, or the newest."),
-    ] = "all",
-    memory_items: Annotated[
-        int | None, Option(min=1, help="Largest number of items to keep.")
-    ] = None,
-    memory_bytes: Annotated[
-        int | None, Option(min=1, help="Largest number of bytes to keep.")
-    ] = None,
-    strategy: Annotated[opt.StrategyName, Option(help="The update strategy.")] = "icl",
-    epochs: Annotated[
-        int | None,
-        Option(min=1, help="Largest number of epochs of an update.", show_default="the strategy's"),
-    ] = None,
-    fit_epochs: Annotated[
-        int, Option(min=1, help="Largest number of epochs of the initial training.")
-    ] = 200,
-    fit_patience: Annotated[
-        int,
-        Option(min=1, help="Stop the initial training after so many epochs without a lower loss."),
-    ] = 50,
-    seed: Annotated[
-        int, Option(help="Random seed; the same seed gives bitwise the same weights.")
-    ] = 0,
-    tolerance: Annotated[
-        float,
-        Option(min=0.0, help="How much an update may raise the loss of old items, as a share."),
-    ] = 0.05,
-    keep: Annotated[int, Option(min=2, help="Number of versions to keep.")] = 10,
-    threads: Annotated[
-        int | None,
-        Option(min=1, help="Number of CPU threads.", show_default="1 for small encoders, else all"),
-    ] = None,
+    folder: Path,
+    *,
+    like: Path,
+    memory: opt.PolicyName = "all",
+    memory_items: opt.OptionalCount = None,
+    memory_bytes: opt.OptionalCount = None,
+    strategy: opt.StrategyName = "icl",
+    epochs: opt.OptionalCount = None,
+    fit_epochs: opt.Count = 200,
+    fit_patience: opt.Count = 50,
+    seed: int = 0,
+    tolerance: Annotated[float, Option(min=0.0)] = 0.05,
+    keep: Annotated[int, Option(min=2)] = 10,
+    threads: opt.OptionalCount = None,
     changes: opt.Changes = None,
-    show_config: Annotated[
-        bool, Option("--show-config", help="Print all settings as TOML, and create nothing.")
-    ] = False,
+    show_config: bool = False,
 ) -> None:
     """Create a workspace for data of one kind.
 
     All other settings have defaults in the workspace's settings.toml: --show-config prints them,
     --set changes them, and incontrast config does both later.
+
+    Args:
+        folder: A new or empty folder.
+        like: Data like those to come; they decide which encoder is used.
+        memory: Which old items to keep: all of them, a uniform sample, or the newest.
+        memory_items: Largest number of items to keep.
+        memory_bytes: Largest number of bytes to keep.
+        strategy: The update strategy.
+        epochs: Largest number of epochs of an update. Default: the strategy's.
+        fit_epochs: Largest number of epochs of the initial training.
+        fit_patience: Stop the initial training after so many epochs without a lower loss.
+        seed: Random seed; the same seed gives bitwise the same weights.
+        tolerance: How much an update may raise the loss of old items, as a share.
+        keep: Number of versions to keep.
+        threads: Number of CPU threads. Default: 1 for small encoders, else all.
+        show_config: Print all settings as TOML, and create nothing.
     """
     if memory != "all" and memory_items is None and memory_bytes is None:
         raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
 
 
 @command(app, "encoder", opt.training, opt.probing, opt.table, torchrun=True, panel=CREATE)
-def fit(data: opt.Data = None, workspace: opt.Folder = Path(), trust: opt.Trust = False) -> None:
+def fit(data: opt.Data = None, *, workspace: opt.Folder = Path(), trust: opt.Trust = False) -> None:
     """Train the first encoder, and remember the data."""
 
 
 @command(app, "encoder", opt.network, opt.views, opt.probing, opt.table, panel=CREATE)
 def adopt(
-    data: Annotated[
-        Path | None,
-        Argument(
-            help="The data the encoder was trained on, or a sample of them. Leave out to finish an "
-            "interrupted adoption."
-        ),
-    ] = None,
+    data: Path | None = None,
+    *,
     workspace: opt.Folder = Path(),
-    weights: Annotated[
-        Path | None, Option(help="A .safetensors file with the encoder's weights.")
-    ] = None,
-    head: Annotated[
-        str | None,
-        Option(
-            help="The projection head it was trained with: linear, mlp, or your own, as "
-            "package.module:function (called with the embedding width).",
-            show_default="no head",
-        ),
-    ] = None,
-    head_args: Annotated[
-        str | None,
-        Option(
-            callback=opt.json_object, help="Arguments of your head, as JSON.", show_default=False
-        ),
-    ] = None,
-    head_weights: Annotated[
-        Path | None,
-        Option(help="A .safetensors file with the head's weights.", show_default=False),
-    ] = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
+    weights: Path | None = None,
+    head: str | None = None,
+    head_args: opt.Json = None,
+    head_weights: Path | None = None,
+    mean: opt.Numbers = None,
+    std: opt.Numbers = None,
     changes: opt.Changes = None,
-    seen_count: Annotated[
-        int | None,
-        Option(min=1, help="How many items the sample stands for.", show_default="its size"),
-    ] = None,
+    seen_count: opt.OptionalCount = None,
     strict: opt.Strict = False,
     force: opt.Force = False,
     discard: opt.Discard = False,
@@ -146,45 +111,32 @@ def adopt(
 
     A workspace that does not exist is created, as init does it with its defaults. Give the encoder
     by name or by its import path, and its weights, unless your function loads them itself.
+
+    Args:
+        data: The data the encoder was trained on, or a sample of them. Leave out to finish an
+            interrupted adoption.
+        weights: A .safetensors file with the encoder's weights.
+        head: The projection head it was trained with: linear, mlp, or your own, as
+            package.module:function (called with the embedding width). Default: no head.
+        head_args: Arguments of your head, as JSON.
+        head_weights: A .safetensors file with the head's weights.
+        mean: Mean to subtract: of pixels in [0, 1], per channel, or of features. Default:
+            ImageNet's.
+        std: Standard deviation to divide by. Default: ImageNet's.
+        seen_count: How many items the sample stands for. Default: its size.
     """
 
 
 @command(app, "encoder", opt.training, opt.probing, opt.table, torchrun=True, panel=CREATE)
 def update(
     data: opt.Data = None,
+    *,
     workspace: opt.Folder = Path(),
-    strategy: Annotated[
-        opt.StrategyName | None,
-        Option(help="Strategy for this update only.", show_default="the workspace's"),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="Largest number of epochs, for this update only.",
-            show_default="the workspace's",
-        ),
-    ] = None,
-    again: Annotated[
-        bool, Option("--again", help="Also ingest items that were ingested before.")
-    ] = False,
-    tolerance: Annotated[
-        float | None,
-        Option(
-            min=0.0,
-            help="How much the loss of old items may rise, as a share, for this update only, or "
-            "for the one that was refused.",
-            show_default="the workspace's",
-        ),
-    ] = None,
-    only_if_drift: Annotated[
-        bool,
-        Option(
-            "--only-if-drift",
-            help="Train only if the new data have drifted (see incontrast drift); otherwise only "
-            "remember them.",
-        ),
-    ] = False,
+    strategy: opt.StrategyName | None = None,
+    epochs: opt.OptionalCount = None,
+    again: bool = False,
+    tolerance: opt.Amount = None,
+    only_if_drift: bool = False,
     trust: opt.Trust = False,
 ) -> None:
     """Ingest new data, train, evaluate, and promote the new version.
@@ -192,32 +144,44 @@ def update(
     If it was interrupted, the same command resumes, with bitwise the same result. Items that were
     ingested before are skipped and counted. A refused update stays until the next update with data
     includes it, --force promotes it or --discard drops it.
+
+    Args:
+        strategy: Strategy for this update only. Default: the workspace's.
+        epochs: Largest number of epochs, for this update only. Default: the workspace's.
+        again: Also ingest items that were ingested before.
+        tolerance: How much the loss of old items may rise, as a share, for this update only, or for
+            the one that was refused. Default: the workspace's.
+        only_if_drift: Train only if the new data have drifted (see incontrast drift); otherwise
+            only remember them.
     """
 
 
 @command(app, "encoder", opt.table, torchrun=True, panel=USE)
 def embed(
-    data: Annotated[Path, Argument(help="Data of the workspace's kind.")],
-    to: Annotated[
-        Path,
-        Argument(help="File to write: .npy (ids beside it) or .parquet; or a folder, for shards."),
-    ],
+    data: Path,
+    to: Path,
+    *,
     workspace: opt.Folder = Path(),
     version: opt.Version = None,
-    space: Annotated[
-        int | None,
-        Option(help="Map the embeddings into the space of this version.", show_default="no map"),
-    ] = None,
-    normalized: Annotated[bool, Option("--normalize", help="Write unit vectors.")] = False,
-    dtype: Annotated[opt.NumberType, Option(help="Number type of the embeddings.")] = "float32",
-    append: Annotated[
-        bool, Option("--append", help="Append to an existing file of the same version.")
-    ] = False,
-    overwrite: Annotated[bool, Option("--overwrite", help="Overwrite an existing file.")] = False,
+    space: int | None = None,
+    normalized: Annotated[bool, Option("--normalize")] = False,
+    dtype: opt.NumberType = "float32",
+    append: bool = False,
+    overwrite: bool = False,
     strict: opt.Strict = False,
     trust: opt.Trust = False,
 ) -> None:
-    """Write embeddings of data to a file; the same command resumes if interrupted."""
+    """Write embeddings of data to a file; the same command resumes if interrupted.
+
+    Args:
+        data: Data of the workspace's kind.
+        to: File to write: .npy (ids beside it) or .parquet; or a folder, for shards.
+        space: Map the embeddings into the space of this version. Default: no map.
+        normalized: Write unit vectors.
+        dtype: Number type of the embeddings.
+        append: Append to an existing file of the same version.
+        overwrite: Overwrite an existing file.
+    """
     if to.suffix not in (".npy", ".parquet", ""):
         raise BadParameter(
             f"embeddings are written to .npy, to .parquet or to a folder, got {to.name!r}"
@@ -228,16 +192,21 @@ def embed(
 
 @command(app, "encoder", panel=USE)
 def export(
-    file: Annotated[Path, Argument(help="The file to write: .onnx, .pt2 or .safetensors.")],
+    file: Path,
+    *,
     workspace: opt.Folder = Path(),
     version: opt.Version = None,
-    normalized: Annotated[bool, Option("--normalize", help="Give unit vectors.")] = False,
+    normalized: Annotated[bool, Option("--normalize")] = False,
     trust: opt.Trust = False,
 ) -> None:
     """Write the encoder for other programs: ONNX, torch.export, or its weights.
 
     ONNX and torch.export (.pt2) take items as they are, standardise them, and are compared with
     this encoder on 100 items. Weights (.safetensors) are a plain state dict.
+
+    Args:
+        file: The file to write: .onnx, .pt2 or .safetensors.
+        normalized: Give unit vectors.
     """
     if file.suffix not in (".onnx", ".pt2", ".safetensors"):
         raise BadParameter(
@@ -247,25 +216,26 @@ def export(
 
 @command(app, "encoder", opt.table, panel=USE)
 def reembed(
-    vectors: Annotated[Path, Argument(help="A .npy or .parquet file that embed wrote.")],
+    vectors: Path,
+    *,
     workspace: opt.Folder = Path(),
-    plan: Annotated[
-        bool, Option("--plan", help="Only show what to expect; change nothing.")
-    ] = False,
-    share: Annotated[
-        str | None, Option(help="Share of the rows to re-embed, such as 10%.", show_default="100%")
-    ] = None,
-    seconds: Annotated[float | None, Option(min=0.0, help="Time limit for re-embedding.")] = None,
-    queries: Annotated[
-        Path | None,
-        Option(help="Typical queries, to plan for.", show_default="items of later updates"),
-    ] = None,
+    plan: bool = False,
+    share: str | None = None,
+    seconds: opt.Amount = None,
+    queries: Path | None = None,
     trust: opt.Trust = False,
 ) -> None:
     """Bring stored vectors into the space of the current version.
 
     Rows that gain most are re-embedded first, all others are mapped. If it was interrupted, the
     same command resumes; run again with a larger share, it continues.
+
+    Args:
+        vectors: A .npy or .parquet file that embed wrote.
+        plan: Only show what to expect; change nothing.
+        share: Share of the rows to re-embed, such as 10%. Default: 100%.
+        seconds: Time limit for re-embedding.
+        queries: Typical queries, to plan for. Default: items of later updates.
     """
     if share is not None and not re.fullmatch(r"\d+(\.\d+)?%", share):
         raise BadParameter(f"a share is a percentage, such as 10%, got {share!r}")
@@ -275,72 +245,80 @@ def reembed(
 
 @command(app, "encoder", opt.table, panel=INSPECT)
 def drift(
-    data: Annotated[Path, Argument(help="New data of the workspace's kind.")],
+    data: Path,
+    *,
     workspace: opt.Folder = Path(),
-    significance: Annotated[float, Option(help="Accepted rate of false alarms.")] = 0.05,
-    fail_on_drift: Annotated[
-        bool, Option("--fail-on-drift", help="Exit with code 8 if there is drift.")
-    ] = False,
+    significance: float = 0.05,
+    fail_on_drift: bool = False,
     strict: opt.Strict = False,
     trust: opt.Trust = False,
 ) -> None:
-    """Test whether new data differ from old ones, and say what to do."""
+    """Test whether new data differ from old ones, and say what to do.
+
+    Args:
+        data: New data of the workspace's kind.
+        significance: Accepted rate of false alarms.
+        fail_on_drift: Exit with code 8 if there is drift.
+    """
     if not 0.0 < significance < 1.0:
         raise BadParameter(f"significance must be between 0 and 1, got {significance:g}")
 
 
 @command(app, "workspace", panel=INSPECT)
-def status(
-    workspace: opt.Folder = Path(),
-    check: Annotated[
-        bool, Option("--check", help="Read every file and check it for damage.")
-    ] = False,
-) -> None:
-    """Show the current version, the memory, and unfinished work."""
+def status(*, workspace: opt.Folder = Path(), check: bool = False) -> None:
+    """Show the current version, the memory, and unfinished work.
+
+    Args:
+        check: Read every file and check it for damage.
+    """
 
 
 @command(app, "workspace", panel=INSPECT)
 def config(
-    workspace: opt.Folder = Path(), changes: opt.Changes = None, trust: opt.Trust = False
+    *, workspace: opt.Folder = Path(), changes: opt.Changes = None, trust: opt.Trust = False
 ) -> None:
     """Show or change the settings of a workspace."""
 
 
 @command(app, "workspace", panel=INSPECT)
 def log(
+    *,
     workspace: opt.Folder = Path(),
-    last: Annotated[int | None, Option(min=0, help="Show only the last N events.")] = None,
+    last: Annotated[int | None, Option(min=0)] = None,
 ) -> None:
-    """Show the journal: what was done when, with which data and result."""
+    """Show the journal: what was done when, with which data and result.
+
+    Args:
+        last: Show only the last N events.
+    """
 
 
 @command(app, "workspace", panel=UNDO)
-def rollback(
-    workspace: opt.Folder = Path(),
-    to: Annotated[
-        int | None, Option(help="Version to go back to.", show_default="the previous one")
-    ] = None,
-) -> None:
+def rollback(*, workspace: opt.Folder = Path(), to: int | None = None) -> None:
     """Go back to an earlier version, and to the memory it had.
 
     Without --to, the last update is reverted, once: the same command again changes nothing.
+
+    Args:
+        to: Version to go back to. Default: the previous one.
     """
 
 
 @command(app, "workspace", opt.table, panel=UNDO)
 def forget(
-    ids: Annotated[
-        list[int] | None, Argument(help="Item ids: places in the order of arrival, from 0.")
-    ] = None,
+    ids: list[int] | None = None,
+    *,
     workspace: opt.Folder = Path(),
-    like: Annotated[
-        Path | None, Option(help="A file or folder: forget all items with the same content.")
-    ] = None,
-    hashes: Annotated[
-        list[str] | None, Option("--hash", help="A content hash; repeat for more.")
-    ] = None,
+    like: Path | None = None,
+    hashes: Annotated[list[str] | None, Option("--hash")] = None,
 ) -> None:
-    """Delete items for good, from the memory and from the file on disk."""
+    """Delete items for good, from the memory and from the file on disk.
+
+    Args:
+        ids: Item ids: places in the order of arrival, from 0.
+        like: A file or folder: forget all items with the same content.
+        hashes: A content hash; repeat for more.
+    """
     if not (ids or like or hashes):
         raise BadParameter("say which items: their ids, --like DATA, or --hash")
     if any(not re.fullmatch("[0-9a-fA-F]{32}", digest) for digest in hashes or []):
@@ -351,66 +329,55 @@ def forget(
 
 @command(app, "report", panel=INSPECT)
 def report(
-    workspace: opt.Folder = Path(),
-    version: Annotated[int | None, Option(help="The version.", show_default="the newest")] = None,
-    to: Annotated[
-        Path | None,
-        Option(help="The file.", show_default="reports/version-N.html in the workspace"),
-    ] = None,
+    *, workspace: opt.Folder = Path(), version: int | None = None, to: Path | None = None
 ) -> None:
-    """Write the HTML report of a version, and print its summary."""
+    """Write the HTML report of a version, and print its summary.
+
+    Args:
+        version: The version. Default: the newest.
+        to: The file. Default: reports/version-N.html in the workspace.
+    """
 
 
 @command(app, "report", panel=INSPECT)
-def history(
-    workspace: opt.Folder = Path(),
-    to: Annotated[
-        Path | None, Option(help="The file.", show_default="reports/history.html in the workspace")
-    ] = None,
-) -> None:
-    """Write an HTML page over all versions: quality, drift, cost, neighbours kept."""
+def history(*, workspace: opt.Folder = Path(), to: Path | None = None) -> None:
+    """Write an HTML page over all versions: quality, drift, cost, neighbours kept.
+
+    Args:
+        to: The file. Default: reports/history.html in the workspace.
+    """
 
 
 @command(app, "workspace", panel=USE)
 def serve(
+    *,
     workspace: opt.Folder = Path(),
-    index: Annotated[
-        Path | None,
-        Option(
-            exists=True,
-            file_okay=False,
-            help="Folder of an index to search in.",
-            show_default="no search",
-        ),
-    ] = None,
-    host: Annotated[
-        str, Option(help="Address to listen on; any but localhost needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
-    workers: Annotated[
-        int, Option(min=1, help="Number of processes, each with its own encoder.")
-    ] = 1,
-    token: Annotated[
-        str | None,
-        Option(
-            envvar="INCONTRAST_TOKEN",
-            help="Token that clients must send; safer in the environment than on the command line.",
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None, Option(exists=True, dir_okay=False, help="A file with the token.")
-    ] = None,
-    batch_size: Annotated[
-        int, Option(min=1, help="Largest number of items in a forward pass.")
-    ] = 64,
-    max_items: Annotated[int, Option(min=1, help="Largest number of items in a request.")] = 1024,
-    max_bytes: Annotated[int, Option(min=1, help="Largest request body, in bytes.")] = 2**24,
-    max_waiting: Annotated[
-        int, Option(min=1, help="Largest number of waiting items; more are refused.")
-    ] = 8192,
+    index: Annotated[Path | None, Option(exists=True, file_okay=False)] = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535)] = 8000,
+    workers: opt.Count = 1,
+    token: Annotated[str | None, Option(envvar="INCONTRAST_TOKEN")] = None,
+    token_file: Annotated[Path | None, Option(exists=True, dir_okay=False)] = None,
+    batch_size: opt.Count = 64,
+    max_items: opt.Count = 1024,
+    max_bytes: opt.Count = 2**24,
+    max_waiting: opt.Count = 8192,
     trust: opt.Trust = False,
 ) -> None:
-    """Serve embeddings over HTTP; new versions are swapped in without downtime."""
+    """Serve embeddings over HTTP; new versions are swapped in without downtime.
+
+    Args:
+        index: Folder of an index to search in. Default: no search.
+        host: Address to listen on; any but localhost needs a token.
+        port: Port to listen on.
+        workers: Number of processes, each with its own encoder.
+        token: Token that clients must send; safer in the environment than on the command line.
+        token_file: A file with the token.
+        batch_size: Largest number of items in a forward pass.
+        max_items: Largest number of items in a request.
+        max_bytes: Largest request body, in bytes.
+        max_waiting: Largest number of waiting items; more are refused.
+    """
     if token and token_file:
         raise BadParameter("give --token or --token-file, not both")
     if max_waiting < max_items:
@@ -420,34 +387,40 @@ def serve(
 
 
 @command(app, "compare", workspace=False, panel=TRY)
-def demo(
-    seed: Annotated[int, Option(help="The same seed gives the same losses.")] = 0,
-    out: Annotated[Path, Option(help="HTML page to write, with the loss over time.")] = Path(
-        "demo.html"
-    ),
-) -> None:
-    """Train on seven digit classes, then add three new ones with six strategies."""
+def demo(*, seed: int = 0, out: Path = Path("demo.html")) -> None:
+    """Train on seven digit classes, then add three new ones with six strategies.
+
+    Args:
+        seed: The same seed gives the same losses.
+        out: HTML page to write, with the loss over time.
+    """
     _check_page(out)
 
 
 @command(app, "compare", opt.network, opt.table, workspace=False, panel=TRY)
 def compare(
-    old: Annotated[Path, Argument(help="What came first: a folder or a file of items.")],
-    new: Annotated[Path, Argument(help="What came later, of the same kind.")],
-    minutes: Annotated[float, Option(help="Time limit for everything, in minutes.")] = 5.0,
-    items: Annotated[
-        int, Option(min=8, help="Largest number of items, old and new together.")
-    ] = 2000,
-    seed: Annotated[int, Option(min=0, help="Random seed for drawing items.")] = 0,
-    out: Annotated[Path | None, Option(help="HTML report to write.")] = None,
-    workspace: Annotated[
-        Path | None, Option("--workspace", "-w", help="Workspace whose table options to use.")
-    ] = None,
+    old: Path,
+    new: Path,
+    *,
+    minutes: float = 5.0,
+    items: Annotated[int, Option(min=8)] = 2000,
+    seed: Annotated[int, Option(min=0)] = 0,
+    out: Path | None = None,
+    workspace: Annotated[Path | None, Option("--workspace", "-w")] = None,
 ) -> None:
     """Compare the strategies on your own data within a time limit, and recommend one.
 
     Images are resized to at most 32 pixels unless a size or an encoder is given, since larger ones
     take many times as long.
+
+    Args:
+        old: What came first: a folder or a file of items.
+        new: What came later, of the same kind.
+        minutes: Time limit for everything, in minutes.
+        items: Largest number of items, old and new together.
+        seed: Random seed for drawing items.
+        out: HTML report to write.
+        workspace: Workspace whose table options to use.
     """
     if minutes <= 0:
         raise BadParameter(f"minutes must be positive, got {minutes:g}")

@@ -7,6 +7,7 @@ modules that do the work have ordinary imports.
 import copy
 import inspect
 import os
+import re
 import time
 import tomllib
 from argparse import Namespace
@@ -16,7 +17,7 @@ from enum import IntEnum
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -110,13 +111,12 @@ def command(
     """Make a command of a declaration: a signature, a docstring, and checks of its options.
 
     The function of the same name in ``incontrast.cli.<module>`` does the work that the docstring
-    says. It takes all
-    options as one ``Namespace`` and returns an ``Answer``, or None if there is nothing to print.
-    The parameters of ``groups`` are options as well, which it gets as a dict by the group's name
-    and which the help shows under the group's docstring, and of a command that works on a
-    ``workspace`` ``--json`` and ``--config``. With ``torchrun``, several processes can run it
-    together. ``begun`` is when it began by ``time.perf_counter``: imports take seconds. ``panel``
-    is its group in the list of commands.
+    says. It takes all options as one ``Namespace`` and returns an ``Answer``, or None if there is
+    nothing to print. The parameters of ``groups`` are options as well, which it gets as a dict by
+    the group's name and which the help shows under the group's docstring, and of a command that
+    works on a ``workspace`` ``--json`` and ``--config``. With ``torchrun``, several processes can
+    run it together. ``begun`` is when it began by ``time.perf_counter``: imports take seconds.
+    ``panel`` is its group in the list of commands.
     """
 
     def declare(check: Callable[..., None]) -> Callable[..., None]:
@@ -162,33 +162,44 @@ def command(
             if answer is not None and answer.exit:
                 raise typer.Exit(answer.exit)
 
-        declared = list(_parameters(check))
+        about, declared = _declared(check)
         for group in (*groups, *([_machines] if workspace else [])):
-            declared += [_under(_paragraphs(group), each) for each in _parameters(group)]
+            title, options = _declared(group)
+            for option in options:
+                get_args(option.annotation)[1].rich_help_panel = title.rstrip(".")
+            declared += options
         run.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in declared}
-        return app.command(cls=_Command, help=_paragraphs(check), rich_help_panel=panel)(run)
+        return app.command(cls=_Command, help=about, rich_help_panel=panel)(run)
 
     return declare
 
 
-def _parameters(source: Callable[..., None]) -> Iterable[inspect.Parameter]:
-    for parameter in inspect.signature(source, eval_str=True).parameters.values():
-        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+def _declared(source: Callable[..., None]) -> tuple[str, list[inspect.Parameter]]:
+    """What a docstring says, and the parameters as typer has them, with help from its ``Args``.
 
-
-def _under(title: str, parameter: inspect.Parameter) -> inspect.Parameter:
-    """The same option, under a title in the help."""
-    kind, option = get_args(parameter.annotation)
-    option = copy.copy(option)
-    option.rich_help_panel = title.rstrip(".")
-    return parameter.replace(annotation=Annotated[kind, option])
-
-
-def _paragraphs(function: Callable[..., None]) -> str:
-    """A docstring whose lines the terminal wraps."""
-    text = inspect.getdoc(function) or ""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    Positional parameters are arguments, the others options; a bool is a flag. "Default: " begins
+    what the help shows as a default.
+    """
+    text, _, section = (inspect.getdoc(source) or "").partition("\n\nArgs:\n")
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    entries = re.split(r"^    (\w+): ", section, flags=re.MULTILINE)[1:]
+    told = dict(zip(entries[::2], entries[1::2], strict=True))
+    declared = []
+    for name, parameter in inspect.signature(source, eval_str=True).parameters.items():
+        option = parameter.kind is parameter.KEYWORD_ONLY
+        kind, given = parameter.annotation, typer.Option() if option else typer.Argument()
+        if get_origin(kind) is Annotated:
+            kind, given = get_args(kind)
+        info = copy.copy(given)
+        if name in told:
+            info.help, _, default = " ".join(told[name].split()).partition(" Default: ")
+            info.show_default = default.removesuffix(".") or info.show_default
+        if kind is bool and info.default is ...:  # a name of its own would be there
+            info.param_decls = (f"--{name.replace('_', '-')}",)
+        parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
+        declared.append(parameter.replace(annotation=Annotated[kind, info]))
+    return "\n\n".join(paragraphs), declared
 
 
 def exit_code(error: Exception) -> Exit | None:
@@ -252,14 +263,13 @@ def _defaults(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _machines(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            callback=_defaults,
-            is_eager=True,
-            help="TOML file with defaults, one table per command; options override it.",
-        ),
-    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    config: Annotated[Path | None, typer.Option(callback=_defaults, is_eager=True)] = None,
 ) -> None:
-    """Automation."""
+    """Automation.
+
+    Args:
+        as_json: Print the result as JSON.
+        config: TOML file with defaults, one table per command; options override it.
+    """

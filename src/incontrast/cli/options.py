@@ -15,6 +15,11 @@ NumberType = Literal["float32", "float16"]
 PolicyName = Literal["all", "reservoir", "queue"]
 EncoderName = Literal["small", "resnet18", "resnet18-standard", "transformer", "ngrams"]
 
+Count = Annotated[int, Option(min=1)]
+OptionalCount = Annotated[int | None, Option(min=1)]
+Amount = Annotated[float | None, Option(min=0.0)]
+Share = Annotated[float, Option(min=0.0, max=1.0)]
+
 Folder = Annotated[
     Path, Option("--workspace", "-w", envvar="INCONTRAST_WORKSPACE", help="The workspace's folder.")
 ]
@@ -26,31 +31,25 @@ Data = Annotated[
         "interrupted."
     ),
 ]
-Size = Annotated[
-    int | None,
-    Option(
-        min=4, help="Images: width and height in pixels.", show_default="typical size, at most 224"
-    ),
-]
-Channels = Annotated[
-    int | None, Option(help="Images: 1 (grey) or 3 (colour).", show_default="as in the data")
-]
 Version = Annotated[
     int | None, Option(help="Version of the encoder.", show_default="the current one")
 ]
 Strict = Annotated[
-    bool,
-    Option(
-        "--strict", help="Fail on files and rows that cannot be read, instead of skipping them."
-    ),
+    bool, Option(help="Fail on files and rows that cannot be read, instead of skipping them.")
 ]
-Force = Annotated[bool, Option("--force", help="Promote the new version even if a check failed.")]
-Discard = Annotated[
-    bool, Option("--discard", help="Drop an interrupted or refused update, with its items.")
-]
-
+Force = Annotated[bool, Option(help="Promote the new version even if a check failed.")]
+Discard = Annotated[bool, Option(help="Drop an interrupted or refused update, with its items.")]
 Trust = Annotated[
-    bool, Option("--trust", help="Allow the code that this workspace names to run; needed once.")
+    bool, Option(help="Allow the code that this workspace names to run; needed once.")
+]
+Changes = Annotated[
+    list[str] | None,
+    Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Change a setting: strategy.lr, strategy.batch_size, objective.temperature, head, "
+        "device, precision, domain.views.flip, budget.seconds, …; repeat for more.",
+    ),
 ]
 
 
@@ -64,7 +63,7 @@ def _encoder(name: str | None) -> str | None:
     return name
 
 
-def json_object(text: str | None) -> dict[str, Any] | None:
+def _json_object(text: str | None) -> dict[str, Any] | None:
     try:
         value = None if text is None else json.loads(text)
     except ValueError as error:
@@ -81,110 +80,81 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
         raise BadParameter(f"numbers with commas, as in 0.5,0.4,0.3, got {text!r}") from error
 
 
-Mean = Annotated[
-    str | None,
-    Option(
-        callback=_numbers,
-        help="Mean to subtract: of pixels in [0, 1], per channel, or of features.",
-        show_default="ImageNet's",
-    ),
-]
-Std = Annotated[
-    str | None,
-    Option(callback=_numbers, help="Standard deviation to divide by.", show_default="ImageNet's"),
-]
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+Json = Annotated[str | None, Option(callback=_json_object)]
+Numbers = Annotated[str | None, Option(callback=_numbers)]
 
 
 def network(
-    size: Size = None,
-    channels: Channels = None,
-    encoder: Annotated[
-        str | None,
-        Option(
-            callback=_encoder,
-            help="The encoder: small, resnet18 or resnet18-standard for images, ngrams or "
-            "transformer for texts, your own, as package.module:function, or a folder with a model "
-            "of transformers.",
-            show_default="images: small up to 32 pixels, else resnet18; texts: ngrams",
-        ),
-    ] = None,
-    encoder_args: Annotated[
-        str | None, Option(callback=json_object, help="Arguments of your encoder, as JSON.")
-    ] = None,
+    *,
+    size: Annotated[int | None, Option(min=4)] = None,
+    channels: int | None = None,
+    encoder: Annotated[str | None, Option(callback=_encoder)] = None,
+    encoder_args: Json = None,
 ) -> None:
-    """Encoder."""
+    """Encoder.
+
+    Args:
+        size: Images: width and height in pixels. Default: typical size, at most 224.
+        channels: Images: 1 (grey) or 3 (colour). Default: as in the data.
+        encoder: The encoder: small, resnet18 or resnet18-standard for images, ngrams or transformer
+            for texts, your own, as package.module:function, or a folder with a model of
+            transformers. Default: images: small up to 32 pixels, else resnet18; texts: ngrams.
+        encoder_args: Arguments of your encoder, as JSON.
+    """
 
 
-def views(
-    flip: Annotated[
-        float, Option(min=0.0, max=1.0, help="Images: probability that a view is flipped.")
-    ] = 0.5,
-    crop: Annotated[
-        float,
-        Option(min=0.0, max=1.0, help="Images: smallest share of an image that a view shows."),
-    ] = 0.2,
-) -> None:
-    """Views."""
+def views(*, flip: Share = 0.5, crop: Share = 0.2) -> None:
+    """Views.
 
-
-Changes = Annotated[
-    list[str] | None,
-    Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Change a setting: strategy.lr, strategy.batch_size, objective.temperature, head, "
-        "device, precision, domain.views.flip, budget.seconds, …; repeat for more.",
-    ),
-]
+    Args:
+        flip: Images: probability that a view is flipped.
+        crop: Images: smallest share of an image that a view shows.
+    """
 
 
 def table(
-    columns: Annotated[
-        str | None,
-        Option(
-            callback=lambda names: names and [name.strip() for name in names.split(",")],
-            help="Columns to learn from, separated by commas.",
-            show_default="all but id and label",
-        ),
-    ] = None,
-    id: Annotated[str | None, Option(help="Column with the ids of items.")] = None,
-    label: Annotated[
-        str | None, Option(help="Column with labels, which training never sees.")
-    ] = None,
+    *,
+    columns: Annotated[str | None, Option(callback=_names)] = None,
+    id: str | None = None,
+    label: str | None = None,
 ) -> None:
-    """Tables and .jsonl files."""
+    """Tables and .jsonl files.
+
+    Args:
+        columns: Columns to learn from, separated by commas. Default: all but id and label.
+        id: Column with the ids of items.
+        label: Column with labels, which training never sees.
+    """
 
 
 def training(
-    seconds: Annotated[
-        float | None,
-        Option(
-            min=0.0,
-            help="Time limit for reading, training and evaluating. The result then depends on "
-            "the machine.",
-        ),
-    ] = None,
-    forward_passes: Annotated[
-        int | None, Option(min=1, help="Largest number of forward passes.")
-    ] = None,
-    log_to: Annotated[
-        str | None, Option(help="Log to tensorboard:FOLDER, mlflow:URI or wandb:PROJECT.")
-    ] = None,
+    *,
+    seconds: Amount = None,
+    forward_passes: OptionalCount = None,
+    log_to: str | None = None,
     strict: Strict = False,
     force: Force = False,
     discard: Discard = False,
 ) -> None:
-    """Training."""
+    """Training.
+
+    Args:
+        seconds: Time limit for reading, training and evaluating. The result then depends on the
+            machine.
+        forward_passes: Largest number of forward passes.
+        log_to: Log to tensorboard:FOLDER, mlflow:URI or wandb:PROJECT.
+    """
 
 
-def probing(
-    probe: Annotated[
-        Path | None,
-        Option(
-            help="Labelled items by which the encoder is judged before and after: a folder with a "
-            "subfolder of images per class, or a table. Remembered for later updates."
-        ),
-    ] = None,
-    probe_label: Annotated[str, Option(help="Column with the labels.")] = "label",
-) -> None:
-    """Probe set."""
+def probing(*, probe: Path | None = None, probe_label: str = "label") -> None:
+    """Probe set.
+
+    Args:
+        probe: Labelled items by which the encoder is judged before and after: a folder with a
+            subfolder of images per class, or a table. Remembered for later updates.
+        probe_label: Column with the labels.
+    """
