@@ -311,12 +311,12 @@ from pathlib import Path
 import incontrast.workspace.reembed as module
 from incontrast import Workspace
 module.SAMPLED, module.SAMPLE, module.BATCH_SIZE, module.CHUNK = 0.3, 200, 16, 64
-write = module.write_bytes
+write = module.write_array
 def slow(path, content):
     write(path, content)
     print(path.name, flush=True)
     time.sleep(0.02)
-module.write_bytes = slow
+module.write_array = slow
 module.reembed(Workspace.open(sys.argv[1]), Path(sys.argv[2]), share=0.8)
 """
 
