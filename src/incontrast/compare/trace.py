@@ -12,7 +12,7 @@ from torch import nn
 from incontrast.evaluate.population import measure
 from incontrast.learner import Learner
 from incontrast.outcome import Outcome
-from incontrast.parity import TOLERANCE, EvaluationLoss, at_parity
+from incontrast.parity import EvaluationLoss, at_parity
 from incontrast.strategies import Strategy
 from incontrast.training.progress import Budget, Progress, ProgressCallback
 from incontrast.training.task import Increment
@@ -42,10 +42,9 @@ class Trace:
     outcome: Outcome
     learner: Learner  # as it is after the update
 
-    def reaches(self, target: EvaluationLoss, tolerance: float = TOLERANCE) -> Point | None:
+    def reaches(self, target: EvaluationLoss) -> Point | None:
         """The first point after the start that is as good as ``target``; None if there is none."""
-        found = (point for point in self.points[1:] if at_parity(point.loss, target, tolerance))
-        return next(found, None)
+        return next((point for point in self.points[1:] if at_parity(point.loss, target)), None)
 
 
 def trace(

@@ -67,12 +67,9 @@ def read_json(path: Path) -> dict[str, Any]:
         Damaged: The file is missing, is not what was written, or has another format.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        return unsealed(path.read_bytes(), str(path))
     except FileNotFoundError as error:
         raise Damaged(f"{path} is missing: restore it from a copy") from error
-    except UnicodeDecodeError as error:
-        raise Damaged(f"{path} is damaged ({error}): restore it from a copy") from error
-    return unsealed(text, str(path))
 
 
 def sealed(value: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +78,7 @@ def sealed(value: dict[str, Any]) -> dict[str, Any]:
     return {**body, "checksum": _checksum(body)}
 
 
-def unsealed(text: str, where: str) -> dict[str, Any]:
+def unsealed(text: str | bytes, where: str) -> dict[str, Any]:
     """The value in a sealed text, without format and checksum."""
     try:
         body: dict[str, Any] = json.loads(text)
@@ -194,7 +191,7 @@ class Journal:
 
     def _record(self, number: int, line: bytes) -> dict[str, Any] | Damaged:
         try:
-            return unsealed(line.decode(errors="replace"), f"{self.path}, line {number}")
+            return unsealed(line, f"{self.path}, line {number}")
         except Damaged as error:
             return error
 
@@ -242,8 +239,6 @@ class Versions:
         ``save`` writes the learner into an empty folder.
         """
         fresh = self.root / f"{UNFINISHED}{number:06d}"
-        if fresh.exists():
-            shutil.rmtree(fresh)
         fresh.mkdir()
         try:
             save(fresh)
@@ -305,8 +300,6 @@ class Versions:
     def remove(self, number: int) -> None:
         """Delete a version; halfway through, it has no number any more."""
         doomed = self.root / f"{UNFINISHED}{number:06d}"
-        if doomed.exists():
-            shutil.rmtree(doomed)
         self.folder(number).rename(doomed)
         flush(self.root)
         shutil.rmtree(doomed)
