@@ -9,9 +9,10 @@ from typing import Any
 
 from incontrast.cli.command import Answer, Exit
 from incontrast.cli.output import note, note_skipped
+from incontrast.extras import needed
 from incontrast.memory.store import content_hash
 from incontrast.text import counted, sentence
-from incontrast.workspace import Workspace, WorkspaceError
+from incontrast.workspace import Workspace
 from incontrast.workspace.config import config_of, to_toml
 from incontrast.workspace.stamps import outputs
 from incontrast.workspace.status import status_of, unfinished
@@ -115,13 +116,10 @@ def forget(args: Namespace) -> Answer:
 
 
 def serve(args: Namespace) -> None:
-    try:
+    with needed("serve needs starlette, uvicorn and prometheus-client", "serve"):
         import uvicorn
 
         from incontrast.serve.settings import ServeSettings
-    except ImportError as error:
-        missing = "serve needs starlette, uvicorn and prometheus-client"
-        raise WorkspaceError(f"{missing}: pip install 'incontrast[serve]'") from error
 
     space = Workspace.open(args.workspace, trust=args.trust)
     current = space.serving()

@@ -23,6 +23,7 @@ from torch.nn.functional import normalize
 from incontrast.compat import Chain
 from incontrast.data.source import Source, rows_at_once
 from incontrast.data.tables import open_parquet
+from incontrast.extras import needed
 from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner
 from incontrast.training.engine import Engine
@@ -262,13 +263,9 @@ def _write_npy(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> li
 
 def _write_parquet(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> list[Path]:
     """A column of ids and one of vectors, with the stamp in its metadata."""
-    try:
+    with needed("writing Parquet, unlike .npy, needs pyarrow", "parquet", ValueError):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise ValueError(
-            'writing Parquet needs pyarrow: pip install "incontrast[parquet]", or write to .npy'
-        ) from error
     about = {name: stamp[name] for name in STAMPED}
     number = pyarrow.from_numpy_dtype(stamp["dtype"])
     vector = pyarrow.list_(number, stamp["columns"])
