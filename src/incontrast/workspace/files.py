@@ -88,15 +88,16 @@ def unsealed(text: str | bytes, where: str) -> dict[str, Any]:
     if checksum != _checksum(body):
         raise Damaged(f"{where} is damaged (its checksum is wrong): restore it from a copy")
     if found != FORMAT:
+        newer = isinstance(found, int) and found > FORMAT
         advice = (
-            "create a new workspace (incontrast init) and fit it on your data, delete "
+            "upgrade incontrast"
+            if newer
+            else "create a new workspace (incontrast init) and fit it on your data, delete "
             "embeddings and embed again, or keep using the incontrast that wrote it"
         )
-        newer = isinstance(found, int) and found > FORMAT
         raise Damaged(
             f"{where} has format {found} of {'a newer' if newer else 'an earlier'} incontrast, "
-            f"incontrast {__version__} reads format {FORMAT}: "
-            + ("upgrade incontrast" if newer else advice)
+            f"incontrast {__version__} reads format {FORMAT}: {advice}"
         )
     del body["format"]
     return body
@@ -345,8 +346,11 @@ def guarded(path: Path) -> Iterator[None]:
     while True:
         with beside.open("a") as file:
             _hold(file, path)
-            if os.fstat(file.fileno()).st_nlink == 0:
-                continue  # it was deleted before it was locked here
+            try:
+                if os.fstat(file.fileno()).st_ino != beside.stat().st_ino:
+                    continue  # it was deleted, and created again, before it was locked here
+            except FileNotFoundError:
+                continue
             try:
                 yield
             finally:
