@@ -80,12 +80,11 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
         raise BadParameter(f"numbers with commas, as in 0.5,0.4,0.3, got {text!r}") from error
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
-
-
 Json = Annotated[str | None, Option(callback=_json_object)]
 Numbers = Annotated[str | None, Option(callback=_numbers)]
+Names = Annotated[
+    str | None, Option(callback=lambda text: text and [name.strip() for name in text.split(",")])
+]
 
 
 def network(
@@ -116,12 +115,7 @@ def views(*, flip: Share = 0.5, crop: Share = 0.2) -> None:
     """
 
 
-def table(
-    *,
-    columns: Annotated[str | None, Option(callback=_names)] = None,
-    id: str | None = None,
-    label: str | None = None,
-) -> None:
+def table(*, columns: Names = None, id: str | None = None, label: str | None = None) -> None:
     """Tables and .jsonl files.
 
     Args:
