@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from incontrast.import_path import as_import_path
+from incontrast.import_path import ImportPath, as_import_path
 
 Head = str | nn.Module | Callable[[int], nn.Module] | None
 """None, ``"linear"``, ``"mlp"``, a module, or a function of embeddings' width that makes one."""
@@ -62,9 +62,24 @@ def make_head(head: Head, width: int) -> nn.Module:
             nn.Linear(width, OUT),
         )
     assert callable(head)
-    made = copy.deepcopy(head) if isinstance(head, nn.Module) else head(width)
+    return new_module(head, "head", "of the width of embeddings", width)
+
+
+def new_module(given: Any, name: str, how: str, *arguments: Any) -> nn.Module:
+    """A copy of a module, or what a function makes; messages call it by its name."""
+    if isinstance(given, nn.Module):
+        return copy.deepcopy(given)
+    try:
+        made = given(*arguments)
+    except Exception as error:
+        if isinstance(given, ImportPath):  # which says what failed
+            raise
+        raise ValueError(
+            f"the function given as {name} must make one {how}, and failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     if not isinstance(made, nn.Module):
         raise TypeError(
-            f"the function given as head must return a torch.nn.Module, got {type(made).__name__}"
+            f"the function given as {name} must return a torch.nn.Module, got {type(made).__name__}"
         )
     return made

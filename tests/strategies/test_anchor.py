@@ -39,26 +39,24 @@ def test_a_negative_weight_is_refused() -> None:
 
 
 def test_it_is_one_minus_the_cosine(blobs) -> None:
-    from types import SimpleNamespace
-
     from incontrast.strategies.icl import anchor_loss
     from incontrast.training.task import ViewBatch
 
     learner = ic.Learner(ic.Vectors(8, hidden=16, out=6), fit_strategy=ic.Retrain(max_epochs=1))
     old = blobs(20)
     learner.fit(old)
-    made: dict = {}
-    task = SimpleNamespace(
-        increment=SimpleNamespace(old=learner.domain.collect(old)),
-        before=learner.encoder,
-        domain=learner.domain,
+    task = ic.Task(
+        learner.encoder,
+        learner.domain,
+        ic.Increment(learner.domain.collect(old), learner.domain.collect(blobs(4)), 20),
+        objective=learner.objective,
         engine=learner.engine,
-        forward_passes=0,
-        once=lambda name, make: made.setdefault(name, make()),
+        seed=0,
+        before=learner.encoder,
     )
     places = torch.tensor([3, 7, 5])
     first, second = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(0))
-    loss = anchor_loss(task, ViewBatch(None, 3, places), first, second)  # type: ignore[arg-type]
+    loss = anchor_loss(task, ViewBatch(None, 3, places), first, second)
     anchors = normalize(learner.embed(old[places]))
     by_hand = [
         1 - float(anchors[row] @ normalize(views[row], dim=0))

@@ -130,18 +130,16 @@ class Adapter:
         if "weight" in parts:
             mapped = row.dot(parts["weight"])
         if "up" in parts:
-            up, inner = parts["up"], None
+            correction = parts["up"][-1]
             if "narrow" in parts:
                 narrow = row.dot(parts["narrow"])
-                if "across" in parts:
-                    inner = narrow[: len(up) - 1]
+                inner = narrow[: len(parts["up"]) - 1] if "across" in parts else 0.0
                 if "forms" in parts:
                     units = narrow[-len(parts["forms"]) :].dot(parts["forms"])
                     units += parts["shift"]
                     units *= units
-                    curved = units.dot(parts["outer"])
-                    inner = curved if inner is None else inner + curved
-            correction = up[-1] if inner is None else inner.dot(up[:-1]) + up[-1]
+                    inner = inner + units.dot(parts["outer"])
+                correction = np.dot(inner, parts["up"][:-1]) + correction
             mapped = mapped + correction if len(mapped) == len(correction) else correction
         if "centres" in parts:
             mapped = mapped + np.exp(row.dot(parts["centres"]) - 1.0).dot(parts["out"])

@@ -1,6 +1,5 @@
 """Arguments that the domains of the library share: an encoder and views of one's own."""
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from torch import Generator, nn
 
 from incontrast.domains.base import Domain, Part
 from incontrast.domains.per_item import PerItem
-from incontrast.import_path import ImportPath, as_import_path
+from incontrast.heads import new_module
+from incontrast.import_path import as_import_path
 from incontrast.randomness import seeded
 
 
@@ -93,24 +93,7 @@ class ArgumentDomain(Domain):
 
     def given_encoder(self, given: Any) -> nn.Module:
         """A new encoder from a module, or by a function that makes one."""
-        if isinstance(given, ImportPath):
-            module = given()  # which says what failed
-        elif isinstance(given, nn.Module):
-            module = copy.deepcopy(given)
-        else:
-            try:
-                module = given()
-            except Exception as error:
-                raise ValueError(
-                    "the function given as encoder must make one without arguments, and failed: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
-        if not isinstance(module, nn.Module):
-            raise TypeError(
-                "the function given as encoder must return a torch.nn.Module, "
-                f"got {type(module).__name__}"
-            )
-        return module
+        return new_module(given, "encoder", "without arguments")
 
     @property
     def usual_views(self) -> bool:

@@ -98,12 +98,7 @@ class HardSampler:
         return self.pool[chosen]
 
 
-@torch.no_grad()
 def _embedded(task: Task, items: Collection, places: Tensor) -> Tensor:
     """(n, d) unit vectors of these items, by the encoder of before."""
-    assert task.before is not None
-    task.before.eval()
-    batches = (items.take(part).to(task.engine.device) for part in torch.split(places, BATCH))
-    found = [task.engine.forward(task.before, task.domain.prepare(batch)) for batch in batches]
-    task.forward_passes += len(places)
-    return normalize(torch.cat(found).float().cpu())
+    found = [task.embed_before(items, part) for part in torch.split(places, BATCH)]
+    return normalize(torch.cat(found).cpu())

@@ -305,11 +305,8 @@ def anchor_loss(task: Task, batch: ViewBatch, first: Tensor, second: Tensor) -> 
     there = task.once("anchored", lambda: torch.zeros(count, dtype=torch.bool))
     missing = places[~there[places]]
     if len(missing):
-        items = task.domain.prepare(old.take(missing).to(task.engine.device))
-        with torch.no_grad():
-            known[missing] = task.engine.forward(task.before, items).float()
+        known[missing] = task.embed_before(old, missing)
         there[missing] = True
-        task.forward_passes += len(missing)
     sides = (views[: batch.old] for views in (first, second))
     near = [cosine_similarity(side, known[places]).mean() for side in sides]
     return 1.0 - torch.stack(near).mean()

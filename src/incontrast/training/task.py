@@ -311,6 +311,15 @@ class Task:
         self.forward_passes += 2 * len(first)
         return first, second
 
+    @torch.no_grad()
+    def embed_before(self, items: Collection, places: Tensor) -> Tensor:
+        """(n, d) embeddings of some items themselves, by the encoder of before."""
+        assert self.before is not None
+        batch = items.take(places).to(self.engine.device)
+        found = self.engine.forward(self.before.eval(), self.domain.prepare(batch))
+        self.forward_passes += len(places)
+        return found.float()
+
 
 def views_in_a_row(
     domain: Domain, batches: Sequence[Sources], seeds: Sequence[int], engine: Engine

@@ -120,6 +120,16 @@ class GraphCollection(Collection):
         x, edge_index, ptr = (torch.from_numpy(column) for column in _cut([(self, indices)]))
         return type(self)(x, edge_index, ptr[0], ptr[1], self.node_labels)
 
+    def fitting(self, features: int | None, node_labels: NodeLabels | None) -> Self:
+        """These graphs with the features of the first ones, in their order, as far as known."""
+        graphs = self if node_labels is None else self.with_labels(node_labels)
+        if features not in (None, graphs.features):
+            raise ValueError(
+                f"nodes must have {features} features, got {graphs.features}: "
+                "give all graphs the features of the first ones"
+            )
+        return graphs
+
     def with_labels(self, node_labels: NodeLabels) -> Self:
         """These graphs with a feature for each of these labels, which must be all there are."""
         if self.node_labels == node_labels:
@@ -147,12 +157,7 @@ class GraphCollection(Collection):
         return type(self)(x, self.edge_index, self.node_ptr, self.edge_ptr, node_labels)
 
     def extend(self, other: Self) -> Self:
-        other = other.with_labels(self.node_labels)
-        if other.features != self.features:
-            raise ValueError(
-                f"nodes must have {self.features} features like those of the first graphs, "
-                f"got {other.features}: give all graphs the same features"
-            )
+        other = other.fitting(self.features, self.node_labels)
         return type(self)(
             torch.cat([self.x, other.x]),
             torch.cat([self.edge_index, other.edge_index], dim=1),

@@ -88,7 +88,8 @@ class Graphs(ArgumentDomain):
 
         An undirected edge is two edges, one in each direction.
         """
-        return self._fitting(items if isinstance(items, GraphCollection) else read_graphs(items))
+        graphs = items if isinstance(items, GraphCollection) else read_graphs(items)
+        return graphs.fitting(self.features, self.node_labels)
 
     def collect_json(self, items: list[Any]) -> GraphCollection:
         """Take graphs as a ``.jsonl`` file has them: ``edges``, and ``x`` or ``nodes``."""
@@ -100,7 +101,7 @@ class Graphs(ArgumentDomain):
                 f"graphs must be collected first, got {type(collection).__name__}: "
                 "give what collect() returns"
             )
-        graphs = self._fitting(collection)
+        graphs = collection.fitting(self.features, self.node_labels)
         count, sizes = len(graphs), graphs.sizes()
         if bool((sizes == sizes[0]).all()):
             check_distinct(graphs.x.view(count, -1), graphs.edge_index.T.reshape(count, -1))
@@ -137,15 +138,4 @@ class Graphs(ArgumentDomain):
         return pack_graphs(collection.select(indices))
 
     def unpack(self, blobs: Sequence[bytes]) -> GraphCollection:
-        return self._fitting(unpack_graphs(blobs))
-
-    def _fitting(self, graphs: GraphCollection) -> GraphCollection:
-        """These graphs with the features of the first ones, in their order."""
-        if self.node_labels is not None:
-            graphs = graphs.with_labels(self.node_labels)
-        if self.features not in (None, graphs.features):
-            raise ValueError(
-                f"nodes must have {self.features} features, got {graphs.features}: "
-                "give all graphs the features of the first ones"
-            )
-        return graphs
+        return unpack_graphs(blobs).fitting(self.features, self.node_labels)

@@ -238,8 +238,8 @@ def unpack_graphs(blobs: Sequence[bytes]) -> GraphCollection:
     return checked_graphs(
         torch.from_numpy(np.concatenate(xs).astype(np.float32)),
         torch.from_numpy(np.concatenate(edges, axis=1).astype(np.int64)),
-        torch.tensor([0, *(len(x) for x in xs)]).cumsum(0),
-        torch.tensor([0, *(edge_index.shape[1] for edge_index in edges)]).cumsum(0),
+        _pointer(map(len, xs)),
+        _pointer(edge_index.shape[1] for edge_index in edges),
         tuple(tuple(group) for group in json.loads(labels[0] or "[]")),
     )
 
