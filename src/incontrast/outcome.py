@@ -102,9 +102,7 @@ class Outcome:
             f"{counted(self.steps, 'step')}, "
             f"{self.seconds:.1f} s, stopped by {self.stopped}"
         ]
-        if self.reverted:
-            lines.append("  reverted: it did more harm than good, the encoder is the one of before")
-        elif self.kept < 1.0:
+        if self.kept < 1.0:
             lines.append(f"  {part_of_the_way(self.kept)}")
         if self.neighbours is not None:
             lines.append(f"  old items keep {self.neighbours:.0%} of their nearest items")

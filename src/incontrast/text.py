@@ -41,6 +41,8 @@ def addressed(text: str, folder: str) -> str:
 
 def part_of_the_way(kept: float) -> str:
     """Why the encoder is not the one that training ended with."""
+    if kept == 0.0:
+        return "reverted: it did more harm than good, the encoder is the one of before"
     return f"{kept:.0%} of the change is kept: all of it would do more harm than good"
 
 

@@ -69,6 +69,16 @@ def test_what_bounds_updates_is_told_as_it_is(files: Path) -> None:
     assert none in told("-w", "made")
 
 
+def test_an_update_of_which_nothing_is_kept_says_so(files: Path) -> None:
+    changes = ("--set", "keep_neighbours=0.999", "--set", "strategy.lr.lr=0.3")
+    run("adopt", "old.npy", *ENCODER, ARGUMENTS, *changes)
+    shown = " ".join(run("update", "new.npy", "--epochs", 20).split())
+    assert "reverted: it did more harm than good, the encoder is the one of before" in shown
+    page = Path("space/reports/version-2.html").read_text()
+    assert "checks passed. Reverted: it did more harm than good" in page
+    assert "nothing was learned" in page
+
+
 def test_vectors_come_to_a_model_as_they_are_where_it_is_said(files: Path) -> None:
     weights = ("--weights", "weights.safetensors")
     other = ("-w", "other")

@@ -146,7 +146,7 @@ def summary(workspace: Workspace, number: int) -> list[str]:
         line += f", about {share:.1%} of a retraining"
     lines = [line]
     before, after = outcome["loss"]["before"], outcome["loss"]["after"]
-    if 0.0 < (kept := outcome.get("kept", 1.0)) < 1.0:
+    if (kept := outcome.get("kept", 1.0)) < 1.0:
         lines.append(f"  {part_of_the_way(kept)}")
     for name, *values in probe_changes(outcome["probe"]):
         lines.append(_change(name, *(values[-1:] if record["kind"] == "adopt" else values)))

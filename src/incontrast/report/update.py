@@ -82,7 +82,8 @@ def _verdict(outcome: Mapping[str, Any], failed: Sequence[str], promoted: bool) 
         how = "Promoted by force, despite: " if promoted else "Not promoted: "
         reason = how + "; ".join(failed)
     kept = outcome.get("kept", 1.0)
-    return f"{reason}. {part_of_the_way(kept)}" if 0.0 < kept < 1.0 else reason
+    part = part_of_the_way(kept)
+    return f"{reason}. {part[:1].upper()}{part[1:]}" if kept < 1.0 else reason
 
 
 def _changes_in_words(outcome: Mapping[str, Any]) -> Iterator[str]:
@@ -117,6 +118,11 @@ def _next_steps(
         yield (
             f"it got worse: {'; '.join(worse)}. `incontrast rollback` returns to the version "
             "before; `incontrast compare OLD NEW` says which strategy learns new items better."
+        )
+    if record["outcome"].get("kept") == 0.0:
+        yield (
+            "nothing was learned. Try a lower learning rate, more new items or, of an encoder that "
+            "was trained elsewhere, a smaller `keep_neighbours`."
         )
     if promoted and stored is not None:
         advice = index_advice(stored["expected"], stored["items"])
