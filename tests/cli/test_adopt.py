@@ -64,6 +64,14 @@ def test_what_bounds_updates_is_told_as_it_is(files: Path) -> None:
     assert "replaces more than 25 % of old items' ten nearest" in changed
     none = "keep_neighbours is none: losses alone tell what an update does to old items"
     assert none in told("-w", "unbound", "--set", "keep_neighbours=none")
+    refused = run(
+        *("adopt", "old.npy", *ENCODER, ARGUMENTS, "-w", "usual", "--set", "keep_neighbours=none"),
+        code=Exit.DATA,
+    )
+    assert "incontrast config -w usual changes them" in " ".join(refused.split())
+    same = told("-w", "unbound", "--set", "keep_neighbours=none")  # as a script would repeat it
+    assert "Nothing to do" in same
+    run("config", "-w", "usual", "--set", "keep_neighbours=none")
     # A workspace that init has made has no bound.
     run("init", "made", "--like", "old.npy", *ENCODER, ARGUMENTS)
     assert none in told("-w", "made")

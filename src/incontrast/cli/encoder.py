@@ -50,12 +50,13 @@ from incontrast.learner import ADOPTED, Learner
 from incontrast.loggers import logger_named
 from incontrast.memory.memory import KeepAll, Reservoir
 from incontrast.memory.store import KnownHashes, Store
+from incontrast.settings import changed
 from incontrast.text import counted, index_advice
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import choose_engine
 from incontrast.training.progress import Budget
 from incontrast.workspace import Workspace
-from incontrast.workspace.config import CONFIG
+from incontrast.workspace.config import config_of, parse_changes
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.files import SETTINGS, Busy, locked
 from incontrast.workspace.ingest import NewData, left_out
@@ -146,6 +147,13 @@ def adopt(args: Namespace) -> Answer:
     if space is None:
         create_workspace(folder, learner, settings)
         space = _opened(args)
+    elif args.changes:
+        config = config_of(space.settings)
+        if changed(config, parse_changes(args.changes, config)) != config:
+            raise ValueError(
+                f"--set is for a new workspace, and {folder} has other settings: incontrast config "
+                "changes them"
+            )
     template = space.template()
     theirs = template.initial_domain
     other = any((*args.network.values(), mean, std)) and domain != theirs
@@ -186,14 +194,14 @@ def _note_missing(template: Learner, args: Namespace) -> None:
         note(
             f"no --probe given: of a change that replaces more than {100 - 100 * bound:.0f} % of "
             "old items' ten nearest, an update keeps a part. A few hundred labelled items tell "
-            "better how much it may; so does --set keep_neighbours=none for a model that was "
-            "trained on these data by views"
+            "better how much it may; for a model that was trained on these data by views, "
+            "incontrast config --set keep_neighbours=none takes the bound away"
         )
     elif args.probing["probe"] is None:
         note(
             "no --probe given, and keep_neighbours is none: losses alone tell what an update does "
-            f"to old items. For a model that knows more than views can teach, set it in {CONFIG} "
-            f"to {ADOPTED}"
+            "to old items. For a model that knows more than views can teach, bound that by "
+            f"incontrast config --set keep_neighbours={ADOPTED}"
         )
     if template.head is not None and args.head_weights is None:
         note("no --head-weights given: those of the head are random")
