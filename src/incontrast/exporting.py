@@ -18,7 +18,7 @@ from incontrast.domains.base import Domain
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 from incontrast.extras import needed
-from incontrast.files import check_outside, flush, write_bytes
+from incontrast.files import check_outside, write_bytes
 
 if TYPE_CHECKING:
     from incontrast.learner import Learner
@@ -74,7 +74,7 @@ def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> d
         return _told(file, 0, 0.0)
     module = Exported(encoder, learner.domain, normalized).eval()
     items = _items(learner)
-    with torch.no_grad(), TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
+    with torch.no_grad(), TemporaryDirectory() as folder:
         expected, beside = module(items), Path(folder, file.name)
         found = _written(module, items, beside)
         difference = 0.0 if found is None else float((found - expected).abs().max())
@@ -84,9 +84,7 @@ def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> d
                 f"what was written gives embeddings that are off by {difference:.1e}, more than "
                 f"{TOLERANCE:g}: an operation of this encoder does not translate"
             )
-        flush(beside)
-        beside.replace(file)
-        flush(file.parent)
+        write_bytes(file, beside.read_bytes())
     if found is None:
         log.warning('%s is not checked: pip install "incontrast[onnx]" does', file)
     return _told(file, 0 if found is None else len(items), difference)

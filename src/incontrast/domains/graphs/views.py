@@ -3,7 +3,7 @@
 By NumPy, but for draws and features: its calls take half the time of torch's on so few numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -43,24 +43,15 @@ def two_views(
     of = np.concatenate([np.arange(*span) for span in spans for _ in range(2)])  # graph of a view
     sizes = (nodes_ptr[1:] - nodes_ptr[:-1]).take(of)
     ptr = np.concatenate([[0], sizes.cumsum()])  # where the places of each view begin
-    kinds = _drawn(
-        [
-            torch.randint(3, (2 * count if per == "graph" else 2,), generator=generator)
-            for count, generator in zip(counts, generators, strict=True)
-        ]
-    )
+    each = [2 * count if per == "graph" else 2 for count in counts]
+    kinds = _drawn(generators, each, lambda n, draws: torch.randint(3, (n,), generator=draws))
     if per == "batch":
         kinds = kinds.repeat(np.repeat(counts, 2))
     # One draw serves for dropping and for masking, since no graph undergoes both. A graph to
     # walk on loses all nodes here, and gets those back that are visited.
     limits = np.array((drop, -mask, 2.0), np.float32)  # by change
     limit = limits.take(kinds).repeat(sizes)
-    chance = _drawn(
-        [
-            torch.rand(2 * (last - first), generator=generator)
-            for (first, last), generator in zip(pairwise(node_ends), generators, strict=True)
-        ]
-    )
+    chance = _drawn(generators, [2 * (last - first) for first, last in pairwise(node_ends)])
     keep = chance >= limit
     masked = np.flatnonzero(chance < -limit)
     walks = np.flatnonzero(kinds == _WALK)
@@ -68,11 +59,9 @@ def two_views(
     roots += nodes_ptr.take(of.take(walks))
     count = np.ceil(sizes.take(walks).astype(np.float32) * np.float32(walkers)).astype(np.int64)
     before = np.concatenate([[0], count.cumsum()]).take(walks.searchsorted(2 * ends)).tolist()
-    luck = [
-        torch.rand(steps, last - first, generator=generator)
-        for (first, last), generator in zip(pairwise(before), generators, strict=True)
-    ]
-    visited = _visited(batch, roots.repeat(count), _drawn(luck, axis=1))
+    each = [last - first for first, last in pairwise(before)]
+    luck = _drawn(generators, each, lambda n, draws: torch.rand(steps, n, generator=draws))
+    visited = _visited(batch, roots.repeat(count), luck)
     visited += (ptr.take(walks) - nodes_ptr.take(of.take(walks))).repeat(count)
     keep[visited.reshape(-1)] = True
     rows = np.flatnonzero(keep)
@@ -154,12 +143,20 @@ def _random_within(
     sizes: Numbers, views: Numbers, ends: Numbers, generators: Sequence[Generator]
 ) -> Numbers:
     """A random node of each of these views, counted from its first; ``ends`` are of batches."""
-    each = np.diff(views.searchsorted(2 * ends)).tolist()
-    chance = _drawn([torch.rand(n, generator=g) for n, g in zip(each, generators, strict=True)])
+    chance = _drawn(generators, np.diff(views.searchsorted(2 * ends)).tolist())
     within: Numbers = (chance * sizes.take(views).astype(np.float32)).astype(np.int64)
     return within
 
 
-def _drawn(draws: list[Tensor], axis: int = 0) -> NDArray[Any]:
-    arrays = [draw.numpy() for draw in draws]
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=axis)
+def _uniform(count: int, draws: Generator) -> Tensor:
+    return torch.rand(count, generator=draws)
+
+
+def _drawn(
+    generators: Sequence[Generator],
+    counts: Sequence[int],
+    draw: Callable[[int, Generator], Tensor] = _uniform,
+) -> NDArray[Any]:
+    """So many numbers by each generator, end to end."""
+    arrays = [draw(n, draws).numpy() for n, draws in zip(counts, generators, strict=True)]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
