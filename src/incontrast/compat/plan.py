@@ -94,17 +94,8 @@ def make_plan(
 ) -> Plan:
     """Fit maps and priorities on a sample, and try the plan on it, each part by the others.
 
-    Args:
-        before: (n, d) stored vectors.
-        after: (n, e) the same items, re-embedded.
-        old: The number of the space of before.
-        new: The number of the new space.
-        seed: Determines every draw.
-        queries: (m, e) items like those that will be searched for, by the new encoder; the sample
-            stands for them as well.
-
-    Raises:
-        NoAdapter: There are too few.
+    ``before`` are (n, d) stored vectors, ``after`` (n, e) the same items re-embedded, ``queries``
+    (m, e) items like those that will be searched for, for which the sample stands as well.
     """
     if len(before) < FEWEST:
         raise NoAdapter(f"a plan is made from at least {FEWEST} vectors, got {len(before)}")
@@ -158,13 +149,9 @@ def expected_shares(
 ) -> tuple[Expected, ...]:
     """What a search finds once shares of some vectors are re-embedded, the most valuable first.
 
-    Half of the items are the queries that the plan knows, the others those that are counted.
-
-    Args:
-        before: (n, d) stored vectors.
-        mapped: (n, e) the same, mapped.
-        after: (n, e) the same, re-embedded.
-        seed: Determines the parts, whose priorities are predicted by the others.
+    Half of the items are the queries that the plan knows, the others those that are counted. The
+    priorities of a part of the (n, d) stored vectors, which are mapped and re-embedded to (n, e),
+    are predicted by the others.
     """
     after = normalize(after.float())
     values = torch.empty(len(after))

@@ -71,15 +71,14 @@ class HardNegatives(NamedArguments):
         return HardSampler(pool, task.engine.broadcast(chances), rows, draws)
 
 
+@dataclass(frozen=True, eq=False)
 class HardSampler:
-    """Draws old items that are near given new ones.
+    """Draws old items that are near given new ones."""
 
-    ``pool`` (p,) are places of old items, ``chances`` (rows, p) how likely each of them is, and
-    ``rows`` (ΔN,) where the chances of each new item are.
-    """
-
-    def __init__(self, pool: Tensor, chances: Tensor, rows: Tensor, generator: Generator) -> None:
-        self.pool, self.chances, self.rows, self._generator = pool, chances, rows, generator
+    pool: Tensor  # (p,) places of old items
+    chances: Tensor  # (rows, p) how likely each of them is
+    rows: Tensor  # (ΔN,) where the chances of each new item are
+    generator: Generator
 
     def draw(self, size: int, new: Tensor) -> Tensor:
         """``size`` distinct old items, or all of the pool; any first so many are such a draw too.
@@ -94,7 +93,7 @@ class HardSampler:
         [7]
         """
         chances = self.chances[self.rows[new]].mean(dim=0)
-        chosen = torch.multinomial(chances, min(size, len(self.pool)), generator=self._generator)
+        chosen = torch.multinomial(chances, min(size, len(self.pool)), generator=self.generator)
         return self.pool[chosen]
 
 
