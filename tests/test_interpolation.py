@@ -160,6 +160,17 @@ def test_statistics_move_as_far_as_weights() -> None:
     assert before.running_mean.item() == 1.0
 
 
+def test_what_an_encoder_keeps_for_itself_may_have_grown() -> None:
+    before, after = (nn.Sequential(nn.BatchNorm1d(1), nn.Identity()) for _ in range(2))
+    nn.init.constant_(after[0].running_mean, 2.0)
+    before[1].register_buffer("seen", torch.zeros(2))
+    after[1].register_buffer("seen", torch.ones(3))
+    after[1].register_buffer("more", torch.ones(3))
+    lerp_statistics(before, after, 0.5)
+    assert after[0].running_mean.item() == 1.0
+    assert after[1].seen.tolist() == after[1].more.tolist() == [1.0] * 3
+
+
 def test_a_probe_is_kept_from_falling_wherever_there_is_a_bound() -> None:
     def falling(steps: float) -> Callable[[float], float]:
         return lambda part: 0.8 - part / steps

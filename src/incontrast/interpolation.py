@@ -142,6 +142,9 @@ def lerp_statistics(before: nn.Module, encoder: nn.Module, part: float) -> None:
     An encoder that was trained elsewhere may have statistics of other views than the domain's:
     setting them again moves embeddings, however small the part of the change.
     """
-    for now, then in zip(encoder.buffers(), before.buffers(), strict=True):
-        if now.is_floating_point():
+    earlier = dict(before.named_buffers())
+    for name, now in encoder.named_buffers():
+        then = earlier.get(name)
+        # What an encoder computes once and keeps, for the longest text so far, say, may have grown.
+        if then is not None and then.shape == now.shape and now.is_floating_point():
             now.lerp_(then.to(now), 1.0 - part)
