@@ -146,6 +146,19 @@ def test_neighbours_are_of_a_sample_that_says_something_whatever_is_evaluated(
     assert {*looked_at} == {120, 512}
 
 
+def test_an_encoder_without_gradients_is_adopted_and_used(blobs) -> None:
+    class Fixed(nn.Linear):
+        def forward(self, rows: Tensor) -> Tensor:
+            with torch.no_grad():
+                return super().forward(rows)
+
+    learner = Learner.from_encoder(Fixed(8, 4), PLAIN, seen=blobs(40))
+    assert learner.update(blobs(20, seed=1), strategy=NoUpdate()).steps == 0
+    assert learner.embed(blobs(3)).shape == (3, 4)
+    with pytest.raises(DomainError, match="with gradients"):
+        Learner(replace(PLAIN, encoder=Fixed(8, 4))).fit(blobs(40))
+
+
 def test_the_bound_is_for_what_was_trained_elsewhere(blobs) -> None:
     rows = blobs(40)
     assert Learner(PLAIN).keep_neighbours is None

@@ -247,7 +247,8 @@ class Call:
             raise
         except Exception:
             # If a domain or an encoder of the user's own is to blame, this says what is wrong.
-            check_views(self.domain, self.increment.new, task.encoder, task.engine.autocast())
+            autocast = task.engine.autocast()
+            check_views(self.domain, self.increment.new, task.encoder, autocast, learns=False)
             raise
         return before, time.perf_counter() - begin
 

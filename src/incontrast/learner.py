@@ -345,7 +345,7 @@ class Learner:
         domain, increment = self._first(seen)
         encoder = self.made_elsewhere(domain, weights)
         encoder = self._with_head(encoder, domain, increment.new, 1, head_weights).eval()
-        check_views(domain, increment.new, encoder, self.engine.autocast())
+        check_views(domain, increment.new, encoder, self.engine.autocast(), learns=False)
         return domain, increment, encoder
 
     def made_elsewhere(

@@ -52,15 +52,20 @@ def check_domain(domain: Domain, items: Any) -> None:
 
 
 def check_views(
-    domain: Domain, collection: Collection, encoder: nn.Module, autocast: Context = NO_CONTEXT
+    domain: Domain,
+    collection: Collection,
+    encoder: nn.Module,
+    autocast: Context = NO_CONTEXT,
+    *,
+    learns: bool = True,
 ) -> None:
     """Make views of a few items and embed them: what training does at every step.
 
-    ``autocast`` is what the encoder runs in.
+    ``autocast`` is what the encoder runs in; one that never ``learns`` needs no gradients.
 
     Raises:
         DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings, d
-            being the same for every batch and in training mode.
+            being the same for every batch and in training mode, or none that it can learn from.
     """
     name = "the encoder with its head" if isinstance(encoder, EncoderWithHead) else "the encoder"
     trial = Trial(encoder, domain, name, autocast)
@@ -96,7 +101,8 @@ def check_views(
                 f"and {found.shape[1]} for {what}, {tuple(found.shape)}: pool over what varies, "
                 "and give the same in training and in evaluation mode"
             )
-    if any(p.requires_grad for p in encoder.parameters()) and not trained.requires_grad:
+    trains = learns and any(p.requires_grad for p in encoder.parameters())
+    if trains and not trained.requires_grad:
         raise DomainError(
             f"{name} must give embeddings with gradients: its weights cannot learn from them "
             "(detach() or no_grad() in its forward()?)"
