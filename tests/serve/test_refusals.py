@@ -71,6 +71,7 @@ def client(space: Workspace) -> Iterator[TestClient]:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
+        (b'{"items": [[0.5]], "space": 1}', "alone, got also 'space': .* /embed.space=1"),
         (b"", "no JSON from character 0"),
         (b"{", "no JSON from character 1"),
         (b'{"items": [[1,', "no JSON from character 14"),
@@ -177,6 +178,11 @@ def test_addresses_and_methods(client: TestClient) -> None:
     for wrong in ("first", "", "1.5", "-1", "0x1", "9" * 5000):
         assert "whole number" in told(client.post(f"/embed?space={wrong}", json=items), 422)
     assert "no map" in told(client.post("/embed?space=7", json=items), 422)
+    for wrong in ("Space=1", "spaces=1", "space=1&k=3"):
+        sentence = told(client.post(f"/embed?{wrong}", json=items), 422)
+        assert "/embed has no parameter" in sentence
+        assert sentence.endswith("is space")
+    assert "2 times" in told(client.post("/embed?space=1&space=2", json=items), 422)
     assert "--index" in told(client.post("/search", json=items), 404)
 
 

@@ -401,6 +401,9 @@ class TestSearch:
             np.testing.assert_allclose(told["cosines"], found.cosines, atol=1e-4)
             assert (told["version"], told["space"]) == (2, 1)
             assert told["space_encoder"] == space.encoder_hash(1)
+            told_k = detail(client.post("/search?k=3", json={"items": rows.tolist()}), 422)
+            assert "no parameter 'k'" in told_k
+            assert "count" in told_k
             assert "count" in detail(client.post("/search?count=0", json={"items": []}), 422)
 
     def test_what_is_added_and_a_cutover_are_followed(

@@ -278,10 +278,17 @@ def _headers(about: dict[str, Any]) -> dict[str, str]:
 
 
 def _number(request: Request, name: str, default: int) -> int:
-    """A whole number that the address of a request gives."""
-    given = request.query_params.get(name)
-    if given is None:
+    """A whole number, the one parameter that the address of a request may give, and once."""
+    for other in request.query_params:
+        if other != name:
+            refused = f"{request.url.path} has no parameter {other!r:.40}"
+            raise HTTPException(422, f"{refused}: the nearest, and the only one, is {name}")
+    values = request.query_params.getlist(name)
+    if not values:
         return default
+    if len(values) > 1:
+        raise HTTPException(422, f"{name} is given {len(values)} times: give it once")
+    (given,) = values
     if not given.isdecimal() or len(given) > 9:
         raise HTTPException(422, f"{name} must be a whole number, got {given!r:.40}")
     return int(given)

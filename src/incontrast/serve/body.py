@@ -58,7 +58,8 @@ def _collected(domain: Domain, content_type: str, body: bytes, max_items: int) -
 
 def _read_json(body: bytes) -> list[Any]:
     try:
-        items = json.loads(body)["items"]
+        record = json.loads(body)
+        items = record["items"]
     except json.JSONDecodeError as error:
         raise ValueError(f"the body is no JSON from character {error.pos} on") from error
     except UnicodeDecodeError as error:
@@ -67,6 +68,12 @@ def _read_json(body: bytes) -> list[Any]:
         raise ValueError('the body must be {"items": […]} in JSON') from error
     except (ValueError, RecursionError) as error:
         raise ValueError("the body has too many digits in a number, or lists in lists") from error
+    for name in record:
+        if name != "items":  # such as a space, without which the vectors would be of another one
+            raise ValueError(
+                f'the body must be {{"items": […]}} alone, got also {name!r:.40}: parameters '
+                "belong in the address, as in /embed?space=1"
+            )
     if not isinstance(items, list) or not items:
         raise ValueError("items must be a list with at least one item")
     return items
