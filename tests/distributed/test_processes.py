@@ -222,7 +222,7 @@ def test_torchrun_without_the_extra_says_what_to_install(monkeypatch: pytest.Mon
     for name, value in {"WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "test"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
-    with pytest.raises(ImportError, match=r"started 3 processes.*pip install 'incontrast\[dist\]'"):
+    with pytest.raises(ImportError, match=r'started 3 processes.*pip install "incontrast\[dist\]"'):
         choose_engine("cpu", "float32", None)
 
 
