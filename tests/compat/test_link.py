@@ -334,3 +334,13 @@ def test_embeddings_that_all_point_nearly_the_same_way_have_a_map(bias: float) -
     new = old + 0.1 * torch.randn(300, 64, generator=draws)
     link = fit_link(old, new, old=1, new=2, seed=0)
     assert torch.isfinite(link.to_new(old)).all()
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-22, 1e-20])
+@pytest.mark.parametrize("width", [16, 64])
+def test_embeddings_without_a_direction_have_a_map(length: float, width: int) -> None:
+    some, same = vectors(300, width), torch.ones(300, width)
+    for before, after in ((some * length, some), (some, some * length), (same, some)):
+        link = fit_link(before, after, old=1, new=2, seed=0)
+        assert torch.isfinite(link.to_new(before)).all()
+        assert torch.isfinite(link.to_old(after)).all()

@@ -78,10 +78,10 @@ class Pairs:
 
 def _solved(square: Tensor, cross: Tensor, penalty: float | Tensor) -> Tensor:
     """(f, e) of ridge regression; the penalty may be (f, f)."""
-    least = SMALLEST * square.diagonal().mean() + (penalty if isinstance(penalty, float) else 0.0)
-    penalised = square + least * torch.eye(len(square), dtype=square.dtype)
-    if not isinstance(penalty, float):
-        penalised += penalty
+    identity = torch.eye(len(square), dtype=square.dtype)
+    penalised = square + (penalty * identity if isinstance(penalty, float) else penalty)
+    # Of both: the penalty is singular itself where many squares are of few directions.
+    penalised += SMALLEST * penalised.diagonal().mean() * identity
     return torch.cholesky_solve(cross, torch.linalg.cholesky(penalised))
 
 
