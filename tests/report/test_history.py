@@ -6,6 +6,8 @@ from incontrast.report.history import history_page, lines_of
 from incontrast.report.page import render
 from incontrast.workspace.files import outlines
 
+PROMOTE = {"step": "promote"}
+
 
 def events(version: int, loss: float, *more: dict, probe: dict | None = None) -> list[dict]:
     part = {"old": None if version == 1 else 1.0, "new": loss, "all": loss}
@@ -44,6 +46,21 @@ def test_versions_in_order_with_their_standing() -> None:
     for words in ("4 versions so far", "was not promoted", "0.875", "Drift and neighbours kept"):
         assert words in html
     assert "retrieval precision, old" not in html  # nothing is known of it
+
+
+def test_versions_that_a_rollback_left_behind_say_so() -> None:
+    journal = [event for version in (1, 2, 3) for event in events(version, 2.0, PROMOTE)]
+    back = [{"step": "rollback", "version": 1, "before": 3}]
+    again = [*journal, *back, *events(4, 2.0, PROMOTE)]
+    ahead = [*journal, *back, {"step": "rollback", "version": 3, "before": 1}]
+    for told, current, expected in (
+        ([*journal, *back], 1, ["current", "rolled back", "rolled back"]),
+        (again, 4, ["promoted", "rolled back", "rolled back", "current"]),
+        (ahead, 3, ["promoted", "promoted", "current"]),
+    ):
+        assert [line.standing for line in lines_of(told, current)] == expected
+    newest = render(history_page(lines_of([*journal, *back], 1), "/model"))
+    assert "was rolled back" in newest
 
 
 def test_a_first_version_has_no_figures_to_draw() -> None:

@@ -36,11 +36,17 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
     data: dict[int, list[Mapping[str, Any]]] = {}
     trained: dict[int, Mapping[str, Any]] = {}
     found: dict[int, Line] = {}
+    parents: dict[int, int | None] = {}
+    serving: int | None = None
     each = (part for event in events for part in (event, *event.get("versions", ())))
     for event in each:
         version, step = event.get("version"), event["step"]
         if version is None:
             continue
+        if step == "promote":
+            parents[version] = serving
+        if step in ("promote", "rollback"):
+            serving = version
         if step == "ingest":
             data.setdefault(version, []).append(event["data"])
         elif step == "train":
@@ -61,8 +67,16 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
             standings = {"promote": "promoted", "discard": "dropped", "drop": "deleted since"}
             standing = standings.get(step, found[version].standing)
             found[version] = found[version]._replace(standing=standing)
-    if current in found:
-        found[current] = found[current]._replace(standing="current")
+    lineage: set[int | None] = {None}  # the current version, and those from which it was trained
+    version = current
+    while version not in lineage:
+        lineage.add(version)
+        version = parents.get(version) if version is not None else None
+    for version, line in found.items():
+        if version == current:
+            found[version] = line._replace(standing="current")
+        elif line.standing == "promoted" and version not in lineage:
+            found[version] = line._replace(standing="rolled back")
     return list(found.values())
 
 

@@ -34,6 +34,7 @@ OUTLINED: dict[str, tuple[str, ...]] = {  # steps and what a summary keeps of th
     "train": ("kind", "strategy", "seconds"),
     "evaluate": ("time", "loss", "change_ratio", "probe", "overlap"),
     "promote": (),
+    "rollback": (),
     "discard": (),
     "drop": (),
 }
