@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import incontrast as ic
+from incontrast.memory.store import Store
 
 
 def rows() -> torch.Tensor:
@@ -66,3 +67,36 @@ def test_a_workspace_promotes_the_same_encoder(fitted, tmp_path) -> None:
     before, after = (space.learner(version) for version in (1, 2))
     assert all(map(torch.equal, weights(before), weights(after)))
     assert after.memory.seen == 360
+
+
+def test_a_store_is_read_no_more_often_than_without_it(fitted, tmp_path, monkeypatch) -> None:
+    learner, alike = fitted
+    space = ic.Workspace.create(
+        tmp_path / "space", ic.Learner(learner.initial_domain, fit_strategy=learner.fit_strategy)
+    )
+    space.fit(rows()[:300])
+    read: list[int] = []
+    of_store = Store.read
+
+    def noted(store: Store, ids: list[int]) -> list[bytes]:
+        read.extend(ids)
+        return of_store(store, ids)
+
+    monkeypatch.setattr(Store, "read", noted)
+    counts = []
+    for new, flag in ((alike, False), (alike + 0.01, True)):
+        read.clear()
+        space.update(new, strategy=ic.ICL(max_epochs=1), only_if_drift=flag, force=True)
+        counts.append(read.count(0))  # of the first item
+    assert counts[1] <= counts[0]
+
+
+def test_what_was_refused_is_tried_again_only_if_it_has_drifted(fitted, tmp_path) -> None:
+    learner, alike = fitted
+    bad = ic.FineTune(max_epochs=30, lr=1.0, ema_decay=0.0)
+    usual = ic.Learner(learner.initial_domain, fit_strategy=learner.fit_strategy)
+    space = ic.Workspace.create(tmp_path / "space", usual, tolerance=0.0)
+    space.fit(rows()[:300])
+    assert not space.update(alike, strategy=bad).promoted
+    again = space.update(alike, only_if_drift=True)
+    assert (again.version, again.outcome["strategy"], again.promoted) == (3, "NoUpdate", True)

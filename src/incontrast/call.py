@@ -163,9 +163,9 @@ class Call:
                 callback.on_outcome(outcome, learner)
         return outcome
 
-    @cached_property
+    @property
     def data(self) -> Increment:
-        return self.increment.resident()
+        return self.increment.resident
 
     @property
     def items(self) -> int:

@@ -428,7 +428,7 @@ class Learner:
         """Whether new items differ from old ones, or are too few of either to tell."""
         if increment.stored < FEWEST or increment.new_count < FEW:
             return True
-        found = measure_drift(self.encoder, self.domain, increment, **self._settings())
+        found = measure_drift(self.encoder, self.domain, increment.resident, **self._settings())
         log.info("%s", found)
         return bool(self.engine.broadcast(found.drifted))
 
@@ -539,7 +539,7 @@ class Learner:
             forecast: Also try for a second how long an update would take on this machine, if
                 there is something to do.
         """
-        encoder, increment = self.encoder, self._increment(new).resident()
+        encoder, increment = self.encoder, self._increment(new).resident
         domain, settings = self.domain, self._settings()
         found = measure_drift(encoder, domain, increment, significance=significance, **settings)
         if not (forecast and found.drifted):

@@ -45,6 +45,7 @@ class Increment:
                 f"seen must count every old item, got {self.seen} seen but {self.stored} stored"
             )
 
+    @cached_property
     def resident(self) -> Increment:
         """The same, with few items of a store read once, instead of for each batch."""
         stored: dict[str, Any] = {

@@ -186,17 +186,16 @@ class StateMachine:
             self.versions.remove(number)
         self.workspace.report_file(number).unlink(missing_ok=True)
 
-    def retry(
-        self, strategy: dict[str, Any] | None, budget: dict[str, Any], settings: dict[str, Any]
-    ) -> None:
-        """Train on the refused items once more, with other settings, towards another version."""
+    def retry(self, **how: Any) -> None:
+        """Train on the refused items once more, towards another version.
+
+        ``how`` are the ``strategy``, ``budget``, ``only_if_drift`` and ``settings`` of this time.
+        """
         refused = self.state.operation
         operation = {
             **refused,
+            **how,
             "number": refused["number"] + 1,
-            "strategy": strategy,
-            "budget": budget,
-            "settings": settings,
             "failed_checks": [],
             "joined": self._refused(),
         }

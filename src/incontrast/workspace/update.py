@@ -184,12 +184,19 @@ class Update:
             machine.notify(f"{name} was unfinished or refused, and is discarded")
             return False
         refused = machine.state.phase == "evaluated" and machine.state.refused
-        # Whether this run names another strategy or budget than the one that was refused.
-        others = self._encoded() not in (None, operation["strategy"]) or self._other_budget(
-            operation
+        # Whether this run asks for something else than the one that was refused.
+        others = (
+            self._encoded() not in (None, operation["strategy"])
+            or self._other_budget(operation)
+            or (self.only_if_drift and not operation.get("only_if_drift"))
         )
         if _same(data, operation) and refused and others:
-            machine.retry(self._encoded(), vars(self.limit), of_training(self.workspace.settings))
+            machine.retry(
+                strategy=self._encoded(),
+                budget=vars(self.limit),
+                only_if_drift=self.only_if_drift,
+                settings=of_training(self.workspace.settings),
+            )
             machine.notify(f"training on {name} once more, with other settings")
             return True
         if _same(data, operation):
