@@ -29,7 +29,7 @@ from torch import Tensor
 from incontrast.compat import NoAdapter
 from incontrast.report.history import history_page, lines_of
 from incontrast.report.page import render
-from incontrast.serve.batching import Batcher, QueueFull
+from incontrast.serve.batching import Batcher, QueueFull, keep_freed_memory
 from incontrast.serve.body import NPY, TooLarge, UnknownFormat, read_batches, write_npy
 from incontrast.serve.current import Current, Version
 from incontrast.serve.metrics import Metrics
@@ -61,6 +61,7 @@ def create_app(settings: ServeSettings | None = None) -> Starlette:
     settings = ServeSettings.from_environment() if settings is None else settings
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    keep_freed_memory()
     metrics = Metrics()
     service = Service(settings, Current(settings, metrics), metrics)
 
@@ -279,6 +280,8 @@ def _headers(about: dict[str, Any]) -> dict[str, str]:
 
 def _number(request: Request, name: str, default: int) -> int:
     """A whole number, the one parameter that the address of a request may give, and once."""
+    if not request.scope["query_string"]:
+        return default
     for other in request.query_params:
         if other != name:
             refused = f"{request.url.path} has no parameter {other!r:.40}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import platform
 import threading
 import time
 from collections import deque
@@ -15,6 +17,9 @@ from torch import Tensor
 from incontrast.compat import Chain
 from incontrast.serve.current import Version
 from incontrast.serve.metrics import Metrics
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as malloc.h of glibc numbers them
+KEPT, LARGEST = 2**28, 2**25  # bytes that are kept, and of a block up to which it is
 
 
 class QueueFull(RuntimeError):
@@ -127,6 +132,18 @@ class Batcher:
     def _count(self, change: int) -> None:
         self._waiting += change
         self._metrics.waiting.set(self._waiting)
+
+
+def keep_freed_memory() -> bool:
+    """Have glibc keep what a forward pass frees, for the next one; whether it does.
+
+    Otherwise it may give the memory back to the system after each pass: to get the pages again
+    takes as long as the pass of a small encoder itself.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    own = ctypes.CDLL(None)
+    return bool(own.mallopt(M_TRIM_THRESHOLD, KEPT) and own.mallopt(M_MMAP_THRESHOLD, LARGEST))
 
 
 def _deliver(parts: list[Part], found: list[Tensor] | Exception) -> None:

@@ -35,9 +35,9 @@ def read_batches(
         ValueError: Says in a sentence what is wrong.
     """
     collection = _collected(domain, content_type, body, max_items)
-    return [
-        collection.take(part) for part in torch.split(torch.arange(len(collection)), batch_size)
-    ]
+    total = len(collection)
+    ends = range(0, total, batch_size)
+    return [collection.take(torch.arange(e, min(e + batch_size, total))) for e in ends]
 
 
 def _collected(domain: Domain, content_type: str, body: bytes, max_items: int) -> Collection:

@@ -50,11 +50,14 @@ class ImageCollection(Collection):
     ) -> None:
         self.pixels = pixels
         self.files = tuple(files)
-        if on_disk is None:
-            on_disk = torch.arange(len(pixels) + len(files)) >= len(pixels)
-        self.on_disk = on_disk
+        if on_disk is not None:
+            self.on_disk = on_disk
         self._remembered: Tensor | None = None  # (files, C, S, S) uint8, filled as they are read
         self._known: Tensor | None = None  # (files,) bool, those that were
+
+    @cached_property
+    def on_disk(self) -> Tensor:
+        return torch.arange(len(self)) >= len(self.pixels)
 
     @cached_property
     def _source(self) -> Tensor:
@@ -79,7 +82,7 @@ class ImageCollection(Collection):
         return sizes
 
     def __len__(self) -> int:
-        return len(self.on_disk)
+        return len(self.pixels) + len(self.files)
 
     def take(self, indices: Tensor) -> Tensor:
         """(n, C, S, S) uint8 pixels of these items; an error if a file is missing or damaged.
