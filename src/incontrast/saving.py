@@ -170,6 +170,7 @@ def describe(learner: Learner) -> dict[str, Any]:
         "seed": learner.seed,
         "precision": learner.engine.precision,
         "micro_batch_size": learner.engine.micro_batch_size,
+        "compile": learner.engine.compile,
         "keep_neighbours": learner.keep_neighbours,
         "width": encoder.width if isinstance(encoder, EncoderWithHead) else None,
         **encode({part: getattr(learner, part) for part in PARTS} | {"policy": memory.policy}),
@@ -185,7 +186,9 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
     given: dict[str, Any] = {role: part for role, part in own.items() if part is not None}
     trust = given.pop("trust", False)
     given["micro_batch_size"] = settings["micro_batch_size"]
-    given["keep_neighbours"] = settings.get("keep_neighbours")  # not there before it was known
+    # Not there before they were known.
+    given["keep_neighbours"] = settings.get("keep_neighbours")
+    given["compile"] = settings.get("compile", False)
     if "domain" in given:
         given["initial_domain"] = given["domain"]
         given["domain"] = completed(given["domain"], settings["domain"])

@@ -84,6 +84,18 @@ def replicas() -> Result:
     return {"differences": _differences(ours, theirs), "told": messages}
 
 
+def compiled() -> Result:
+    """Shared steps of a compiled encoder, whose BatchNorm talks to the other process."""
+    many, plain = engine(), torch.compile
+    many.compile = True
+    torch.compile = lambda function: plain(function, backend="eager")  # type: ignore[assignment]
+    try:
+        theirs = cases.trained("images", cases.JOINT, many, wide=True)
+    finally:
+        torch.compile = plain
+    return _differences(cases.trained("images", cases.JOINT, Engine("cpu"), wide=True), theirs)
+
+
 def chosen() -> Result:
     """Which encoders are worth sharing, by their operations."""
     many = engine()

@@ -22,7 +22,7 @@ WIDE.append("equal:texts:ICL, retention 1:float64")
 SINGLE = ["equal:vectors:ICL, retention 1:float32"]  # images and graphs are in tests/slow
 ADAM = ["rounding:vectors:ICL, retention 1"]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]
-OTHERS += ["logged", "replicas", "chosen", "overlap", "brought_back"]
+OTHERS += ["logged", "compiled", "replicas", "chosen", "overlap", "brought_back"]
 SPACES = ["spaces"]
 LAST = ["lost:kill"]  # after which there is no group any more
 
@@ -67,6 +67,11 @@ def test_many_processes_do_no_more_than_rounding_does(
     found = results[0][case]
     for kind, difference in found["many"].items():
         assert difference < max(1e-5, 3 * found["last bit"][kind]), found
+
+
+def test_compiled_steps_are_those_of_one_process(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert max(result["compiled"].values()) < 1e-10, result["compiled"]
 
 
 def test_what_is_too_small_to_share_is_done_by_each_process_as_by_one(

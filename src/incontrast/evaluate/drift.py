@@ -227,6 +227,7 @@ def forecast(task: Task, strategy: Strategy, *, without_gradients: int = 0) -> f
         return 0.0
     passes += without_gradients // 3  # backward takes twice what forward does
     steps: list[tuple[float, int]] = []  # seconds and forward passes after each
+    task.stepped = task.encoder  # compiling would take longer than the trial
 
     def note(progress: Progress) -> bool:
         if progress.finished is None:

@@ -59,6 +59,7 @@ class Engine:
     processes: int = 1  # how many work together
     own: tuple[int, ...] = ()  # tells this process's draws apart, for dropout
     micro_batch_size: int | None = None  # views that go through an encoder at a time: see Learner
+    compile: bool = False  # whether the encoder that is trained runs compiled: see Learner
 
     def __init__(
         self, device: torch.device | str | None = None, precision: Precision = "float32"

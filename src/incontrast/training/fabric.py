@@ -156,7 +156,9 @@ class FabricEngine(Engine):
                 "it, and one process would be as fast",
                 self.processes,
             )
-        return _Replicas(self.fabric)
+        replicas = _Replicas(self.fabric)
+        replicas.compile = self.compile
+        return replicas
 
     def broadcast_(self, tensor: Tensor) -> Tensor:
         with in_contact():

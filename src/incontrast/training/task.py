@@ -18,6 +18,7 @@ from incontrast.loss import Objective
 from incontrast.memory.memory import StoredCollection
 from incontrast.randomness import generator, seeded
 from incontrast.schedules import LearningRate, Schedule, ScheduleState, as_schedule
+from incontrast.training.compiling import compiled
 from incontrast.training.engine import Engine, ViewsInParts
 from incontrast.training.resume import Recorded, restore_once
 
@@ -210,6 +211,11 @@ class Task:
         return InfiniteSampler(self.increment.stored, self.generator("old items"))
 
     @cached_property
+    def stepped(self) -> nn.Module:
+        """The encoder as training steps run it: compiled, if it is to be."""
+        return compiled(self.encoder, self.engine.device) if self.engine.compile else self.encoder
+
+    @cached_property
     def _views(self) -> Generator:
         return self.generator("views")
 
@@ -307,7 +313,9 @@ class Task:
         One forward pass over ``ViewBatch.views``, by the encoder in training or by another, with
         its own weights and buffers or with others.
         """
-        encoder = self.encoder if encoder is None else encoder
+        if encoder is None:
+            plain = parameters is not None or not torch.is_grad_enabled()
+            encoder = self.encoder if plain else self.stepped
         first, second = self.engine.embed_pair(encoder, views, parameters)
         self.forward_passes += 2 * len(first)
         return first, second

@@ -22,13 +22,15 @@ OF_LEARNER = {  # names here, and in what a learner is described by
     "seed": "seed",
     "precision": "precision",
     "micro_batch_size": "micro_batch_size",
+    "compile": "compile",
     "keep_neighbours": "keep_neighbours",
 }
 OF_WORKSPACE = ("device", "threads", "tolerance", "keep", "budget", "table")
 NO_TABLE = {"columns": None, "id": None, "label": None}
 VIEWS = ("views", "drop", "noise", "mask", "walkers", "steps", "per")  # of domains
 CHANGEABLE = (
-    *("strategy", "fit_strategy", "objective", "precision", "micro_batch_size", "keep_neighbours"),
+    *("strategy", "fit_strategy", "objective", "precision", "micro_batch_size", "compile"),
+    "keep_neighbours",
     *OF_WORKSPACE,
     *(f"domain.{name}" for name in VIEWS),
 )
@@ -111,7 +113,7 @@ def read_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     file = folder / CONFIG
     # What workspaces of before have not.
-    learner = {"keep_neighbours": None, **settings["learner"]}
+    learner = {"keep_neighbours": None, "compile": False, **settings["learner"]}
     settings = {"table": NO_TABLE, **settings, "learner": learner}
     if not file.exists():
         return settings
