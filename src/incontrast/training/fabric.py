@@ -157,8 +157,8 @@ class FabricEngine(Engine):
             return self
         if self.rank == 0:
             log.warning(
-                "a step of this encoder is too small for %d processes to share: the first one trains "
-                "alone, and one process would be as fast",
+                "a step of this encoder is too small for %d processes to share: the first one "
+                "trains alone, and one process would be as fast",
                 self.processes,
             )
         return _TakingTurns(self)

@@ -1,6 +1,5 @@
 """Encoders for images: ResNet-18, and a small one for small images on a CPU."""
 
-import torch
 from torch import Tensor, nn
 
 
@@ -18,7 +17,6 @@ class ResNet18(nn.Module):
         if stem not in ("standard", "small"):
             raise ValueError(f"stem must be 'standard' or 'small', got {stem!r}")
         small = stem == "small"
-        self.channels_last = not small
         kernel, stride = (3, 1) if small else (7, 2)
         self.conv1 = nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -31,9 +29,8 @@ class ResNet18(nn.Module):
         _initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.channels_last:  # a tenth faster on a CPU; no gain for small images
-            images = images.contiguous(memory_format=torch.channels_last)
-        features: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        features: Tensor = self.conv1(channels_last(images))
+        features = self.maxpool(self.relu(self.bn1(features)))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             features = stage(features)
         return features.mean((2, 3))
@@ -56,8 +53,21 @@ class SmallEncoder(nn.Module):
         _initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.layers(images)
+        features: Tensor = self.layers(channels_last(images))
         return features.mean((2, 3))
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """The same images in torch's channels-last layout, for a tenth to a quarter less time on a CPU.
+
+    Not by ``contiguous``: of one channel, that leaves the strides by which layers tell the layout.
+
+    >>> import torch
+    >>> channels_last(torch.zeros(5, 1, 8, 8)).stride()
+    (64, 1, 8, 1)
+    """
+    rows = images.movedim(1, -1).flatten(2)  # (n, S, S · C)
+    return rows.unflatten(2, (-1, images.shape[1])).movedim(-1, 1)
 
 
 class _Block(nn.Module):
