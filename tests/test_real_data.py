@@ -74,7 +74,7 @@ def test_files_are_learned_and_a_learner_of_files_survives_saving(
     domain = Images(32, encoder="small")
     learner = assert_learns(domain, files, Retrain(max_epochs=40, batch_size=16), to=0.9)
     assert learner.memory.items is not None
-    assert learner.memory.items.background
+    assert learner.memory.items.files
     held_out = of_both_classes(image_folder(pictures / "ImageNet-2" / "val").items, 8)
     learner.save(tmp_path / "learner")
     # The files stay where they are: what is saved of 64 pictures are their paths.

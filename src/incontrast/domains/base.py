@@ -30,6 +30,11 @@ class Collection(Protocol):
         """Bytes held in memory."""
         return int(self.sizes().sum())
 
+    @property
+    def item_bytes(self) -> float:
+        """Of an item that was taken, on average."""
+        return self.sizes().double().mean().item()
+
     def sizes(self) -> Tensor:
         """(n,) bytes of each item, as int64."""
         ...

@@ -35,6 +35,10 @@ class PairCollection(Collection):
     def background(self) -> bool:
         return self.first.background or self.second.background
 
+    @property
+    def item_bytes(self) -> float:
+        return self.first.item_bytes + self.second.item_bytes
+
     def sizes(self) -> Tensor:
         return self.first.sizes() + self.second.sizes()
 

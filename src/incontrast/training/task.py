@@ -66,15 +66,15 @@ class Increment:
         """ΔN."""
         return len(self.new)
 
-    @cached_property
+    @property
     def background(self) -> bool:
-        """Whether taking some of the items is slow, and wants to be read ahead."""
+        """Whether taking some of the items is slow as yet, and wants to be read ahead."""
         return any(items.background for items in (self.old, self.new) if items is not None)
 
     @cached_property
     def item_bytes(self) -> float:
         """Of a new item once it is in memory, on average."""
-        return self.new.sizes().double().mean().item()
+        return self.new.item_bytes
 
     @cached_property
     def growth_ratio(self) -> float:

@@ -62,8 +62,8 @@ def test_take_and_select_agree_with_indexing(mixed: ImageCollection, indices: li
     assert torch.equal(mixed.take(chosen), expected)
     selected = mixed.select(chosen)
     assert len(selected) == len(indices)
-    assert torch.equal(selected.take(torch.arange(len(indices))), expected)
     assert selected.background == any(index in (2, 3) for index in indices)
+    assert torch.equal(selected.take(torch.arange(len(indices))), expected)
 
 
 def test_sizes_count_what_is_in_memory(mixed: ImageCollection) -> None:
@@ -210,6 +210,10 @@ def test_few_files_are_decoded_once_and_many_at_every_step(tmp_path, monkeypatch
         (tmp_path / name).unlink()
     assert torch.equal(collection.take(torch.tensor([0, 2])), first.flip(0))
     assert torch.equal(collection.take(torch.tensor([3, 2]))[1], first[0])
+    assert collection.background
+    collection.take(torch.tensor([1]))
+    assert not collection.background  # nothing is left to be read
+    assert collection.item_bytes == 3 * 8 * 8
     monkeypatch.setattr("incontrast.domains.images.collection.REMEMBERED", 4 * 3 * 8 * 8 - 1)
     with pytest.raises(ValueError, match=r"0\.png"):
         collection.take(torch.tensor([0]))

@@ -70,7 +70,12 @@ class ImageCollection(Collection):
 
     @property
     def background(self) -> bool:
-        return bool(self.files)
+        """Whether there are files that have to be read, and are not remembered."""
+        return bool(self.files) and (self._known is None or not bool(self._known.all()))
+
+    @property
+    def item_bytes(self) -> float:
+        return math.prod(self.pixels.shape[1:])
 
     def sizes(self) -> Tensor:
         """(n,) bytes of each item: its pixels, or only the path of its file.
