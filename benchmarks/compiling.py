@@ -77,7 +77,7 @@ def main() -> None:
         ]
         eager, fast = (statistics.median(column) for column in zip(*pairs, strict=True))
         gain = statistics.median(before / after for before, after in pairs)
-        regained = f"{1000 * (first + second) / (eager - fast):,.0f}" if gain > 1.0 else "never"
+        regained = f"{1000 * (first + second) / (eager - fast):,.0f}" if fast < eager else "never"
         print(
             f"{name:<24}{first:>9.1f}{second:>15.1f}{eager:>12.2f}{fast:>12.2f}{gain:>14.2f}×"
             f"{regained:>10}",

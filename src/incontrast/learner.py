@@ -95,9 +95,9 @@ class Learner:
         micro_batch_size: Views that go through the encoder at a time, for batches beyond memory:
             the loss still compares all items of a batch, and gradients are the same, for a second
             forward pass. BatchNorm normalises within each part. None is a whole batch.
-        compile: Run the encoder's training steps through ``torch.compile``. It pays on CUDA, and
-            for long trainings of encoders of many small layers; compiling takes from 10 seconds
-            to minutes, once in a process. Results are the same up to rounding.
+        compile: Run the encoder's training steps through ``torch.compile``: for accelerators, and
+            encoders of your own. The package's own are no faster by it on a CPU. Compiling takes
+            from 10 seconds to minutes, once in a process. Results are the same up to rounding.
         fabric: A launched ``lightning_fabric.Fabric``, whose processes work together and which
             then decides device and precision. None takes the processes that ``torchrun`` has
             started, if it has. Every process makes the same calls with the same data.
