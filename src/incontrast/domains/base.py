@@ -30,11 +30,6 @@ class Collection(Protocol):
         """Bytes held in memory."""
         return int(self.sizes().sum())
 
-    @property
-    def item_bytes(self) -> float:
-        """Of an item that was taken, on average."""
-        return self.sizes().double().mean().item()
-
     def sizes(self) -> Tensor:
         """(n,) bytes of each item, as int64."""
         ...
@@ -52,6 +47,12 @@ class Collection(Protocol):
     def extend(self, other: Self) -> Self:
         """The collection of these items followed by those of ``other``; both stay as they are."""
         ...
+
+
+def item_bytes(collection: Collection) -> float:
+    """Bytes of an item once it is taken, on average: of its sizes, unless there are files."""
+    known: float | None = getattr(collection, "item_bytes", None)
+    return collection.sizes().double().mean().item() if known is None else known
 
 
 class TensorCollection(Collection):

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Collection, Domain
+from incontrast.domains.base import Collection, Domain, item_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class PairCollection(Collection):
 
     @property
     def item_bytes(self) -> float:
-        return self.first.item_bytes + self.second.item_bytes
+        return item_bytes(self.first) + item_bytes(self.second)
 
     def sizes(self) -> Tensor:
         return self.first.sizes() + self.second.sizes()

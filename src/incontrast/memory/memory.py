@@ -106,10 +106,6 @@ class StoredCollection:
     def nbytes(self) -> int:
         return 16 * len(self)
 
-    @property
-    def item_bytes(self) -> float:
-        return self._sizes.double().mean().item()
-
     def sizes(self) -> Tensor:
         return self._sizes
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Collection, Domain, Part, Sources
+from incontrast.domains.base import Collection, Domain, Part, Sources, item_bytes
 from incontrast.loss import Objective
 from incontrast.memory.memory import StoredCollection
 from incontrast.randomness import generator, seeded
@@ -74,7 +74,7 @@ class Increment:
     @cached_property
     def item_bytes(self) -> float:
         """Of a new item once it is in memory, on average."""
-        return self.new.item_bytes
+        return item_bytes(self.new)
 
     @cached_property
     def growth_ratio(self) -> float:

@@ -66,8 +66,9 @@ def channels_last(images: Tensor) -> Tensor:
     >>> channels_last(torch.zeros(5, 1, 8, 8)).stride()
     (64, 1, 8, 1)
     """
+    n, channels, height, width = images.shape
     rows = images.movedim(1, -1).flatten(2)  # (n, S, S · C)
-    return rows.unflatten(2, (-1, images.shape[1])).movedim(-1, 1)
+    return rows.view(n, height, width, channels).movedim(-1, 1)
 
 
 class _Block(nn.Module):
