@@ -159,6 +159,37 @@ def test_an_encoder_without_gradients_is_adopted_and_used(blobs) -> None:
         Learner(replace(PLAIN, encoder=Fixed(8, 4))).fit(blobs(40))
 
 
+class Masked(nn.Linear):
+    """With a causal mask as transformers have it, saved or not."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__(8, 8)
+        mask = torch.full((4, 4), -torch.inf).triu(1)
+        self.register_buffer("mask", mask, persistent=persistent)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        words = super().forward(rows).view(-1, 4, 2)
+        return ((words @ words.mT + self.mask).softmax(dim=2) @ words).flatten(1)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_parts_of_a_change_have_the_mask_of_their_encoder(
+    blobs, monkeypatch: pytest.MonkeyPatch, persistent: bool
+) -> None:
+    losses, measured = [], call.Call._measured_after
+
+    def noted(self: call.Call, encoder: nn.Module) -> call.Measured:
+        found = measured(self, encoder)
+        losses.append(found.loss.all)
+        return found
+
+    monkeypatch.setattr(call.Call, "_measured_after", noted)
+    learner = Learner.from_encoder(Masked(persistent), PLAIN, seen=blobs(60), keep_neighbours=0.999)
+    learner.update(blobs(20, seed=1), strategy=ICL(max_epochs=2, lr=0.3))
+    assert len(losses) > 1
+    assert torch.tensor(losses).isfinite().all()
+
+
 def test_the_bound_is_for_what_was_trained_elsewhere(blobs) -> None:
     rows = blobs(40)
     assert Learner(PLAIN).keep_neighbours is None

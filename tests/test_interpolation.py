@@ -171,6 +171,14 @@ def test_what_an_encoder_keeps_for_itself_may_have_grown() -> None:
     assert after[1].seen.tolist() == after[1].more.tolist() == [1.0] * 3
 
 
+def test_a_mask_stays_as_it_is() -> None:
+    before, after = nn.Identity(), nn.Identity()
+    for module in (before, after):
+        module.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+    lerp_statistics(before, after, 0.5)
+    assert torch.equal(after.mask, before.mask)
+
+
 def test_a_probe_is_kept_from_falling_wherever_there_is_a_bound() -> None:
     def falling(steps: float) -> Callable[[float], float]:
         return lambda part: 0.8 - part / steps

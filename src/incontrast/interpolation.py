@@ -147,4 +147,6 @@ def lerp_statistics(before: nn.Module, encoder: nn.Module, part: float) -> None:
         then = earlier.get(name)
         # What an encoder computes once and keeps, for the longest text so far, say, may have grown.
         if then is not None and then.shape == now.shape and now.is_floating_point():
-            now.lerp_(then.to(now), 1.0 - part)
+            then = then.to(now)
+            # What is equal stays: of a mask's -inf, the difference would be NaN.
+            now.copy_(torch.where(now == then, now, now.lerp(then, 1.0 - part)))

@@ -449,8 +449,11 @@ class HoursAhead:
 
 
 def _check_weights(encoder: nn.Module) -> None:
+    buffers = {name for name, _ in encoder.named_buffers()}
     for name, values in encoder.state_dict().items():
-        if values.is_floating_point() and not torch.isfinite(values).all():
+        # A buffer may be a mask, which has -inf where attention does not look.
+        wrong = values.isnan() | values.isposinf() if name in buffers else ~values.isfinite()
+        if wrong.any():
             raise TrainingDiverged(
                 f"the last step made {name} NaN or infinite: lower the learning rate"
             )
