@@ -156,6 +156,8 @@ def test_an_encoder_without_gradients_is_adopted_and_used(blobs) -> None:
     assert learner.update(blobs(20, seed=1), strategy=NoUpdate()).steps == 0
     assert learner.embed(blobs(3)).shape == (3, 4)
     with pytest.raises(DomainError, match="with gradients"):
+        learner.update(blobs(20, seed=2), strategy=SHORT)
+    with pytest.raises(DomainError, match="with gradients"):
         Learner(replace(PLAIN, encoder=Fixed(8, 4))).fit(blobs(40))
 
 

@@ -128,14 +128,19 @@ class Call:
             others = (learner.objective, engine.precision, self.budget.forward_passes)
             begun = (encoder, schedule_state, self.domain, self.increment, self._facts())
             file = TrainingFile(Path(self.checkpoint), identity(*begun, *others))
-        run = train(
-            task,
-            strategy,
-            budget=self._for_training(seconds_before, pairs),
-            callbacks=[*self.callbacks, HoursAhead()],
-            schedule_state=schedule_state,
-            file=file,
-        )
+        try:
+            run = train(
+                task,
+                strategy,
+                budget=self._for_training(seconds_before, pairs),
+                callbacks=[*self.callbacks, HoursAhead()],
+                schedule_state=schedule_state,
+                file=file,
+            )
+        except RuntimeError:
+            if current is not None:  # adopted, maybe, and without gradients: this says so
+                check_views(self.domain, self.increment.new, current, engine.autocast())
+            raise
         kept, trained = 1.0, time.perf_counter()
         after = self._measured_after(encoder) if run.steps else before
         if continued is not None:
