@@ -112,9 +112,12 @@ def test_settings_from_a_file(tmp_path: Path, rows: list[Path]) -> None:
     config = tmp_path / "settings.toml"
     config.write_text(
         f'[init]\nlike = "{rows[0]}"\nfit-epochs = 1\nmemory = "reservoir"\nmemory-items = 50\n'
+        'set = ["keep=3"]\njson = true\n'
         f'[fit]\nworkspace = "{tmp_path / "space"}"\n'
     )
-    run("init", tmp_path / "space", "--config", config, "--memory-items", 40)
+    made = run("init", tmp_path / "space", "--config", config, "--memory-items", 40)
+    assert json.loads(made)["kind"] == "vectors"  # options have the names that one types
+    assert Workspace.open(tmp_path / "space").settings["keep"] == 3
     run("fit", rows[0], "--config", config)
     learner = Workspace.open(tmp_path / "space").learner()
     assert learner.fit_strategy.max_epochs == 1

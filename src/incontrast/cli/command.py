@@ -246,20 +246,25 @@ def _defaults(context: typer.Context, path: Path | None) -> Path | None:
     name = context.info_name or ""
     table = tables.get(name, {})
     commands = getattr(context.parent.command if context.parent else None, "commands", tables)
-    known = {parameter.name for parameter in context.command.params}
+    known = {_setting(max(each.opts, key=len)): each.name for each in context.command.params}
     settings = table if isinstance(table, dict) else {}
-    settings = {key.replace("-", "_"): value for key, value in settings.items()}
+    settings = {_setting(name): value for name, value in settings.items()}
     problem = None
     if unknown := sorted(set(tables) - set(commands)):
         problem = f"{unknown[0]!r} is not a command: settings stand in a table of a command's name"
     elif not isinstance(table, dict):
         problem = f"{name} must be a table, [{name}]"
-    elif unknown := sorted(set(settings) - known):
+    elif unknown := sorted(set(settings) - set(known)):
         problem = f"[{name}] has no setting {unknown[0]!r}"
     if problem:
         raise typer.BadParameter(plain(f"{path}: {problem}"))
-    context.default_map = settings
+    context.default_map = {str(known[name]): value for name, value in settings.items()}
     return path
+
+
+def _setting(option: str) -> str:
+    """An option's name in a file, without regard to dashes."""
+    return option.lstrip("-").replace("-", "_")
 
 
 def _machines(
