@@ -9,6 +9,7 @@ import torch
 
 import incontrast as ic
 from incontrast.memory.store import Store
+from incontrast.training.loop import TrainingDiverged
 
 
 def rows() -> torch.Tensor:
@@ -100,3 +101,14 @@ def test_what_was_refused_is_tried_again_only_if_it_has_drifted(fitted, tmp_path
     assert not space.update(alike, strategy=bad).promoted
     again = space.update(alike, only_if_drift=True)
     assert (again.version, again.outcome["strategy"], again.promoted) == (3, "NoUpdate", True)
+
+
+def test_what_has_diverged_is_tried_again_only_if_it_has_drifted(fitted, tmp_path) -> None:
+    learner, alike = fitted
+    usual = ic.Learner(learner.initial_domain, fit_strategy=learner.fit_strategy)
+    space = ic.Workspace.create(tmp_path / "space", usual)
+    space.fit(rows()[:300])
+    with pytest.raises(TrainingDiverged):
+        space.update(alike, strategy=ic.FineTune(max_epochs=2, lr=1e38))
+    again = space.update(only_if_drift=True)
+    assert (again.version, again.outcome["strategy"], again.promoted) == (2, "NoUpdate", True)

@@ -465,10 +465,11 @@ class Update:
             elif before is None:
                 outcome = learner.fit(new, **options)
             else:
+                begun = operation.get("only_if_drift", False)
                 options |= {
                     "strategy": self._strategy(operation),
                     "tolerance": operation["tolerance"],
-                    "only_if_drift": operation.get("only_if_drift", False),
+                    "only_if_drift": self.only_if_drift if _diverged(operation) else begun,
                 }
                 outcome = learner.update(new, **options)
         self._before, self._after = before, learner
@@ -514,8 +515,8 @@ class Update:
 
     def _strategy(self, operation: Operation) -> Strategy | None:
         written = operation["strategy"]
-        # What was refused may be tried with another.
-        if written in (None, self._encoded()) or operation.get("failed_checks"):
+        # What has diverged may be tried with another.
+        if written in (None, self._encoded()) or _diverged(operation):
             return self.strategy
         check_trust(written, self.workspace.trust, self.workspace.state_file)
         try:
@@ -586,6 +587,11 @@ def _new_items(operation: Operation, store: Store) -> tuple[NDArray[np.int64], C
     first = operation["first"]
     columns = store.columns(first + operation["data"]["items"])
     return first + (columns.states[first:] == PRESENT).nonzero()[0], columns
+
+
+def _diverged(operation: Operation) -> bool:
+    """Whether what is to be trained was, by an earlier run, and diverged."""
+    return bool(operation.get("failed_checks"))
 
 
 def _same(data: NewData | None, operation: Operation) -> bool:
