@@ -332,13 +332,17 @@ def chained(data: dict[str, Any], version: int, seed: int) -> dict[str, Any]:
     # The last items of the index came with the last update.
     fresh = spaces[-1][FIRST : FIRST + LATER * (version - 1)]
     direct = fit_link(spaces[0][sample], spaces[-1][sample], old=1, new=2, seed=seed)
-    row = searched(without(data, sample), "1", str(version), back, fresh[-QUERIES:], seed)
+    ends = (without(data, sample), "1", str(version))
+    row, other = (
+        searched(*ends, mapped, fresh[-QUERIES:], seed) for mapped in (back, direct.to_new)
+    )
     index, labels = spaces[0][left], labels[left.numpy()]
     return {
         **row,
         "pairs": len(sample),
         "map to_old": precision(there(queries), index, asked, labels),
-        "direct to_new": precision(queries, direct.to_new(index), asked, labels),
+        "direct to_new": other["map to_new"],
+        "10% plan, direct": other["10% plan"],
         "chain expected recall": round(back.recall, 4),
     }
 
@@ -485,7 +489,8 @@ def show() -> None:
         if "full" in row and "map to_new" in row:
             key = tuple(row.get(name) for name in ("kind", "set", "alpha", "updates"))
             groups.setdefault(key, []).append(row)
-    for part, extra in (("update", ()), ("retraining", ()), ("chain", ("direct to_new",))):
+    direct = ("direct to_new", "10% plan, direct")
+    for part, extra in (("update", ()), ("retraining", ()), ("chain", direct)):
         names = (*columns, *extra)
         last = ("updates",) if extra else ("α",)
         print(

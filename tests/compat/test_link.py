@@ -41,10 +41,10 @@ def test_a_turn_is_recovered_both_ways() -> None:
     before = vectors()
     after = before @ turn()
     link = linked(before, after)
-    torch.testing.assert_close(link.to_new(before), normalize(after), atol=1e-4, rtol=0)
-    torch.testing.assert_close(link.to_old(after), normalize(before), atol=1e-4, rtol=0)
+    torch.testing.assert_close(link.to_new(before), normalize(after), atol=5e-4, rtol=0)
+    torch.testing.assert_close(link.to_old(after), normalize(before), atol=5e-4, rtol=0)
     assert link.to_old.kind == link.to_new.kind == "orthogonal"  # the simplest that is right
-    assert link.expected("to_old").recall == 1.0
+    assert link.expected("to_old").recall > 0.995  # in half precision
     assert link.tried["to_old"]["none"].recall < 0.5
 
 
@@ -322,6 +322,7 @@ def test_a_chain_goes_over_several_versions_and_its_error_adds_up() -> None:
 def test_links_survive_packing() -> None:
     link = linked(vectors(), vectors() @ turn() + 0.3 * vectors(seed=4))
     tensors, about = pack([link])
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.half}
     (again,) = unpack(tensors, json.loads(json.dumps(about)))
     assert torch.equal(again.to_new(vectors()), link.to_new(vectors()))
     assert (again.old, again.new, again.tried, again.pairs) == (1, 2, link.tried, 400)

@@ -47,6 +47,17 @@ class Adapter:
         """Multiplications for a vector."""
         return sum(tensor.numel() for tensor in self.tensors.values())
 
+    def rounded(self) -> Adapter:
+        """With numbers as they are saved: in half precision, but for those of a residual.
+
+        A residual's are large and cancel out.
+        """
+        if self.kind == "residual":
+            return self
+        most = torch.finfo(torch.half).max
+        half = {name: part.clamp(-most, most).half() for name, part in self.tensors.items()}
+        return Adapter(self.kind, {name: part.float() for name, part in half.items()})
+
     def __call__(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
         """Map vectors.
 

@@ -117,7 +117,7 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
         pairs = Pairs(source[rest], target[rest])
         for kind in (kind for kind in KINDS if direction == "to_new" or kind != DEAR):
             made = candidates(kind, pairs, _draws(seed, old, new))
-            for place, adapter in enumerate(made):
+            for place, adapter in enumerate(each.rounded() for each in made):
                 mapped, wanted = adapter(source[held]), target[held]
                 queries, corpus = (mapped, wanted) if direction == "to_old" else (wanted, mapped)
                 cosine = (mapped * wanted).sum(1).mean().item()
@@ -135,7 +135,7 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
                 found[other] = quality
         found[kind] = chosen
         again = candidates(kind, Pairs(source, target), _draws(seed, old, new))
-        adapters[direction] = next(islice(again, place, None))
+        adapters[direction] = next(islice(again, place, None)).rounded()
     return Link(old, new, adapters["to_old"], adapters["to_new"], tried, len(before))
 
 
@@ -156,7 +156,7 @@ def _draws(seed: int, old: int, new: int) -> torch.Generator:
 
 
 def pack(links: Iterable[Link]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Tensors by name, and JSON."""
+    """Tensors by name, in half precision where that loses nothing, and JSON."""
     tensors, about = {}, []
     for link in links:
         kinds, tried = {}, {}
@@ -165,7 +165,9 @@ def pack(links: Iterable[Link]) -> tuple[dict[str, Tensor], list[dict[str, Any]]
             kinds[direction] = adapter.kind
             tried[direction] = {kind: quality._asdict() for kind, quality in found.items()}
             for name, tensor in adapter.tensors.items():
-                tensors[f"{link.old}-{link.new}.{direction}.{name}"] = tensor
+                half = tensor.half()
+                same = torch.equal(half.float(), tensor)
+                tensors[f"{link.old}-{link.new}.{direction}.{name}"] = half if same else tensor
         plain = {name: getattr(link, name) for name in PLAIN}
         about.append({**plain, "kinds": kinds, "tried": tried})
     return tensors, about
@@ -179,7 +181,7 @@ def unpack(tensors: dict[str, Tensor], about: list[dict[str, Any]]) -> tuple[Lin
         for direction, kind in entry["kinds"].items():
             prefix = f"{entry['old']}-{entry['new']}.{direction}."
             own = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            parts = {name.removeprefix(prefix): tensor for name, tensor in own.items()}
+            parts = {name.removeprefix(prefix): tensor.float() for name, tensor in own.items()}
             adapters[direction] = Adapter(kind, parts)
             # Unknown, or of an earlier release; and those behind it lead nowhere without it.
             if not PARTS.issuperset(parts) or ("down" in parts) != ("forms" in parts):
