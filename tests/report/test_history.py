@@ -63,6 +63,17 @@ def test_versions_that_a_rollback_left_behind_say_so() -> None:
     assert "was rolled back" in newest
 
 
+def test_each_version_names_all_data_that_it_was_trained_on() -> None:
+    """Of what was dropped without a version, another one has the number."""
+    of_first = events(1, 3.0, PROMOTE)
+    diverged = [events(2, 3.0)[0], {"step": "discard", "version": 2}]
+    tried_again, joined = events(3, 2.0)[1:], events(4, 2.0, PROMOTE)
+    journal = [*of_first, *diverged, *events(2, 3.0), *tried_again, *joined, *events(5, 2.0)]
+    lines = lines_of(journal, current=4)
+    assert [line.items for line in lines] == [10, 20, 20, 60, 50]
+    assert [line.data for line in lines[2:]] == ["week 2", "week 2, week 4", "week 5"]
+
+
 def test_a_first_version_has_no_figures_to_draw() -> None:
     html = render(history_page(lines_of(events(1, 3.0), current=1), "/model"))
     assert "1 version so far" in html

@@ -33,8 +33,8 @@ class Line(NamedTuple):
 
 def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[Line]:
     """A line for each version of a journal that was trained and evaluated, if deleted since too."""
-    data: dict[int, list[Mapping[str, Any]]] = {}
-    trained: dict[int, Mapping[str, Any]] = {}
+    pending: list[Mapping[str, Any]] = []  # data: what was refused is taken along, or tried again
+    trained: dict[int, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
     found: dict[int, Line] = {}
     parents: dict[int, int | None] = {}
     serving: int | None = None
@@ -47,12 +47,14 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
             parents[version] = serving
         if step in ("promote", "rollback"):
             serving = version
+        if step in ("promote", "rollback", "discard"):
+            pending = []
         if step == "ingest":
-            data.setdefault(version, []).append(event["data"])
+            pending = [*pending, event["data"]]
         elif step == "train":
-            trained[version] = event
+            trained[version] = event, pending
         elif step == "evaluate" and version in trained:
-            training, parts = trained[version], data.get(version, [])
+            training, parts = trained[version]
             found[version] = Line(
                 version,
                 event["time"],
