@@ -212,9 +212,13 @@ def test_one_negative_is_enough_and_none_too_few() -> None:
         Objective(negatives=0)
 
 
-@pytest.mark.parametrize("retention", [1.0, 0.4])
-def test_the_backward_pass_by_hand_is_the_derivative(retention: float) -> None:
-    """Once, and twice as the meta step takes it; also of one side alone."""
+@pytest.mark.parametrize(("retention", "at_once"), [(1.0, 256), (0.4, 256), (0.4, 2)])
+def test_the_backward_pass_by_hand_is_the_derivative(
+    retention: float, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and twice as the meta step takes it; also of one side alone, and of large batches."""
+    monkeypatch.setattr("incontrast.loss.AT_ONCE", at_once)
+    monkeypatch.setattr("incontrast.loss.BLOCK", 3)
     first, second = (embeddings(seed, 7, 4).requires_grad_() for seed in (0, 1))
 
     def losses(first: Tensor, second: Tensor) -> Tensor:

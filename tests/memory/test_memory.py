@@ -138,3 +138,17 @@ def test_limits_are_checked(policy) -> None:
         policy(items=0)
     with pytest.raises(ValueError, match="KeepAll has no limit"):
         KeepAll(items=3)
+
+
+def test_a_sample_stands_for_all_that_were_seen() -> None:
+    memory = Memory.for_sample(Reservoir(items=20), 10, 1000)
+    assert (memory.seen, memory.elsewhere, memory.threshold) == (990, 990, 0.01)
+    memory = memory.admit(numbered(0, 10), Generator().manual_seed(0))
+    assert (len(memory), memory.seen) == (10, 1000)
+    assert float(memory.keys.max()) < 0.01
+    whole = Memory.for_sample(KeepAll(), 10)
+    assert (whole.elsewhere, whole.threshold) == (0, float("inf"))
+    with pytest.raises(ValueError, match="must count every old item, got 9 for 10"):
+        Memory.for_sample(Reservoir(), 10, 9)
+    with pytest.raises(ValueError, match="are a sample, which KeepAll"):
+        Memory.for_sample(KeepAll(), 10, 11)

@@ -17,6 +17,7 @@ from torch import Generator
 from incontrast import KeepAll, Queue, Reservoir, TensorCollection, Vectors
 from incontrast.memory.memory import Memory, StoredCollection
 from incontrast.memory.store import (
+    FORGOTTEN,
     GONE,
     PRESENT,
     Extent,
@@ -175,6 +176,16 @@ def test_what_no_memory_holds_is_deleted(tmp_path: Path) -> None:
     store.keep_only([Extent(4, 0.6)])  # nothing more
     assert store.read([0, 3]) == [b"a", b"d"]
     assert store.check() == []
+
+
+def test_what_is_forgotten_stays_forgotten_and_what_is_gone_can_be(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "memory.sqlite")
+    add(store, 0, b"a", b"b", b"c")
+    assert (store.remove([0]), store.remove([1], forgotten=True)) == (1, 1)
+    assert store.remove([0, 1]) == 0
+    assert store.columns(3).states.tolist() == [GONE, FORGOTTEN, PRESENT]
+    assert store.remove([0], forgotten=True) == 0  # its content is gone, now it is forgotten too
+    assert store.columns(3).states.tolist() == [FORGOTTEN, FORGOTTEN, PRESENT]
 
 
 def test_what_had_begun_to_arrive_is_dropped_as_if_it_never_had(tmp_path: Path) -> None:

@@ -346,7 +346,7 @@ class Mine(Strategy):
     fault: str = ""
 
     def epoch_items(self, increment: Increment) -> int:
-        return increment.new_count
+        return increment.new_count + {"about": 1, "too many": 2}.get(self.fault, 0)
 
     def sample(self, task: Task) -> Iterator[BatchIndices]:
         if self.fault == "beyond":
@@ -378,6 +378,7 @@ class Mine(Strategy):
         ("elsewhere", "must depend on task.encoder"),
         ("empty", "at least one batch"),
         ("shorter", r"epoch_items\(\) must count .* it says 16, an epoch embedded 8"),
+        ("too many", r"epoch_items\(\) must count .* it says 18, an epoch embedded 16"),
         ("list", r"must yield BatchIndices\(old, new\), got \[1, 2, 3\]"),
         ("beyond", r"sample\(\) gave places where there is no item"),
     ],
@@ -394,6 +395,7 @@ def test_check_strategy_finds_state_of_ones_own() -> None:
 
 def test_check_strategy_accepts_a_good_one_and_wants_a_frozen_dataclass() -> None:
     check_strategy(Mine())
+    check_strategy(Mine(fault="about"))  # batches that are drawn at random differ by as much
 
     class Loose(Mine):
         pass

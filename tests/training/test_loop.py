@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import logging
@@ -203,6 +204,33 @@ def test_weights_end_as_the_average_of_the_iterates(leaning: float) -> None:
     result = torch.empty(2)
     average.apply([result])
     torch.testing.assert_close(result, mean)
+
+
+def test_an_update_keeps_a_part_of_its_change_and_a_first_fit_all_of_it(blobs) -> None:
+    def weights(interpolation: float, *, update: bool) -> Tensor:
+        run = task(blobs(8))
+        if update:
+            run.before = copy.deepcopy(run.encoder)
+        train(run, scripted(1.0, 0.5, interpolation=interpolation))
+        return torch.cat([p.detach().flatten() for p in run.encoder.parameters()])
+
+    origin = torch.cat([p.detach().flatten() for p in task(blobs(8)).encoder.parameters()])
+    whole = weights(1.0, update=True)
+    assert not torch.equal(whole, origin)
+    torch.testing.assert_close(weights(0.25, update=True), origin + 0.25 * (whole - origin))
+    assert torch.equal(weights(0.25, update=False), whole)
+
+
+def test_the_part_of_a_run_that_an_epoch_is() -> None:
+    def part(*history: int, done: float = 0.0, **limits: Any) -> float:
+        run = SimpleNamespace(epochs=10, passes_per_epoch=20, history=history)
+        run.budget, run.task = Budget(**limits), SimpleNamespace(done=done)
+        return Training.epoch_part(run)
+
+    assert part() == pytest.approx(0.1)
+    assert part(forward_passes=100) == pytest.approx(0.2)
+    assert part(seconds=9.0) == pytest.approx(0.1)  # nobody knows yet how long an epoch takes
+    assert part(1, 2, done=0.6, seconds=9.0) == pytest.approx(0.3)
 
 
 def test_calibration_sets_batch_norm_to_the_statistics_of_views(blobs) -> None:
