@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import shlex
-import warnings
 import zipfile
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,92 +179,48 @@ def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> R
     features = list(range(len(first)))
     if named or asked or columns:
         features = _features(path, names, columns, asked)
-    # Text becomes numbers while it is read, so that one pass also sees lines of another length.
-    converters: dict[int | str, Callable[[str], float]] = {
-        column: lambda text: 0.0 for column in range(len(first)) if column not in features
-    }
-    codes: dict[str, dict[str, int]] = {name: {} for name in asked}
-    for name, known in codes.items():
-        converters[names.index(name)] = lambda text, known=known: float(  # type: ignore[misc]
-            known.setdefault(text.strip(), len(known))
-        )
-    titles: dict[int, object] = dict(enumerate(map(repr, names)))
+    beside: dict[str, list[str]] = {name: [] for name in asked}
+    lines = array("q")  # of the rows
 
     def place(line: int, column: int) -> str:
-        return f"line {line}, column {titles.get(column, column + 1)}"
+        return f"line {line}, column {repr(names[column]) if named else column + 1}"
 
-    width = 0
-
-    def rows() -> Iterator[list[float]]:
-        nonlocal width
+    def numbers() -> Iterator[float]:
         for line, cells in islice(records(path, delimiter), int(named), None):
-            width = width or len(cells)
-            if len(cells) != width:
-                change = f"from {width} to {len(cells)} in line {line}"
-                raise ValueError(f"the number of columns changed {change}")
-            row: list[float] = []
-            try:
-                for column, text in enumerate(cells):
-                    row.append(converters[column](text) if column in converters else _number(text))
-            except ValueError as error:
-                name = shlex.quote(names[column]) if column < len(names) else None
-                hint = f"; if it is no feature, give --id {name}, --label {name}, or the features "
+            if len(cells) != len(first):
                 raise ValueError(
-                    f"could not convert string {text!r:.60} in {place(line, column)}"
-                    f"{hint + 'by --columns a,b,c' if name else ''}"
-                ) from error
-            yield row
+                    f"{path} has {len(first)} columns in its first line and {len(cells)} in "
+                    f"line {line}"
+                )
+            lines.append(line)
+            for name, found in beside.items():
+                found.append(cells[names.index(name)].strip())
+            for column in features:
+                text = cells[column]
+                try:
+                    # A gap is no number yet; and Python would take 12_34 for one.
+                    yield float(text.replace("_", "?") if text.strip() else "nan")
+                except ValueError as error:
+                    advice = ""
+                    if named:
+                        name = shlex.quote(names[column])
+                        advice = f"; if it is no feature, give --id {name}, --label {name}, or the "
+                        advice += "features by --columns a,b,c"
+                    raise ValueError(
+                        f"{path} must hold numbers only: could not convert string {text!r:.60} in "
+                        f"{place(line, column)}{advice}"
+                    ) from error
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about a file without rows, which is refused below
-            table: NDArray[np.float64] = np.loadtxt(
-                path,
-                comments=None,
-                delimiter=delimiter,
-                skiprows=int(named),
-                ndmin=2,
-                encoding="utf-8-sig",
-                quotechar='"',
-                converters=converters,
-            )
-    except (ValueError, csv.Error):  # again, in a way that is slower, knows gaps, and tells where
-        try:
-            # Not of a list of rows, which would take four times as much memory.
-            table = np.fromiter(chain.from_iterable(rows()), np.float64).reshape(-1, width or 1)
-        except ValueError as error:
-            raise ValueError(f"{path} must hold numbers only: {error}") from error
-    if len(table) == 0:
+    flat = np.fromiter(numbers(), np.float64)
+    if not lines:
         raise ValueError(f"{path} has names of columns but no rows")
-    if table.shape[1] != len(first):
-        raise ValueError(
-            f"{path} has {len(first)} names of columns but {table.shape[1]} columns of numbers"
-        )
-    beside = {
-        name: np.array(list(known))[table[:, names.index(name)].astype(np.int64)]
-        for name, known in codes.items()
-    }
-
-    @cache
-    def lines() -> list[int]:
-        return [line for line, _ in records(path, delimiter)]
 
     def where(row: int, feature: int) -> str:
-        return place(lines()[row + named], features[feature])
+        return place(lines[row], features[feature])
 
-    return RawTable(table[:, features], [names[c] for c in features if named], beside, where)
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        if text.strip():
-            raise
-        return math.nan
-    if "_" in text:
-        raise ValueError("NumPy takes this for no number")
-    return number
+    rows = flat.reshape(len(lines), len(features))
+    texts = {name: np.array(found) for name, found in beside.items()}
+    return RawTable(rows, [names[c] for c in features if named], texts, where)
 
 
 def records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
