@@ -72,11 +72,6 @@ def compare(args: Namespace) -> None:
             raise ValueError(f"{source.path} holds one item: a comparison needs at least two")
     if first.path.resolve() == later.path.resolve():
         note("OLD and NEW are the same: what is compared is more training, not an update.")
-    for name in first.suspicious:
-        note(
-            f"Column {name!r} of {first.path} is used as a number like the others: "
-            "take it out if it is a label or an id."
-        )
     if not isinstance(domain, Images) or domain.encoder.given == "small":
         torch.set_num_threads(1)  # too small to share: on a busy machine threads wait for others
     chosen = sampled(first.items, later.items, args.items, args.seed)

@@ -46,7 +46,6 @@ class Source:
         skipped: Images or texts that cannot be read, and why; they are not among the items.
         ids: A name for each item, if a table has them; else images have paths, others numbers.
         labels: A label for each item, if a table has them.
-        suspicious: Columns that are features though their names say that they are none.
         columns: The names of a table's features, if it has them.
     """
 
@@ -56,7 +55,6 @@ class Source:
     skipped: tuple[Skipped, ...] = ()
     ids: Sequence[str] | None = None
     labels: NDArray[Any] | None = None
-    suspicious: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:

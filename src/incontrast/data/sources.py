@@ -70,14 +70,7 @@ def read_source(
     if suffix in (*TABLES, ".jsonl") and holds_texts(path, columns, id=id, label=label):
         return read_texts(path, strict=strict, columns=columns, id=id, label=label)
     if suffix in TABLES:
-        table = read_table(path, columns=columns, id=id, label=label, strict=strict)
-        for column in table.suspicious:
-            log.warning(
-                "%s: the column %r is taken as a feature: is it one? Choose by columns, id, label",
-                path,
-                column,
-            )
-        return table
+        return read_table(path, columns=columns, id=id, label=label, strict=strict)
     if suffix == ".jsonl":
         return Source(path, "graphs", json_graphs(path))
     if is_image(path.name):

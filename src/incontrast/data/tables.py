@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import shlex
 import zipfile
 from array import array
@@ -24,6 +25,8 @@ from incontrast.data.labelled import Labelled
 from incontrast.data.source import Source
 from incontrast.domains.images.files import Skipped
 from incontrast.extras import needed
+
+log = logging.getLogger(__name__)
 
 LARGEST = 2 * 2**30
 """Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
@@ -109,13 +112,19 @@ def read_table(
     ids = _ids_beside(path, len(rows)) if id is None else tuple(map(str, beside[id].tolist()))
     if (embedded or id is None) and len({*(ids or ())}) < len(ids or ()):
         ids = None  # nobody asked for names that do not tell rows apart, of several sources, say
+    for name in features:
+        if name.lower() in NO_FEATURES:
+            log.warning(
+                "%s: the column %r is taken as a feature: is it one? Choose by columns, id, label",
+                path,
+                name,
+            )
     table = Source(
         path,
         "vectors",
         rows,
         ids=ids,
         labels=None if label is None else beside[label],
-        suspicious=tuple(name for name in features if name.lower() in NO_FEATURES),
         columns=tuple(features) if distinct else (),
     )
     return _finite(table, where, strict)

@@ -11,9 +11,7 @@ from incontrast.evaluate.probes import (
     Scores,
     fit_svm,
     knn_accuracy,
-    retrieval_precision,
     svm_accuracy,
-    svm_accuracy_held_out,
 )
 from incontrast.parity import EvaluationLoss
 
@@ -36,9 +34,7 @@ __all__ = [
     "fit_svm",
     "knn_accuracy",
     "measure",
-    "retrieval_precision",
     "risk_bound",
     "svm_accuracy",
-    "svm_accuracy_held_out",
     "uniformity",
 ]

@@ -45,23 +45,8 @@ def svm_accuracy(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0)
     return Accuracy(float(scores.mean()), float(scores.std()))
 
 
-def svm_accuracy_held_out(
-    embeddings: Any,
-    labels: Any,
-    held_out_embeddings: Any,
-    held_out_labels: Any,
-    *,
-    folds: int = 5,
-    seed: int = 0,
-) -> float:
-    """Accuracy on held-out items of an SVM fitted on the others, C searched among the others."""
-    held_out_x, held_out_y = _checked(held_out_embeddings, held_out_labels, least=1)
-    svm = fit_svm(embeddings, labels, folds=folds, seed=seed)
-    return float(svm.score(held_out_x, held_out_y))
-
-
 def fit_svm(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> Pipeline:
-    """An SVM on standardised embeddings, its C searched by cross-validation.
+    """An SVM on standardised embeddings, its C searched by cross-validation; ``score`` judges it.
 
     The same as scikit-learn's ``GridSearchCV`` finds, in a third of the time: all values of C
     share the kernel of a fold, which takes most of it, as long as it is not too large to keep.
@@ -115,20 +100,6 @@ def knn_accuracy(
     return float(right.mean() if queries is None else right[np.asarray(queries)].mean())
 
 
-def retrieval_precision(
-    embeddings: Any, labels: Any, *, neighbours: int = 10, queries: Any = None
-) -> float:
-    """The mean share of an item's nearest other items, by cosine, that have its label.
-
-    Of an item whose class has fewer others than ``neighbours``, only as many are looked at, so that
-    1 can be reached. Items without another of their class do not count. Arguments are as in
-    ``knn_accuracy``.
-    """
-    x, y = _checked(embeddings, labels, least=2)
-    precision = _precision(y, _nearest(x, neighbours)[1])
-    return float(np.nanmean(precision if queries is None else precision[np.asarray(queries)]))
-
-
 def _nearest(x: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """(n, count) cosine distances and places of the nearest others of each item."""
     from sklearn.neighbors import NearestNeighbors
@@ -150,7 +121,11 @@ def _right_votes(
 
 
 def _precision(y: NDArray[Any], nearest: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) the share of each item's nearest that have its label; nan where no other item has it."""
+    """(n,) the share of each item's nearest that have its label; nan where no other item has it.
+
+    Of an item whose class has fewer others than ``nearest``, only as many are looked at, so that
+    1 can be reached.
+    """
     _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     same = np.cumsum(codes[nearest] == codes[:, None], axis=1)
     looked = np.minimum(counts[codes] - 1, nearest.shape[1])
