@@ -112,7 +112,8 @@ def hits(path: Path) -> list[str]:
 
 def documents() -> list[Path]:
     pages = [REPOSITORY / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")]
-    return [*pages, *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    shown = (REPOSITORY / "docs").rglob
+    return [*pages, *sorted(shown("*.md")), *sorted(shown("*.svg"))]
 
 
 def sources() -> list[Path]:
