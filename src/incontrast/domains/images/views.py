@@ -146,12 +146,18 @@ def crop(
     size = pixels.shape[-1]
     centres = _centres(size, pixels.dtype, pixels.device)
     across = torch.where(flipped, -width, width)
-    # Filling the grid by hand takes half the time of affine_grid.
-    grid = pixels.new_empty(len(pixels), size, size, 2)
-    grid[..., 0] = (across[:, None] * centres + (2 * left + width - 1)[:, None])[:, None, :]
-    grid[..., 1] = (height[:, None] * centres + (2 * top + height - 1)[:, None])[:, :, None]
+    # (n, S, 2S): pairs of x + 0·y and 0 + 1·y, in half the time of filling in x and y.
+    xs = pixels.new_zeros(len(pixels), size, 2)
+    xs[..., 0] = across[:, None] * centres + (2 * left + width - 1)[:, None]
+    ys = height[:, None] * centres + (2 * top + height - 1)[:, None]
+    second = _second(size, pixels.dtype, pixels.device)
+    grid = torch.addcmul(xs.view(-1, 1, 2 * size), ys[:, :, None], second)
     return functional.grid_sample(
-        pixels, grid, mode="bilinear", padding_mode="border", align_corners=False
+        pixels,
+        grid.view(-1, size, size, 2),
+        mode="bilinear",
+        padding_mode="border",
+        align_corners=False,
     )
 
 
@@ -210,6 +216,12 @@ def blur(pixels: Tensor, sigma: Tensor) -> Tensor:
 def _centres(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Of the pixels in the coordinates of grid_sample: -1 and 1 are the outer borders."""
     return (2 * torch.arange(size, device=device, dtype=dtype) + 1) / size - 1
+
+
+@lru_cache(maxsize=16)
+def _second(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Of ``size`` pairs of numbers, 1 for every second one and 0 for every first."""
+    return torch.arange(2 * size, device=device, dtype=dtype) % 2
 
 
 @cache
