@@ -35,7 +35,7 @@ from incontrast.schedules import as_schedule
 from incontrast.strategies import Strategy
 from incontrast.text import fallen_scores
 from incontrast.training.calibration import CALIBRATED, calibrate
-from incontrast.training.loop import UNLIMITED, HoursAhead, train
+from incontrast.training.loop import UNLIMITED, HoursAhead, TrainingDiverged, train
 from incontrast.training.progress import Budget, Callback, ProgressCallback, Run
 from incontrast.training.resume import TrainingFile, described, digest, identity
 from incontrast.training.task import Increment, Task, embed
@@ -137,6 +137,8 @@ class Call:
                 schedule_state=schedule_state,
                 file=file,
             )
+        except TrainingDiverged:
+            raise
         except RuntimeError:
             if current is not None:  # adopted, maybe, and without gradients: this says so
                 check_views(self.domain, self.increment.new, current, engine.autocast())
