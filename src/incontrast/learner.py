@@ -21,22 +21,24 @@ from incontrast.domains.base import Collection, Domain
 from incontrast.domains.check import check_views, width_of
 from incontrast.domains.images import Images
 from incontrast.domains.pairs import Pairs
+from incontrast.domains.text import Text
 from incontrast.domains.vectors import Vectors
 from incontrast.evaluate.drift import FEW, FEWEST, Drift, measure_drift
 from incontrast.evaluate.drift import forecast as expected_seconds
 from incontrast.evaluate.population import measure
 from incontrast.evaluate.probes import Probe
 from incontrast.heads import EncoderWithHead, Head, backbone_of, check_head, make_head
-from incontrast.import_path import Trust
+from incontrast.import_path import ImportPath, Trust
 from incontrast.loss import Objective
 from incontrast.memory.memory import KeepAll, Memory, Policy, Reservoir, StoredCollection
 from incontrast.outcome import Outcome
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import seeded
-from incontrast.schedules import ScheduleState
+from incontrast.schedules import Fixed, ScheduleState
 from incontrast.strategies import ICL, Distill, NoUpdate, Retrain, Strategy
 from incontrast.training.engine import Precision, choose_engine
 from incontrast.training.loop import check_budget
+from incontrast.training.optimizers import Adam
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.training.task import Increment, Task, embed
 from incontrast.weights import Weights, load_weights
@@ -48,6 +50,7 @@ log = logging.getLogger(__name__)
 
 EVALUATED = 512
 ADOPTED = 0.6  # of old items' neighbours stay in updates of an encoder that was trained elsewhere
+SMALL_STEPS = ICL(optimizer=Adam(), lr=Fixed(2e-5, warmup=0.1))  # usual where BERTs are fine-tuned
 
 
 class Own(TypedDict, total=False):
@@ -211,10 +214,11 @@ class Learner:
                 "without old items, updates are by Distill: what they do to old items is not "
                 "measured, nor is drift. Give seen=..., if only a sample"
             )
-        settings.setdefault("keep_neighbours", ADOPTED)
         if seen_count is not None and settings.get("memory") is None:
             settings["memory"] = Reservoir()
-        learner = cls(_with_encoder(domain, encoder), **settings)
+        adopting = _with_encoder(domain, encoder)
+        chosen = {k: v for k, v in settings.items() if v is not None or k == "keep_neighbours"}
+        learner = cls(adopting, **adopted_settings(adopting) | chosen)
         kind = domain.domain if isinstance(domain, Pairs) else domain
         if isinstance(kind, Images | Vectors) and (kind.mean is None or kind.std is None):
             advice = "give what the encoder was trained with by mean and std"
@@ -578,6 +582,15 @@ class Learner:
         from incontrast.saving import load
 
         return load(Path(folder), cls, **own)
+
+
+def adopted_settings(domain: Domain) -> dict[str, Any]:
+    """What ``Learner`` takes for an encoder that was trained elsewhere, unless told otherwise."""
+    kind = domain.domain if isinstance(domain, Pairs) else domain
+    encoder = kind.arguments().get("encoder")
+    model = isinstance(encoder, ImportPath) and encoder.folder is not None
+    steps = {"strategy": SMALL_STEPS} if model and isinstance(kind, Text) else {}
+    return {"keep_neighbours": ADOPTED, **steps}
 
 
 def _with_encoder(domain: Domain, encoder: Any) -> Domain:

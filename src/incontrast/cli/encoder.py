@@ -46,7 +46,7 @@ from incontrast.domains.vectors import Vectors
 from incontrast.exporting import export as write_encoder
 from incontrast.heads import check_head
 from incontrast.import_path import OURS, ImportPath, as_import_path
-from incontrast.learner import ADOPTED, Learner
+from incontrast.learner import ADOPTED, Learner, adopted_settings
 from incontrast.loggers import logger_named
 from incontrast.memory.memory import KeepAll, Reservoir
 from incontrast.memory.store import KnownHashes, Store
@@ -139,7 +139,7 @@ def adopt(args: Namespace) -> Answer:
         domain,
         memory=KeepAll() if args.seen_count is None else Reservoir(),
         head=own_head,
-        keep_neighbours=ADOPTED,
+        **adopted_settings(domain),
     )
     limits = {"threads": usual_threads(domain), "table": args.table}
     settings, learner = settings_with(args.changes, learner, **limits)
