@@ -118,7 +118,9 @@ def by_script(domain: ic.Images, items: Labelled, seed: int) -> nn.Module:
 
 def texts(name: str, seed: int) -> Problem:
     domain = ic.Text(length=48)
-    if name == "Banking77":
+    if name.startswith("Banking77"):
+        if name.endswith("pairs"):
+            domain = replace(domain, views=ic.TextViews(delete=0.0))
         train, test = (real_data.banking77(part) for part in ("train", "test"))
         new = np.random.default_rng(seed).permutation(77)[:26].tolist()
         return by_class(domain, train, drawn(test, UNSEEN, seed, "unseen"), new, ALPHA, seed, OLD)
@@ -128,6 +130,16 @@ def texts(name: str, seed: int) -> Problem:
     parts = np.split(np.arange(OLD + NEW + UNSEEN), [OLD, OLD + NEW, OLD + NEW + UNSEEN // 2])
     mixed = drawn(data, len(data), seed, "split")
     return Problem(domain, *(mixed.select(part) for part in parts))
+
+
+def paired(questions: Labelled, seed: int) -> list[tuple[str, str]]:
+    """Each question with another of its intent, as a query is paired with what was clicked."""
+    draws = np.random.default_rng(seed)
+    found = []
+    for question, intent in zip(questions.items, questions.labels, strict=True):
+        others = np.flatnonzero(questions.labels == intent)
+        found.append((question, questions.items[draws.choice(others)]))
+    return found
 
 
 def run(name: str, seed: int, folder: str | None, file: Path) -> None:
@@ -144,9 +156,10 @@ def run(name: str, seed: int, folder: str | None, file: Path) -> None:
         domain = problem.domain
         encoder = (by_script if name.endswith("script") else by_labels)(domain, whole, seed)
     problem = problem._replace(domain=domain)
-    adopted = ic.Learner.from_encoder(
-        encoder, domain, seen=problem.old.items, seed=seed, keep_neighbours=None
-    )
+    old, new = problem.old.items, problem.new.items
+    if name.endswith("pairs"):
+        old, new = paired(problem.old, seed), paired(problem.new, seed)
+    adopted = ic.Learner.from_encoder(encoder, domain, seen=old, seed=seed, keep_neighbours=None)
 
     def row(kind: str, learner: ic.Learner, outcome: ic.Outcome | None) -> None:
         found = {"set": name, "seed": seed, "strategy": kind}
@@ -174,7 +187,7 @@ def run(name: str, seed: int, folder: str | None, file: Path) -> None:
                 learner = copy.deepcopy(adopted)
                 learner.keep_neighbours = bound
                 limit = budget if passes is None else ic.Budget(forward_passes=passes)
-                outcome = learner.update(problem.new.items, strategy=chosen, budget=limit)
+                outcome = learner.update(new, strategy=chosen, budget=limit)
                 passes = passes or outcome.forward_passes
             if (name, seed, label) not in done:
                 row(label, learner, outcome)
@@ -185,7 +198,7 @@ def run(name: str, seed: int, folder: str | None, file: Path) -> None:
         row("retraining", learner, learner.fit(items))
 
 
-TEXTS = ("Banking77", "film reviews")
+TEXTS = ("Banking77", "Banking77, pairs", "film reviews")
 IMAGES = ("MNIST", "Imagenette", "8×8 digits", "Fashion-MNIST", "8×8 digits, script")
 
 

@@ -12,7 +12,9 @@ from torch import Generator, Tensor, nn
 
 from incontrast import (
     ICL,
+    Adam,
     FineTune,
+    Fixed,
     Images,
     KeepAll,
     Learner,
@@ -23,13 +25,16 @@ from incontrast import (
     Queue,
     Reservoir,
     Retrain,
+    Text,
     Vectors,
     call,
     load_weights,
+    pretrained,
 )
 from incontrast.compat.quality import neighbours_kept
 from incontrast.domains.check import DomainError
 from incontrast.domains.images.encoders import ResNet18
+from incontrast.learner import adopted_settings
 
 PLAIN = Vectors(8, mean=(0.0,) * 8, std=(1.0,) * 8, limit=None)
 SHORT = ICL(max_epochs=2)
@@ -147,18 +152,18 @@ def test_neighbours_are_of_a_sample_that_says_something_whatever_is_evaluated(
 
 
 def test_an_encoder_without_gradients_is_adopted_and_used(blobs) -> None:
-    class Fixed(nn.Linear):
+    class Constant(nn.Linear):
         def forward(self, rows: Tensor) -> Tensor:
             with torch.no_grad():
                 return super().forward(rows)
 
-    learner = Learner.from_encoder(Fixed(8, 4), PLAIN, seen=blobs(40))
+    learner = Learner.from_encoder(Constant(8, 4), PLAIN, seen=blobs(40))
     assert learner.update(blobs(20, seed=1), strategy=NoUpdate()).steps == 0
     assert learner.embed(blobs(3)).shape == (3, 4)
     with pytest.raises(DomainError, match="with gradients"):
         learner.update(blobs(20, seed=2), strategy=SHORT)
     with pytest.raises(DomainError, match="with gradients"):
-        Learner(replace(PLAIN, encoder=Fixed(8, 4))).fit(blobs(40))
+        Learner(replace(PLAIN, encoder=Constant(8, 4))).fit(blobs(40))
 
 
 class Masked(nn.Linear):
@@ -209,6 +214,18 @@ def test_the_bound_is_for_what_was_trained_elsewhere(blobs) -> None:
         assert adopted.update(rows, **{"strategy": SHORT, **how}).neighbours is None
     with pytest.raises(ValueError, match=r"keep_neighbours must be in \(0, 1\), .* no bound"):
         Learner(PLAIN, keep_neighbours=1.5)
+
+
+def test_sentence_models_are_updated_by_small_steps(blobs) -> None:
+    model = pretrained("folder", pooling="mean")
+    for domain in (Text(encoder=model), Pairs(Text(encoder=model))):
+        chosen = adopted_settings(domain)["strategy"]
+        assert (chosen.optimizer, chosen.lr) == (Adam(), Fixed(2e-5, warmup=0.1))
+    for domain in (Text(), Images(8, encoder=model), PLAIN):
+        assert "strategy" not in adopted_settings(domain)
+    own = Learner.from_encoder(network, PLAIN, seen=blobs(20), strategy=SHORT)
+    assert own.strategy == SHORT
+    assert Learner.from_encoder(network, PLAIN, seen=blobs(20), strategy=None).strategy == ICL()
 
 
 def test_a_sample_stands_for_what_was_seen(blobs) -> None:
