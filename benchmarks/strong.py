@@ -212,9 +212,10 @@ def show(file: Path) -> None:
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows(file):
         found.setdefault(row["set"], {}).setdefault(row["strategy"], []).append(row)
-    kinds = ["no update", "warm start", "ICL", f"ICL, {ADOPTED} of neighbours", "retraining"]
-    print("| model and data |", " | ".join(kinds), "| kept |")
-    print("|---" * (2 + len(kinds)) + "|")
+    bound = f", {ADOPTED} of neighbours"
+    kinds = ["no update", "warm start", f"ICL{bound}", "ICL", f"{USUAL}{bound}", "retraining"]
+    print("| model and data | seeds |", " | ".join(kinds), "| kept |")
+    print("|---" * (3 + len(kinds)) + "|")
     for name, groups in found.items():
         cells = []
         for kind in kinds:
@@ -224,9 +225,9 @@ def show(file: Path) -> None:
                 for part in ("old", "new")
             )
             cells.append(" / ".join(medians) if scores else "–")
-        kept = [row["kept"] for row in groups.get(kinds[3], [])]
+        kept = [row["kept"] for row in groups.get(f"ICL{bound}", [])]
         cells.append(f"{statistics.median(kept):.2f}" if kept else "–")
-        print(f"| {name} ({len(groups[kinds[0]])}) |", " | ".join(cells), "|")
+        print(f"| {name} | {len(groups[kinds[0]])} |", " | ".join(cells), "|")
 
 
 def main() -> None:
