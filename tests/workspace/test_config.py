@@ -84,6 +84,17 @@ def test_changes_by_others_since_it_was_opened_stay(workspace: Workspace) -> Non
         assert seen.settings["tolerance"] == 0.1
 
 
+def test_changes_take_the_place_of_what_a_workspace_was_created_with(
+    workspace: Workspace, blobs
+) -> None:
+    workspace.fit(blobs(40))
+    reopened(workspace).configure("domain.drop=0.1")
+    workspace.configure("strategy.max_epochs=3")
+    learner = workspace.learner()
+    assert learner.domain.drop == 0.1
+    assert learner.strategy.max_epochs == workspace.template().strategy.max_epochs == 3
+
+
 def test_another_type_has_its_own_settings(workspace: Workspace) -> None:
     workspace.configure("strategy.max_epochs=3", "strategy.type=WarmStart")
     assert reopened(workspace).template().strategy == WarmStart(max_epochs=3)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -509,9 +509,11 @@ class Workspace:
             permit(self.folder, named)
             write_bytes(self.folder / CONFIG, to_toml(config).encode())
             machine.move(machine.state.phase, {"step": "config", "changes": wanted})
+        before, after = (config_of(each) for each in (self.settings, settings))
+        new = {name for name in after if before[name] != after[name]} - {*OF_WORKSPACE}
+        # Without parts that ``create`` was given, where there are new ones.
+        self._own = cast("Own", {name: part for name, part in self._own.items() if name not in new})
         self.settings = settings
-        if any(name.split(".")[0] == "head" for name in wanted):
-            self._own.pop("head", None)  # that of ``create``, which the new one replaces
         return wanted
 
     def remember(self, columns: Sequence[str], machine: StateMachine) -> None:
