@@ -183,6 +183,23 @@ def test_what_was_refused_can_be_trained_again_with_other_settings(tmp_path, blo
     assert space.versions.numbers() == [1, 3]
 
 
+def test_what_was_refused_is_trained_again_once_settings_have_changed(tmp_path, blobs) -> None:
+    space = refused(tmp_path, blobs)
+    space.configure("strategy.max_epochs=3")
+    sentences: list[str] = []
+    step = space.update(notify=sentences.append)
+    assert sentences[0] == "training on data in memory once more, with other settings"
+    assert (step.version, step.items, step.outcome["strategy"]) == (3, 40, "ICL")
+    assert step.outcome["epochs"] == 3
+
+
+def test_force_promotes_what_was_refused_whatever_settings_are_now(tmp_path, blobs) -> None:
+    space = refused(tmp_path, blobs)
+    space.configure("strategy.max_epochs=3")
+    step = space.update(force=True)
+    assert (step.version, step.promoted, step.outcome["strategy"]) == (2, True, "FineTune")
+
+
 def test_training_keeps_to_the_tolerance_it_was_begun_with(tmp_path, blobs, monkeypatch) -> None:
     learner = ic.Learner(ic.Vectors(8, hidden=16, out=8), fit_strategy=ic.Retrain(max_epochs=1))
     space = ic.Workspace.create(tmp_path / "space", learner)

@@ -189,6 +189,7 @@ class Update:
             self._encoded() not in (None, operation["strategy"])
             or self._other_budget(operation)
             or (self.only_if_drift and not operation.get("only_if_drift"))
+            or (self._other_settings(operation) and self.adopted is None and not self.force)
         )
         if _same(data, operation) and refused and others:
             machine.retry(
@@ -534,6 +535,9 @@ class Update:
 
     def _other_budget(self, operation: Operation) -> bool:
         return vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
+
+    def _other_settings(self, operation: Operation) -> bool:
+        return bool(of_training(self.workspace.settings) != operation["settings"])
 
     def _read_both(self, operation: Operation, learner: Learner, store: Store) -> None:
         """The candidate, and the version that it began with, unless this run has trained it."""
