@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -63,7 +64,7 @@ def part_kept(
     tried = 0
     encoder, found, part = keep_part(task, before, after, measured, Bounds(tolerance, neighbours))
     assert encoder.weight.item() == pytest.approx(part)
-    assert found.loss.old == pytest.approx(old(part))
+    assert found.loss.old == pytest.approx(old(part), nan_ok=True)
     return part, tried
 
 
@@ -81,6 +82,12 @@ def test_as_much_is_kept_as_is_tolerated(tolerance: float, kept: float, tried: i
 
 def test_a_change_that_old_items_gain_by_is_kept_without_further_ado() -> None:
     assert part_kept(lambda part: 1.0 - part / 2, falls, 0.0) == (1.0, 0)
+
+
+@pytest.mark.parametrize("neighbours", [None, 0.6])
+def test_without_old_items_all_is_kept(neighbours: float | None) -> None:
+    nothing = lambda part: math.nan  # noqa: E731
+    assert part_kept(nothing, falls, 0.05, neighbours) == (1.0, 0)
 
 
 def test_half_is_kept_where_it_is_better_on_old_and_new_items() -> None:

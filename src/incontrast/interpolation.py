@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ class Bounds(NamedTuple):
     neighbours: float | None = None
 
     def allow(self, before: Measured, after: Measured) -> bool:
-        if self.tolerance is not None:
+        if self.tolerance is not None and not math.isnan(before.loss.old):  # of no old items
             bound = before.loss.old * (1.0 + self.tolerance)
             if not after.loss.old <= bound:
                 return False
@@ -101,7 +102,7 @@ def keep_part(
 
     whole = Part(task.encoder, after, 1.0)
     fine = allowed(whole)
-    if fine and true(after.loss.old <= before.loss.old):
+    if fine and true(not after.loss.old > before.loss.old):
         return whole
     half = at(0.5)
     if true(half.found.loss.old < after.loss.old and half.found.loss.new < after.loss.new):
