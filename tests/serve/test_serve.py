@@ -284,6 +284,18 @@ class TestBatcher:
 
         asyncio.run(main())
 
+    def test_a_version_is_let_go_once_it_has_answered(self) -> None:
+        async def main() -> weakref.ref[Slow]:
+            slow = Slow()
+            slow.may.set()
+            await (await self.ask(batcher, slow, 1.0))
+            return weakref.ref(slow)
+
+        batcher = Batcher(4, 100, Metrics())
+        version = asyncio.run(main())
+        wait_for(lambda: version() is None)
+        batcher.close()
+
 
 class TestWorkspace:
     def test_versions_history_and_metrics(self, space: Workspace) -> None:

@@ -90,11 +90,15 @@ class Batcher:
 
     def _run(self) -> None:
         while parts := self._next():
-            # Who has gone away needs no answer.
-            parts = [part for part in parts if not part.embeddings.cancelled()]
-            if parts and not self._embed(parts) and len(parts) > 1:
-                for part in parts:  # one of them is to blame: the others are answered
-                    self._embed([part])
+            self._answer(parts)
+            parts.clear()  # or a version that is replaced would stay until the next request
+
+    def _answer(self, parts: list[Part]) -> None:
+        # Who has gone away needs no answer.
+        parts = [part for part in parts if not part.embeddings.cancelled()]
+        if parts and not self._embed(parts) and len(parts) > 1:
+            for part in parts:  # one of them is to blame: the others are answered
+                self._embed([part])
 
     def _next(self) -> list[Part]:
         """What waits of one version, a batch of it at most; nothing once all is done."""
