@@ -415,6 +415,9 @@ class Workspace:
     ) -> Step:
         """Take an encoder that was trained elsewhere as the first version; nothing is trained.
 
+        What updates may do to old items is up to the learner that the workspace was created with:
+        ``Learner(keep_neighbours=0.6)`` is what ``from_encoder`` and the command line take.
+
         Args:
             items: What it was trained on, or a uniform sample of it.
             weights: Of the domain's encoder, see ``load_weights``; None for those that it is made
