@@ -8,8 +8,8 @@ machine hits all three, and the second says what the machine has to give at that
 others use as well, two processes may not get two cores. The medians of the ratios are shown, and by
 processor time too, which other programs disturb less but which does not know of waiting. Before
 that, small and large sums over processes are timed: from these and the time of one process,
-``benchmarks/cost_model.py`` predicts the ratio. Where a step is too small to share, the first
-process takes it alone: as fast as one. ``--always`` shares it nevertheless.
+``benchmarks/cost_model.py`` predicts the ratio. Where a step is too small to share, each process
+does all of it: no faster than one. ``--always`` shares it nevertheless.
 """
 
 from __future__ import annotations
@@ -115,8 +115,6 @@ def timed(case: Case, engine: Engine) -> Times:
 
     with suppress(StopIteration):
         train(make_task(case.domain, engine), case.strategy, callbacks=[mark])
-    if not marks:  # the first process has trained alone
-        return Times(0.0, 0.0)
     first, last = marks[0], marks[-1]
     return Times(*((b - a) / case.steps for a, b in zip(first, last, strict=True)))
 

@@ -70,24 +70,18 @@ def _differences(first: dict[str, Tensor], second: dict[str, Tensor]) -> Result:
     return found
 
 
-def small() -> Result:
-    """Steps that are too small to share: the first process takes them, to the bit as one would."""
+def replicas() -> Result:
+    """A step that is too small to share: every process does what one would, to the last bit."""
     many = engine()
+    fabric_module.PAYS = PAYS
     messages: list[str] = []
     fabric_module.log.warning = lambda text, *values: messages.append(text % values)
-    fabric_module.PAYS, fabric_module.BEAT = PAYS, 0.0
     try:
         theirs = cases.trained("texts", cases.JOINT, many, wide=False)
-        try:
-            cases.trained("vectors", replace(cases.JOINT, lr=1e30), many, wide=False)
-        except ic.TrainingDiverged as error:
-            diverged = str(error)
     finally:
-        fabric_module.PAYS, fabric_module.BEAT = 0.0, 1.0
+        fabric_module.PAYS = 0.0
     ours = cases.trained("texts", cases.JOINT, Engine("cpu"), wide=False)
-    both = {name: value for name, value in ours.items() if name in theirs}
-    differences = _differences(both, theirs)
-    return {"differences": differences, "told": messages, "diverged": diverged}
+    return {"differences": _differences(ours, theirs), "told": messages}
 
 
 def compiled() -> Result:

@@ -22,7 +22,7 @@ WIDE.append("equal:texts:ICL, retention 1:float64")
 SINGLE = ["equal:vectors:ICL, retention 1:float32"]  # images and graphs are in tests/slow
 ADAM = ["rounding:vectors:ICL, retention 1"]
 OTHERS = ["batch_norm", "learners", "budgets", "few", "embedded:10007", "fabric", "failures"]
-OTHERS += ["logged", "compiled", "small", "chosen", "overlap", "brought_back"]
+OTHERS += ["logged", "compiled", "replicas", "chosen", "overlap", "brought_back"]
 SPACES = ["spaces"]
 LAST = ["lost:kill"]  # after which there is no group any more
 
@@ -74,18 +74,15 @@ def test_compiled_steps_are_those_of_one_process(results: list[dict[str, Any]]) 
         assert max(result["compiled"].values()) < 1e-10, result["compiled"]
 
 
-def test_what_is_too_small_to_share_is_done_by_the_first_process_as_by_one(
+def test_what_is_too_small_to_share_is_done_by_each_process_as_by_one(
     results: list[dict[str, Any]],
 ) -> None:
-    first, second = (result["small"] for result in results)
-    assert set(first["differences"]) == {"loss", "gradient", "weight", "passes"}
-    assert set(second["differences"]) == {"weight", "passes"}  # callbacks are called in the first
     for result in results:
-        assert set(result["small"]["differences"].values()) == {0.0}
+        assert set(result["replicas"]["differences"].values()) == {0.0}
         assert result["chosen"] == {"large": True, "small": False}
-    assert "too small for 2 processes to share" in first["told"][0]
-    assert second["told"] == []
-    assert first["diverged"] == second["diverged"]
+    first, second = (result["replicas"]["told"] for result in results)
+    assert "too small for 2 processes to share" in first[0]
+    assert second == []
 
 
 def test_gradients_are_reduced_while_backward_runs(results: list[dict[str, Any]]) -> None:

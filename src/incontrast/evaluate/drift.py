@@ -240,7 +240,7 @@ def forecast(task: Task, strategy: Strategy, *, without_gradients: int = 0) -> f
     except (TrainingDiverged, ValueError):
         return None
     # Where others use the machine too, most steps do not wait and a few wait long: the mean tells.
-    if len(steps) < 2:  # or another process has trained
+    if len(steps) == 1:
         return passes * run.seconds / run.forward_passes
     (begun, before), (ended, after) = steps[0], steps[-1]
     return passes * (ended - begun) / (after - before)

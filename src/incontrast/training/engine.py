@@ -21,8 +21,6 @@ from incontrast.training.caching import in_parts
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from incontrast.training.task import Task
-
 Precision = Literal["float32", "bfloat16"]
 T = TypeVar("T")
 
@@ -183,10 +181,6 @@ class Engine:
         ``views`` are some of those that the encoder will get.
         """
         return self
-
-    def train(self, task: Task, run: Callable[[], T]) -> T:
-        """What a run of training gives, for all; it changes the task's encoder."""
-        return run()
 
     def broadcast_(self, tensor: Tensor) -> Tensor:
         """The first process's numbers, for all, in place."""

@@ -6,12 +6,11 @@ import atexit
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +37,6 @@ from incontrast.training.engine import Engine, Precision
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from incontrast.training.task import Task
-
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -48,8 +45,6 @@ T = TypeVar("T")
 OPERATIONS, LATENCY, BANDWIDTH = 1e11, 5e-4, 1e9  # per second, seconds, bytes per second
 PAYS = 1.1  # times as fast as one process
 MANY_ANCHORS = 512  # items of a batch from which on each process compares its own with all
-BEAT = 1.0  # seconds between two signs that the first process gives while it trains alone
-WORKING, DONE = 0.0, 1.0  # what it says
 TIMEOUT = "INCONTRAST_TIMEOUT"  # environment: seconds after which a silent process counts as lost
 DEFAULT_TIMEOUT = 600.0
 PRECISIONS: dict[str, Precision] = {"32-true": "float32", "bf16-mixed": "bfloat16"}
@@ -157,11 +152,13 @@ class FabricEngine(Engine):
             return self
         if self.rank == 0:
             log.warning(
-                "a step of this encoder is too small for %d processes to share: the first one "
-                "trains alone, and one process would be as fast",
+                "a step of this encoder is too small for %d processes to share: each does all of "
+                "it, and one process would be as fast",
                 self.processes,
             )
-        return _TakingTurns(self)
+        replicas = _Replicas(self.fabric)
+        replicas.compile = self.compile
+        return replicas
 
     def broadcast_(self, tensor: Tensor) -> Tensor:
         with in_contact():
@@ -175,7 +172,7 @@ class FabricEngine(Engine):
         return all_gather_objects(value)
 
     def broadcast_weights(self, encoder: nn.Module) -> None:
-        weights = [tensor.detach() for tensor in (*encoder.parameters(), *encoder.buffers())]
+        weights = list(encoder.state_dict().values())
         for dtype in dict.fromkeys(tensor.dtype for tensor in weights):  # a message each
             own = [tensor for tensor in weights if tensor.dtype == dtype]
             flat = self.broadcast_(torch.cat([tensor.reshape(-1) for tensor in own]))
@@ -209,54 +206,17 @@ class FabricEngine(Engine):
                     )
 
 
-class _TakingTurns(FabricEngine):
-    """Processes of which the first one trains alone, as one process would; the others wait.
-
-    They could all do the same instead, but then they would contend for memory, and be as slow as
-    the slowest of them.
-    """
+class _Replicas(FabricEngine):
+    """Processes that all do the work of one, without a message but for what the first decides."""
 
     encoding = Engine.encoding  # type: ignore[assignment]
     share, gather, all_reduce = Engine.share, Engine.gather, Engine.all_reduce
     average_gradients = Engine.average_gradients
     backward, objective = Engine.backward, Engine.objective
 
-    def __init__(self, engine: FabricEngine) -> None:
-        super().__init__(engine.fabric)
-        self.own, self.compile = (), engine.compile
-
-    def train(self, task: Task, run: Callable[[], T]) -> T:
-        outcome: T | Exception | None = None
-        if self.rank == 0:
-            task.engine = _First(self)
-            try:
-                outcome = run()
-            except Exception as error:  # which all of them raise
-                outcome = error
-            finally:
-                task.engine = self
-        while self.broadcast_float(DONE) == WORKING:
-            pass
-        outcome = self.broadcast(outcome)
-        if isinstance(outcome, Exception):
-            raise outcome
-        self.broadcast_weights(task.encoder)
-        return cast(T, outcome)
-
-
-class _First(Engine):
-    """The first process while it trains alone; the others hear now and then that it does."""
-
-    def __init__(self, engine: FabricEngine) -> None:
-        super().__init__(engine.device, engine.precision)
-        self.compile = engine.compile
-        self._others, self._heard = engine, time.monotonic()
-
-    def broadcast_(self, tensor: Tensor) -> Tensor:
-        if time.monotonic() - self._heard > BEAT:
-            self._others.broadcast_float(WORKING)
-            self._heard = time.monotonic()
-        return tensor
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
+        self.own = ()  # dropout alike, too
 
 
 @dataclass(frozen=True, kw_only=True)

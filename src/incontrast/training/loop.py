@@ -93,11 +93,7 @@ def train(
         task.share_steps(strategy.batch_size + getattr(strategy, "old_batch_size", 0))
     with seeded(task.seed, "modules", *task.engine.own, device=task.engine.device):
         limit = check_budget(budget)
-
-        def training() -> Run:
-            return Training(task, strategy, items, limit, callbacks, schedule_state, file).run()
-
-        run = task.engine.train(task, training)
+        run = Training(task, strategy, items, limit, callbacks, schedule_state, file).run()
     for callback in callbacks:
         if isinstance(callback, Callback):
             callback.on_end(run)
