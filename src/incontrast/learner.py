@@ -200,6 +200,7 @@ class Learner:
                 more than ``seen``, or with labels, and training on views of these items alone would
                 undo that. Give None for one that was trained on them by a contrastive loss; with a
                 probe, an update goes by its scores instead.
+                A model of ``transformers`` for texts is updated by small steps of Adam.
 
         Raises:
             DomainError: The encoder does not give (n, d) finite embeddings of these items.
