@@ -358,6 +358,26 @@ class TestWorkspace:
             wait_for(lambda: health(client)["version"] == 2)
             assert health(client)["workspace"] == "ok"
 
+    def test_what_cannot_be_loaded_is_tried_less_and_less_often(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        current, problems = Current.__new__(Current), ["damaged"] * 8 + [None] * 2
+        pauses: list[float] = []
+        tries = iter(problems)
+
+        class Stop:
+            def wait(self, pause: float) -> bool:
+                pauses.append(pause)
+                return len(pauses) > len(problems)
+
+        def refresh() -> None:
+            current.problem = next(tries)
+
+        for name, value in {"_interval": 0.5, "_stop": Stop(), "refresh": refresh}.items():
+            monkeypatch.setattr(current, name, value, raising=False)
+        current._watch()
+        assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30, 0.5, 0.5]
+
     def test_what_was_loaded_in_vain_is_let_go(
         self, space: Workspace, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -63,6 +63,9 @@ class Version:
         return engine.forward(self.learner.backbone, prepared).float().cpu()
 
 
+LONGEST = 30.0  # seconds between two tries to load what cannot be loaded
+
+
 class Current:
     """The current version of a workspace; the last one that could be loaded if a later one cannot.
 
@@ -130,8 +133,11 @@ class Current:
         return text
 
     def _watch(self) -> None:
-        while not self._stop.wait(self._interval):
+        pause = self._interval
+        while not self._stop.wait(pause):
             self.refresh()
+            # What cannot be loaded is read and hashed each time it is tried.
+            pause = self._interval if self.problem is None else min(2 * pause, LONGEST)
 
     def _open_index(self) -> Index | None:
         if self._index_folder is None:
