@@ -70,7 +70,9 @@ def texts(wide: bool) -> tuple[ic.Domain, Any]:
 
 
 DATA = {"vectors": vectors, "images": images, "graphs": graphs, "texts": texts}
-JOINT = ic.ICL(batch_size=11, old_batch_size=10, max_epochs=2, epoch_steps=1, optimizer=ic.Adam())
+JOINT = ic.ICL(
+    batch_size=11, old_batch_size=10, max_epochs=1, epoch_steps=STEPS, optimizer=ic.Adam()
+)
 STRATEGIES: dict[str, ic.Strategy] = {
     "NCE-I": ic.WarmStart(batch_size=21, max_epochs=2),
     "ICL, retention 0": replace(JOINT, retention=0.0),
@@ -100,9 +102,7 @@ def plain(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, momentum=0.9)
 
 
-def trained(
-    data: str, strategy: ic.Strategy, engine: Engine, *, wide: bool, last_bit: bool = False
-) -> dict[str, Tensor]:
+def trained(data: str, strategy: ic.Strategy, engine: Engine, *, wide: bool) -> dict[str, Tensor]:
     """Losses and gradients of every step, and the weights after all.
 
     Args:
@@ -110,7 +110,6 @@ def trained(
         strategy: How.
         engine: One process, or many.
         wide: In double precision.
-        last_bit: Begin with weights some of which are another number in their last bit.
     """
     domain, items = DATA[data](wide)
     order = torch.arange(len(items))
@@ -119,12 +118,6 @@ def trained(
         encoder = domain.encoder()
     if wide:
         encoder = encoder.double()
-    if last_bit:
-        draws = Generator().manual_seed(4)
-        with torch.no_grad():
-            for weight in encoder.parameters():
-                chosen = torch.rand(weight.shape, generator=draws) < 0.5
-                weight.copy_(torch.where(chosen, weight * (1.0 + 2.0**-23), weight))
     task = Task(
         encoder,
         domain,

@@ -131,17 +131,6 @@ def overlap() -> Result:
     return {"before": sent[0], "all": len(works)}
 
 
-def rounding(data: str, strategy: str) -> Result:
-    """How far Adam in single precision drifts apart: with many processes, and from the last bit."""
-    many, how = engine(), cases.STRATEGIES[strategy]
-    theirs = cases.trained(data, how, many, wide=False)
-    if many.rank > 0:
-        return {}
-    ours = cases.trained(data, how, Engine("cpu"), wide=False)
-    nearly = cases.trained(data, how, Engine("cpu"), wide=False, last_bit=True)
-    return {"many": _differences(ours, theirs), "last bit": _differences(ours, nearly)}
-
-
 def batch_norm() -> Result:
     """BatchNorm over shares of unequal size, one of them empty, against BatchNorm over all."""
     many = engine()
@@ -488,7 +477,7 @@ def embedding(what: str) -> Result:
     of_files.CHUNK = 64
     of = learner()
     rank = of.engine.rank
-    made = (folder / "space" / "current.json").exists()
+    made = (folder / "space" / "state.json").exists()
     of.engine.broadcast_float(0.0)  # all have looked
     if not made:
         ic.Workspace.create(folder / "space", of).fit(ROWS)
