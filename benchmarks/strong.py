@@ -38,7 +38,7 @@ import incontrast as ic
 import real_data
 from adopt import plain
 from incontrast.data import Labelled
-from incontrast.learner import ADOPTED, SMALL_STEPS
+from incontrast.learner import ADOPTED
 from parity import measure
 from parity_sets import (
     DIGITS,
@@ -151,7 +151,7 @@ def run(name: str, seed: int, folder: str | None, file: Path) -> None:
         domain = replace(problem.domain, tokenizer=folder)
         encoder: Any = ic.pretrained(folder, pooling="mean")
         budget = ic.Budget(forward_passes=TEXT_PASSES)
-        strategy = replace(SMALL_STEPS, max_epochs=1000)
+        strategy = ic.ICL.small_steps(max_epochs=1000)
     else:
         problem, whole = images(name.removesuffix(", script"), seed)
         domain = problem.domain

@@ -219,8 +219,10 @@ def test_the_bound_is_for_what_was_trained_elsewhere(blobs) -> None:
 def test_sentence_models_are_updated_by_small_steps(blobs) -> None:
     model = pretrained("folder", pooling="mean")
     for domain in (Text(encoder=model), Pairs(Text(encoder=model))):
-        chosen = adopted_settings(domain)["strategy"]
-        assert (chosen.optimizer, chosen.lr) == (Adam(), Fixed(2e-5, warmup=0.1))
+        assert adopted_settings(domain)["strategy"] == ICL.small_steps()
+    chosen = ICL.small_steps(lr=1e-5, max_epochs=3)
+    assert (chosen.optimizer, chosen.lr) == (Adam(), Fixed(1e-5, warmup=0.1))
+    assert (chosen.max_epochs, chosen.emphasis) == (3, ICL().emphasis)
     for domain in (Text(), Images(8, encoder=model), PLAIN):
         assert "strategy" not in adopted_settings(domain)
     own = Learner.from_encoder(network, PLAIN, seen=blobs(20), strategy=SHORT)

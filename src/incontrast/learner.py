@@ -34,11 +34,11 @@ from incontrast.memory.memory import KeepAll, Memory, Policy, Reservoir, StoredC
 from incontrast.outcome import Outcome
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import seeded
-from incontrast.schedules import Fixed, ScheduleState
+from incontrast.schedules import ScheduleState
 from incontrast.strategies import ICL, Distill, NoUpdate, Retrain, Strategy
 from incontrast.training.engine import Precision, choose_engine
 from incontrast.training.loop import check_budget
-from incontrast.training.optimizers import Adam
+from incontrast.training.muon import Muon
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.training.task import Increment, Task, embed
 from incontrast.weights import Weights, load_weights
@@ -50,7 +50,6 @@ log = logging.getLogger(__name__)
 
 EVALUATED = 512
 ADOPTED = 0.6  # of old items' neighbours stay in updates of an encoder that was trained elsewhere
-SMALL_STEPS = ICL(optimizer=Adam(), lr=Fixed(2e-5, warmup=0.1))  # usual where BERTs are fine-tuned
 
 
 class Own(TypedDict, total=False):
@@ -416,6 +415,12 @@ class Learner:
         if not self.fitted:
             raise RuntimeError("there is no encoder to update yet: call fit() first")
         strategy = self.strategy if strategy is None else _checked(strategy)
+        large = isinstance(strategy, ICL) and isinstance(strategy.optimizer, Muon)
+        if large and is_sentence_model(self.domain):
+            log.warning(
+                "steps this large undo what a sentence model knows: give "
+                "strategy=ICL.small_steps(...), which is the default of an adopted one"
+            )
         with self.engine.error_barrier("read the new items"):
             increment = self._increment(items)
         if only_if_drift and not self._may_differ(increment):
@@ -587,11 +592,15 @@ class Learner:
 
 def adopted_settings(domain: Domain) -> dict[str, Any]:
     """What ``Learner`` takes for an encoder that was trained elsewhere, unless told otherwise."""
+    steps = {"strategy": ICL.small_steps()} if is_sentence_model(domain) else {}
+    return {"keep_neighbours": ADOPTED, **steps}
+
+
+def is_sentence_model(domain: Domain) -> bool:
+    """Whether the encoder is a model of transformers for texts, from a folder."""
     kind = domain.domain if isinstance(domain, Pairs) else domain
     encoder = kind.arguments().get("encoder")
-    model = isinstance(encoder, ImportPath) and encoder.folder is not None
-    steps = {"strategy": SMALL_STEPS} if model and isinstance(kind, Text) else {}
-    return {"keep_neighbours": ADOPTED, **steps}
+    return isinstance(kind, Text) and isinstance(encoder, ImportPath) and bool(encoder.folder)
 
 
 def _with_encoder(domain: Domain, encoder: Any) -> Domain:

@@ -43,7 +43,7 @@ def part_of_the_way(kept: float) -> str:
     """Why the encoder is not the one that training ended with."""
     if kept == 0.0:
         return "reverted: it did more harm than good, the encoder is the one of before"
-    return f"{kept:.0%} of the change is kept: all of it would do more harm than good"
+    return f"{kept:.0%} of the change is kept: all of it would be no better, or beyond a bound"
 
 
 def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:

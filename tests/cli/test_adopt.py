@@ -59,9 +59,12 @@ def test_what_bounds_updates_is_told_as_it_is(files: Path) -> None:
     def told(*options: object) -> str:
         return " ".join(run("adopt", "old.npy", *ENCODER, ARGUMENTS, *options).split())
 
-    assert "replaces more than 40 % of old items' ten nearest" in told("-w", "usual")
+    assert "would replace more than 40 % of old items' ten nearest" in (
+        usual := told("-w", "usual")
+    )
+    assert "incontrast config -w usual --set keep_neighbours=none takes the bound away" in usual
     changed = told("-w", "changed", "--set", "keep_neighbours=0.75")
-    assert "replaces more than 25 % of old items' ten nearest" in changed
+    assert "would replace more than 25 % of old items' ten nearest" in changed
     none = "keep_neighbours is none: losses alone tell what an update does to old items"
     assert none in told("-w", "unbound", "--set", "keep_neighbours=none")
     refused = run(

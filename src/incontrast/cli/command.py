@@ -142,7 +142,7 @@ def command(
                     if as_json:
                         emit(answer.value)
                     else:
-                        say(_addressed("\n".join(answer.lines), options))
+                        say(with_workspace("\n".join(answer.lines), options))
             except KeyboardInterrupt:
                 left = LEFT.get(check.__name__, SERVING if workspace else NOTHING)
                 _end(f"interrupted: {left}", Exit.INTERRUPTED, as_json)
@@ -155,7 +155,7 @@ def command(
                     place = f" ({error.filename})" if error.filename else ""
                     left = UNTOUCHED if workspace else NOTHING
                     message = f"{error.strerror or error}{place}: {left}; run it again"
-                message = _addressed(message, options)
+                message = with_workspace(message, options)
                 # What every process has met, the first one says.
                 shared = type(error).__name__ in ("TrainingDiverged", "ProcessFailed")
                 _end(message, code, as_json, silent=shared and not speaks())
@@ -217,7 +217,7 @@ def exit_code(error: Exception) -> Exit | None:
     return None
 
 
-def _addressed(text: str, options: dict[str, Any]) -> str:
+def with_workspace(text: str, options: dict[str, Any]) -> str:
     """Text whose commands name the workspace, where this one had to."""
     folder = str(options.get("workspace") or ".")
     here = folder in (".", os.environ.get("INCONTRAST_WORKSPACE"))

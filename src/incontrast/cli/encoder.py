@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from incontrast.cli.command import Answer, Exit
+from incontrast.cli.command import Answer, Exit, with_workspace
 from incontrast.cli.init import (
     domain_of,
     own_code,
@@ -189,20 +189,22 @@ def _note_missing(template: Learner, args: Namespace) -> None:
         note("no --weights given: those of the encoder are random")
     elif args.weights is None and encoder.path != OURS:
         note(f"no --weights given: the encoder is as {encoder.path} makes it")
-    bound = template.keep_neighbours
-    if args.probing["probe"] is None and bound is not None:
-        note(
-            f"no --probe given: of a change that replaces more than {100 - 100 * bound:.0f} % of "
-            "old items' ten nearest, an update keeps a part. A few hundred labelled items tell "
-            "better how much it may; for a model that was trained on these data by views, "
-            "incontrast config --set keep_neighbours=none takes the bound away"
+    bound, probe = template.keep_neighbours, args.probing["probe"]
+    if probe is None and bound is not None:
+        remark = (
+            "no --probe given: an update keeps a part of its change if all of it would replace "
+            f"more than {100 - 100 * bound:.0f} % of old items' ten nearest. A probe set of "
+            "labelled items tells better how much it may change; for a model that was trained on "
+            "these data by views, incontrast config --set keep_neighbours=none takes the bound away"
         )
-    elif args.probing["probe"] is None:
-        note(
+        note(with_workspace(remark, vars(args)))
+    elif probe is None:
+        remark = (
             "no --probe given, and keep_neighbours is none: losses alone tell what an update does "
             "to old items. For a model that knows more than views can teach, bound that by "
             f"incontrast config --set keep_neighbours={ADOPTED}"
         )
+        note(with_workspace(remark, vars(args)))
     if template.head is not None and args.head_weights is None:
         note("no --head-weights given: those of the head are random")
 

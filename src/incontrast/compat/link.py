@@ -14,6 +14,7 @@ from itertools import compress, islice
 from typing import Any, Literal, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -212,7 +213,8 @@ class Chain(NamedTuple):
     recall: float
     precision: float
 
-    def __call__(self, vectors: Tensor) -> Tensor:
+    def __call__(self, vectors: Tensor | NDArray[Any]) -> Tensor:
+        vectors = torch.as_tensor(vectors)
         for step in self.steps:
             vectors = step(vectors)
         return vectors

@@ -90,12 +90,14 @@ def make_plan(
     old: int,
     new: int,
     seed: int,
+    stored: int | None = None,
     queries: Tensor | None = None,
 ) -> Plan:
     """Fit maps and priorities on a sample, and try the plan on it, each part by the others.
 
-    ``before`` are (n, d) stored vectors, ``after`` (n, e) the same items re-embedded, ``queries``
-    (m, e) items like those that will be searched for, for which the sample stands as well.
+    ``before`` are (n, d) of ``stored`` vectors, ``after`` (n, e) the same items re-embedded,
+    ``queries`` (m, e) items like those that will be searched for, for which the sample stands as
+    well.
     """
     if len(before) < FEWEST:
         raise NoAdapter(f"a plan is made from at least {FEWEST} vectors, got {len(before)}")
@@ -108,7 +110,7 @@ def make_plan(
     if queries is not None and len(queries):
         asked += (normalize(queries.float()[:QUERIES]),)
     spread = Spread.fit(before, mapped, after, torch.cat(asked))
-    return Plan(whole, spread, asked, expected_shares(before, mapped, after, seed))
+    return Plan(whole, spread, asked, expected_shares(before, mapped, after, seed, stored))
 
 
 def cross_mapped(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -> Tensor:
@@ -145,13 +147,16 @@ def changes(queries: tuple[Tensor, ...], spread: Spread, chunks: Chunks) -> Tens
 
 
 def expected_shares(
-    before: Tensor, mapped: Tensor, after: Tensor, seed: int
+    before: Tensor, mapped: Tensor, after: Tensor, seed: int, stored: int | None = None
 ) -> tuple[Expected, ...]:
     """What a search finds once shares of some vectors are re-embedded, the most valuable first.
 
     Half of the items are the queries that the plan knows, the others those that are counted. The
     priorities of a part of the (n, d) stored vectors, which are mapped and re-embedded to (n, e),
     are predicted by the others.
+
+    The more vectors are stored, the closer the ten nearest are, and the more of them a map's errors
+    exchange. A sample has few that close: of each item, as many as ten are of all those stored.
     """
     after = normalize(after.float())
     values = torch.empty(len(after))
@@ -162,14 +167,16 @@ def expected_shares(
         spread = Spread.fit(before[rest], mapped[rest], after[rest], queries[0])
         # The tenth nearest is looked for among all, the spread is known of this part.
         values[fold] = changes(queries, spread, lambda: iter([(before, mapped)]))[fold]
-    ranked = nearest(after, after, relevant(len(after)))
+    part = len(after) / max(stored or 0, len(after))
+    count = max(round(NEIGHBOURS * part), 1)
+    ranked = nearest(after, after, max(round(relevant(round(len(after) / part)) * part), count))
     first = values.argsort(descending=True)
     expected = []
     for share in SHARES:
         mixed = mapped.clone()
         again = first[: round(share * len(first))]
         mixed[again] = after[again]
-        recall, precision = hits(nearest(after, mixed, NEIGHBOURS), ranked)
+        recall, precision = hits(nearest(after, mixed, count), ranked)
         expected.append(
             Expected(share, recall[asked].mean().item(), precision[asked].mean().item())
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,16 @@ class ICL(Strategy):
         check_number("[0, inf)", advice, retention=self.retention)
         check_whole(1, epoch_steps=self.epoch_steps)
         check_number("[0, inf)", "0 holds nothing in its place", compatible=self.compatible)
+
+    @classmethod
+    def small_steps(cls, *, lr: float = 2e-5, **settings: Any) -> ICL:
+        """The update with Adam's small steps, by which pretrained transformers are fine-tuned.
+
+        Args:
+            lr: The learning rate after a warm-up of a tenth of the run.
+            settings: Of ``ICL``.
+        """
+        return cls(lr=Fixed(lr, warmup=0.1), optimizer=Adam(), **settings)
 
     @classmethod
     def paper(

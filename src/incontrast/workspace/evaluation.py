@@ -201,7 +201,8 @@ def stored_vectors(
             for direction, kinds in link.tried.items()
         },
         "expected": [
-            each._asdict() for each in expected_shares(before, mapped, after, learner.seed)
+            each._asdict()
+            for each in expected_shares(before, mapped, after, learner.seed, learner.memory.seen)
         ],
         "mixed": mixed(mapped, unit, new)._asdict(),
         "examples": _examples(worst, ids, found, wanted, len(ids) - new),

@@ -277,7 +277,7 @@ class _Work:
         before = self.mapped(torch.from_numpy(np.array(self.vectors[drawn])))
         after = torch.from_numpy(np.concatenate(list(self.parts())))
         spaces = {"old": self.stamp["version"], "new": self.version, "seed": self.learner.seed}
-        plan = make_plan(before, after, **spaces, queries=self._asked())
+        plan = make_plan(before, after, **spaces, stored=self.rows, queries=self._asked())
         known = self.mapped
         self.mapped = known._replace(steps=(*known.steps, plan.link.to_new))
         order = self.folder / "order.npy"

@@ -104,3 +104,11 @@ def test_it_is_adopted_from_the_command_line_with_its_own_tokenizer(
 def test_folders_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no config\.json: give a folder"):
         ic.Text(encoder=code(tmp_path)).encoder()
+
+
+def test_large_steps_are_warned_of(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    learner = adopted(folder, SENTENCES)
+    learner.update(SENTENCES[:8], strategy=ic.ICL.small_steps(max_epochs=1, epoch_steps=1))
+    assert "large" not in caplog.text
+    learner.update(SENTENCES[:8], strategy=UPDATE)
+    assert "give strategy=ICL.small_steps(...)" in caplog.text
