@@ -412,6 +412,12 @@ def test_weights_that_do_not_fit_are_named_with_the_nearest(tmp_path) -> None:
     (tmp_path / "weights.pt").write_bytes(b"PK something else")
     with pytest.raises(ValueError, match="is not a safetensors file"):
         load_weights(ResNet18(), tmp_path / "weights.pt")
+    save_file(good, tmp_path / "half.safetensors")
+    (tmp_path / "half.safetensors").write_bytes((tmp_path / "half.safetensors").read_bytes()[:999])
+    with pytest.raises(
+        ValueError, match=r"no complete safetensors file .*: copy or write it again"
+    ):
+        load_weights(ResNet18(), tmp_path / "half.safetensors")
     with pytest.raises(FileNotFoundError, match=r"give a \.safetensors file"):
         load_weights(ResNet18(), tmp_path / "nothing.safetensors")
     with pytest.raises(TypeError, match=r"a \.safetensors file or a state dict, got a Tensor"):

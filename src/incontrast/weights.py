@@ -71,6 +71,12 @@ def _read(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except SafetensorError as error:
+        with file.open("rb") as content:
+            by_torch = content.read(2) in (b"PK", b"\x80\x02")  # a zip file, or a pickle
+        if not by_torch:
+            raise ValueError(
+                f"{file} is no complete safetensors file ({error}): copy or write it again"
+            ) from error
         raise ValueError(
             f"{file} is not a safetensors file ({error}): convert a state dict with "
             "safetensors.torch.save_file(torch.load(file, weights_only=True), 'new.safetensors'), "
