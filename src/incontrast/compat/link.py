@@ -203,7 +203,7 @@ def unpack(tensors: dict[str, Tensor], about: list[dict[str, Any]]) -> tuple[Lin
 class Chain(NamedTuple):
     """Adapters one after the other, from one space to another.
 
-    Args:
+    Attributes:
         steps: None of them if the spaces are the same.
         recall: Expected after all of them: the product, since what one loses is lost.
         precision: Likewise.

@@ -17,7 +17,7 @@ RELEVANT_PART = 10  # one of so many items where there are fewer: all others are
 class Quality(NamedTuple):
     """Means over queries, with intervals of 95 %.
 
-    Args:
+    Attributes:
         recall: The share of a query's 10 nearest items that are among the 10 found.
         recall_interval: Of its mean.
         precision: The share of the 10 found that are among the ``relevant`` nearest.

@@ -48,8 +48,8 @@ class HardNegatives(NamedArguments):
     def left(self, done: float) -> float:
         """The share when this part of the run is done.
 
-        >>> [round(HardNegatives().left(done), 3) for done in (0.0, 0.3, 0.9, 1.0)]
-        [0.75, 0.5, 0.0, 0.0]
+        >>> tuple(round(HardNegatives().left(done), 3) for done in (0.0, 0.3, 0.9, 1.0))
+        (0.75, 0.5, 0.0, 0.0)
         """
         return self.share * max(1.0 - done / self.until, 0.0)
 

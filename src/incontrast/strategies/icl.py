@@ -202,8 +202,8 @@ class ICL(Strategy):
         """As given, or 4 to 20: as many as make about 600 steps.
 
         >>> at = [Increment(range(9000), range(count), 9000) for count in (20, 400, 2000, 9000)]
-        >>> [ICL().epochs(increment) for increment in at], ICL(max_epochs=7).epochs(at[0])
-        ([20, 20, 5, 4], 7)
+        >>> tuple(map(ICL().epochs, at)), ICL(max_epochs=7).epochs(at[0])
+        ((20, 20, 5, 4), 7)
         """
         if self.max_epochs is not None:
             return self.max_epochs
@@ -214,8 +214,8 @@ class ICL(Strategy):
 
         What is left behind spares old items. The fewer of all they are, the less it is worth.
 
-        >>> [round(ICL().kept(growth_ratio), 3) for growth_ratio in (0.01, 0.1, 0.3, 0.5, 0.7)]
-        [0.8, 0.8, 0.9, 1.0, 1.0]
+        >>> tuple(round(ICL().kept(ratio), 3) for ratio in (0.01, 0.1, 0.3, 0.5, 0.7))
+        (0.8, 0.8, 0.9, 1.0, 1.0)
         """
         few = min(max((MANY - growth_ratio) / (MANY - FEW), 0.0), 1.0)
         return 1.0 - few * (1.0 - self.interpolation)
