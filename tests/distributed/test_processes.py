@@ -55,7 +55,7 @@ def test_steps_are_those_of_one_process(results: list[dict[str, Any]], case: str
 def test_steps_in_single_precision(results: list[dict[str, Any]], case: str) -> None:
     found = results[0][case]
     assert found.pop("passes") == 0
-    assert max(found.values()) < 1e-4, found
+    assert max(found.values()) < 1e-5, found
 
 
 def test_compiled_steps_are_those_of_one_process(results: list[dict[str, Any]]) -> None:
