@@ -65,7 +65,8 @@ def _differences(first: dict[str, Tensor], second: dict[str, Tensor]) -> Result:
     found: Result = {}
     for name, value in first.items():
         kind = name.split()[0]
-        difference = float((value.double() - second[name].double()).abs().max())
+        scale = max(float(value.double().abs().max()), 1.0)  # rounding is relative
+        difference = float((value.double() - second[name].double()).abs().max()) / scale
         found[kind] = max(found.get(kind, 0.0), difference)
     return found
 

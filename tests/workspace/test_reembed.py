@@ -131,20 +131,20 @@ def test_what_the_map_misses_most_comes_first() -> None:
 def test_a_sample_says_what_to_expect_of_all_that_is_stored() -> None:
     """In a larger index neighbours are closer, and more of them change places."""
     draws = torch.Generator().manual_seed(0)
-    before = normalize(torch.randn(6000, 8, generator=draws))
-    after = normalize(before + 0.05 * torch.randn(6000, 8, generator=draws))
+    before = normalize(torch.randn(12000, 8, generator=draws))
+    after = normalize(before + 0.05 * torch.randn(12000, 8, generator=draws))
     sample = slice(0, 600)
     plans = [
         make_plan(before[sample], after[sample], old=1, new=2, seed=0, stored=stored)
-        for stored in (None, 6000)
+        for stored in (None, 12000)
     ]
     mapped, asked = plans[0].link.to_new(before), after[:500]
-    found, wanted = (
-        (asked @ corpus.T)[:, 500:].topk(10).indices for corpus in (normalize(mapped), after)
-    )
-    recall = hits(found, wanted)[0].mean().item()
-    alone, scaled = (plan.expected[0].recall for plan in plans)
-    assert abs(scaled - recall) < 0.06 < alone - recall
+    found = (asked @ normalize(mapped).T)[:, 500:].topk(10).indices
+    wanted = (asked @ after.T)[:, 500:].topk(50).indices
+    recall, precision = (each.mean().item() for each in hits(found, wanted))
+    alone, scaled = (plan.expected[0] for plan in plans)
+    assert abs(scaled.recall - recall) < 0.06 < alone.recall - recall
+    assert abs(scaled.precision - precision) < 0.06
     assert plans[1].expected[-1].recall == 1
 
 

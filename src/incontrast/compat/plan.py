@@ -169,7 +169,8 @@ def expected_shares(
         values[fold] = changes(queries, spread, lambda: iter([(before, mapped)]))[fold]
     part = len(after) / max(stored or 0, len(after))
     count = max(round(NEIGHBOURS * part), 1)
-    ranked = nearest(after, after, max(round(relevant(round(len(after) / part)) * part), count))
+    near = relevant(round(len(after) / part)) / NEIGHBOURS  # times as many as are found
+    ranked = nearest(after, after, round(near * count))
     first = values.argsort(descending=True)
     expected = []
     for share in SHARES:
