@@ -37,7 +37,7 @@ import incontrast as ic
 from incontrast.data import Labelled
 from incontrast.evaluate.population import population
 from incontrast.randomness import generator
-from incontrast.training.task import embed_views
+from incontrast.training.engine import embed_views
 from parity_sets import GRID, SETS, Problem, retraining
 
 ROWS = Path(__file__).parent / "results" / "parity.jsonl"

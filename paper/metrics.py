@@ -19,7 +19,7 @@ from incontrast.evaluate import (
     measure,
     svm_accuracy,
 )
-from incontrast.training.task import embed
+from incontrast.training.engine import embed
 from paper.clock import Clock
 from paper.row_file import Row
 from paper.sets import DataSet, Splits

@@ -38,7 +38,7 @@ from incontrast.evaluate import Population, bias, measure, risk_bound
 from incontrast.evaluate.population import population
 from incontrast.randomness import generator
 from incontrast.streams import by_class, by_growth
-from incontrast.training.task import embed_views
+from incontrast.training.engine import embed_views
 
 SEEDS = (0, 1, 2)
 EPOCHS = 20  # over ΔX

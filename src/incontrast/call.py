@@ -35,10 +35,11 @@ from incontrast.schedules import as_schedule
 from incontrast.strategies import Strategy
 from incontrast.text import fallen_scores
 from incontrast.training.calibration import CALIBRATED, calibrate
+from incontrast.training.engine import embed
 from incontrast.training.loop import UNLIMITED, HoursAhead, TrainingDiverged, train
 from incontrast.training.progress import Budget, Callback, ProgressCallback, Run
 from incontrast.training.resume import TrainingFile, described, digest, identity
-from incontrast.training.task import Increment, Task, embed
+from incontrast.training.task import Increment, Task
 
 if TYPE_CHECKING:
     from incontrast.learner import Learner

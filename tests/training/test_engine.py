@@ -14,8 +14,7 @@ import incontrast as ic
 from incontrast import loss
 from incontrast.loss import Objective, batch_losses
 from incontrast.training import caching
-from incontrast.training.engine import Engine, ViewsInParts
-from incontrast.training.task import two_views
+from incontrast.training.engine import Engine, ViewsInParts, two_views
 
 
 def encoder() -> nn.Module:

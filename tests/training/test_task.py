@@ -15,9 +15,9 @@ from torch import Tensor
 from incontrast import Increment, Objective, Task, TensorCollection, Vectors
 from incontrast.memory.memory import StoredCollection
 from incontrast.memory.store import Store
-from incontrast.training.engine import Engine
+from incontrast.training.engine import Engine, two_views
 from incontrast.training.fabric import share_of
-from incontrast.training.task import BURST, BatchIndices, joint_epoch, two_views
+from incontrast.training.task import BURST, BatchIndices, joint_epoch
 
 
 class Watched(TensorCollection):

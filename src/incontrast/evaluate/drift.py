@@ -25,10 +25,10 @@ from incontrast.loss import Objective
 from incontrast.randomness import generator
 from incontrast.strategies.strategy import Strategy
 from incontrast.text import counted, duration
-from incontrast.training.engine import Engine
+from incontrast.training.engine import Engine, embed, embed_views
 from incontrast.training.loop import TrainingDiverged, train
 from incontrast.training.progress import Progress
-from incontrast.training.task import Increment, Task, embed, embed_views
+from incontrast.training.task import Increment, Task
 
 Advice = Literal["nothing to do", "update", "consider retraining"]
 

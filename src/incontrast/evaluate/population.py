@@ -17,8 +17,8 @@ from incontrast.domains.base import Collection, Domain
 from incontrast.loss import Objective, change_ratio, info_nce, retraining_info_nce, similarities
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator
-from incontrast.training.engine import Engine
-from incontrast.training.task import Increment, embed_views
+from incontrast.training.engine import Engine, embed_views
+from incontrast.training.task import Increment
 
 ROWS = 1024  # anchors whose similarities are held at once
 

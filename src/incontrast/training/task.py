@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -13,22 +11,18 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from incontrast.domains.base import Collection, Domain, Part, Sources, item_bytes
+from incontrast.domains.base import Collection, Domain, item_bytes
 from incontrast.loss import Objective
 from incontrast.memory.memory import StoredCollection
 from incontrast.randomness import generator, seeded
 from incontrast.schedules import LearningRate, Schedule, ScheduleState, as_schedule
 from incontrast.training.compiling import compiled
-from incontrast.training.engine import Engine, ViewsInParts
+from incontrast.training.engine import COUNTED, Engine, read_ahead, two_views, views_in_a_row
 from incontrast.training.resume import Recorded, restore_once
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 NONE = torch.empty(0, dtype=torch.int64)
-DEPTH = 2  # batches in flight: one being read, one waiting
-BATCH_SIZE = 256  # items per forward pass without gradients; larger ones gain nothing on a CPU
-COUNTED = 8  # items whose views tell how much work a step is
 BURST, BURST_BYTES = 8, 2**20  # batches, and bytes of their items, whose views are made in a row
 
 
@@ -328,145 +322,3 @@ class Task:
         found = self.engine.forward(self.before.eval(), self.domain.prepare(batch))
         self.forward_passes += len(places)
         return found.float()
-
-
-def views_in_a_row(
-    domain: Domain, batches: Sequence[Sources], seeds: Sequence[int], engine: Engine
-) -> list[Any]:
-    """``two_views`` of several batches, at once where the domain can."""
-    if domain.views_on_cpu and engine.share(COUNTED) == range(COUNTED):
-        draws = [Generator().manual_seed(seed) for seed in seeds]
-        found = domain.views_in_a_row(batches, draws)
-        if found is not None:
-            return [engine.place(views) for views in found]
-    return [
-        two_views(domain, batch, seed, engine) for batch, seed in zip(batches, seeds, strict=True)
-    ]
-
-
-def two_views(domain: Domain, sources: Sources, seed: int, engine: Engine) -> Any:
-    """Two views of this process's share of a batch, as one process would draw them.
-
-    A batch is a row of items, all old ones first: ``sources`` are collections, and the places in
-    them that it takes. Processes take ranges of that row, so that what they gather in order is the
-    row again. The result is one batch on the device: all first views, then all second views.
-    """
-    device, drawing = engine.device, engine.drawing
-    if domain.views_on_cpu:
-        device = drawing = torch.device("cpu")
-    sources = [(collection, indices) for collection, indices in sources if len(indices)]
-    count = sum(len(indices) for _, indices in sources)
-    share = engine.share(count)
-    parts, before = [], 0
-    for collection, indices in sources:
-        own = indices[max(share.start - before, 0) : max(share.stop - before, 0)]
-        before += len(indices)
-        if len(own):
-            parts.append(collection.take(own))
-    if not parts:  # more processes than items
-        collection, indices = sources[0]
-        parts.append(collection.take(indices[:0]))
-    batch = engine.place(parts[0] if len(parts) == 1 else domain.join(parts), device)
-
-    def make(own: range) -> Any:
-        """Both views of some of this process's items."""
-        draws = Generator(drawing).manual_seed(seed)
-        if len(own) == count:
-            joined = domain.joined_views(batch, draws)
-        else:
-            some = batch if len(own) == len(batch) else batch[own.start : own.stop]
-            part = Part(some, share.start + own.start, sources, device)
-            joined = domain.join(domain.views_of_part(part, draws))
-        if len(joined) != 2 * len(own):
-            raise ValueError(
-                f"views() must keep the number of items: {len(own)} went in, {len(joined)} came "
-                "out of both views together"
-            )
-        return engine.place(joined) if domain.views_on_cpu else joined
-
-    size = engine.micro_batch_size
-    if size is not None and 2 * len(batch) > size and domain.views_by_part:
-        return ViewsInParts(make, len(batch), size)
-    return make(range(len(batch)))
-
-
-@torch.no_grad()
-def embed(
-    encoder: nn.Module,
-    domain: Domain,
-    items: Collection,
-    *,
-    engine: Engine,
-    progress: Callable[[int], None] | None = None,
-) -> Tensor:
-    """(n, d) embeddings of the items themselves, on the CPU; in every process, those of all.
-
-    The encoder is in evaluation mode. ``progress`` is called with the number of items done, after
-    each batch; with several processes, as if all were as far as this one.
-    """
-    orders = torch.split(torch.arange(len(items)), BATCH_SIZE)
-    share = engine.share(len(orders))
-    own = orders[share.start : share.stop]
-    total = sum(map(len, own))
-
-    def fetch(order: Tensor) -> Any:
-        return engine.place(items.take(order))
-
-    parts: list[Tensor] = []
-    for batch in read_ahead(fetch, own, background=items.background):
-        parts.append(engine.forward(encoder, domain.prepare(batch)))
-        if progress is not None:
-            progress(sum(map(len, parts)) * len(items) // total)
-    if not parts:  # more processes than batches: only the width is needed
-        parts.append(engine.forward(encoder, domain.prepare(fetch(orders[0])))[:0])
-    return engine.gather(torch.cat(parts)).float().cpu()
-
-
-@torch.no_grad()
-def embed_views(
-    encoder: nn.Module,
-    domain: Domain,
-    items: Collection,
-    order: Tensor,
-    draws: Generator,
-    *,
-    engine: Engine,
-) -> tuple[Tensor, Tensor]:
-    """(n, d) embeddings of a first and (n, d) of a second random view of the items at ``order``."""
-
-    def views(batch: tuple[Tensor, int]) -> Any:
-        places, seed = batch
-        return two_views(domain, [(items, places)], seed, engine)
-
-    parts = torch.split(order, BATCH_SIZE // 2)
-    seeds = torch.randint(2**62, (len(parts),), generator=draws).tolist()
-    made = read_ahead(views, zip(parts, seeds, strict=True), background=items.background)
-    pairs = [engine.embed_pair(encoder, pair) for pair in made]
-    first, second = (torch.cat(side).float().cpu() for side in zip(*pairs, strict=True))
-    return first, second
-
-
-def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:
-    """``map(fetch, orders)``, with the next results in flight in a thread if it is to.
-
-    A thread only pays where there are files to decode: views of what is in memory are many small
-    operations, which contend with the encoder's for the interpreter.
-
-    >>> list(read_ahead(lambda n: n * n, [1, 2, 3], background=True))
-    [1, 4, 9]
-    """
-    if not background:
-        yield from map(fetch, orders)
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="incontrast-read") as thread:
-        in_flight: deque[Future[R]] = deque()
-        try:
-            for order in orders:
-                in_flight.append(thread.submit(fetch, order))
-                if len(in_flight) > DEPTH:
-                    yield in_flight.popleft().result()
-            while in_flight:
-                yield in_flight.popleft().result()
-        finally:
-            for future in in_flight:
-                future.cancel()

@@ -28,7 +28,7 @@ from incontrast.data.source import Source
 from incontrast.learner import Learner
 from incontrast.randomness import generator
 from incontrast.text import FEWEST_SEARCHED
-from incontrast.training.task import BATCH_SIZE, embed
+from incontrast.training.engine import BATCH_SIZE, embed
 from incontrast.workspace.files import Damaged, WorkspaceError, guarded, read_json, write_json
 from incontrast.workspace.shards import (
     Shard,

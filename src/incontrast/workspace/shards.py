@@ -26,8 +26,7 @@ from incontrast.data.tables import open_parquet
 from incontrast.extras import needed
 from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner
-from incontrast.training.engine import Engine
-from incontrast.training.task import BATCH_SIZE, embed
+from incontrast.training.engine import BATCH_SIZE, Engine, embed
 from incontrast.workspace.files import Damaged, read_json, write_json
 from incontrast.workspace.stamps import MANIFEST, damaged, digest, ids_file, stamp_file
 
