@@ -16,7 +16,7 @@ from torch import nn
 
 import incontrast as ic
 from incontrast.evaluate import measure
-from incontrast.training import calibration
+from incontrast.training import averages
 from incontrast.training.task import Increment, Task
 from paper.sets import SMALL
 
@@ -26,10 +26,10 @@ SIZES = (64, 256, 1024)  # items in a batch; as it is, and larger
 
 def calibrated(task: Task, encoder: nn.Module, size: int) -> nn.Module:
     with (
-        mock.patch.object(calibration, "SIZE", size),
-        mock.patch.object(calibration, "BATCHES", max(calibration.CALIBRATED // size, 1)),
+        mock.patch.object(averages, "SIZE", size),
+        mock.patch.object(averages, "BATCHES", max(averages.CALIBRATED // size, 1)),
     ):
-        calibration.calibrate(task, encoder)
+        averages.calibrate(task, encoder)
     return encoder.eval()
 
 

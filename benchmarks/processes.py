@@ -30,10 +30,10 @@ from cost_model import Link, Step, step_seconds
 from incontrast.loss import Objective, increment_losses
 from incontrast.randomness import seeded
 from incontrast.training import fabric
+from incontrast.training.averages import ExponentialMovingAverage
 from incontrast.training.collectives import all_reduce_
 from incontrast.training.engine import Engine, choose_engine
 from incontrast.training.loop import train
-from incontrast.training.stepper import ExponentialMovingAverage
 from incontrast.training.task import Increment, Task
 
 ITEMS = 256

@@ -35,10 +35,10 @@ from incontrast.loss import Objective
 from incontrast.memory.memory import StoredCollection
 from incontrast.memory.store import Store
 from incontrast.randomness import seeded
+from incontrast.training.averages import ExponentialMovingAverage
 from incontrast.training.engine import Engine
 from incontrast.training.loop import train
-from incontrast.training.optimizers import mark_tables
-from incontrast.training.stepper import ExponentialMovingAverage, Stepper
+from incontrast.training.optimizers import Stepper, mark_tables
 from incontrast.training.task import Increment, Task, ViewBatch
 
 ROUNDS = 7

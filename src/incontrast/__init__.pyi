@@ -44,8 +44,7 @@ from .strategies import (
 from .strategies.check import StrategyError, check_strategy
 from .training.collectives import LostProcess, ProcessFailed
 from .training.loop import TrainingDiverged
-from .training.muon import Muon
-from .training.optimizers import Adam, Optimizer, OptimizerFactory, Prodigy
+from .training.optimizers import Adam, Muon, Optimizer, OptimizerFactory, Prodigy
 from .training.progress import Budget, Callback, Progress, ProgressCallback
 from .training.protection import Protection
 from .training.task import (

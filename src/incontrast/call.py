@@ -34,7 +34,7 @@ from incontrast.randomness import generator, seeded
 from incontrast.schedules import as_schedule
 from incontrast.strategies import Strategy
 from incontrast.text import fallen_scores
-from incontrast.training.calibration import CALIBRATED, calibrate
+from incontrast.training.averages import CALIBRATED, calibrate
 from incontrast.training.engine import embed
 from incontrast.training.loop import UNLIMITED, HoursAhead, TrainingDiverged, train
 from incontrast.training.progress import Budget, Callback, ProgressCallback, Run

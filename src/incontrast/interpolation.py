@@ -14,7 +14,7 @@ from incontrast.evaluate.population import Population
 from incontrast.evaluate.probes import ProbeScores, significant_falls
 from incontrast.parity import EvaluationLoss
 from incontrast.randomness import seeded
-from incontrast.training.calibration import calibrate
+from incontrast.training.averages import calibrate
 from incontrast.training.task import Task
 
 PARTS = 3  # of a change that are tried

@@ -38,7 +38,7 @@ from incontrast.schedules import ScheduleState
 from incontrast.strategies import ICL, Distill, NoUpdate, Retrain, Strategy
 from incontrast.training.engine import Precision, choose_engine, embed
 from incontrast.training.loop import check_budget
-from incontrast.training.muon import Muon
+from incontrast.training.optimizers import Muon
 from incontrast.training.progress import Budget, ProgressCallback
 from incontrast.training.task import Increment, Task
 from incontrast.weights import Weights, load_weights

@@ -20,8 +20,7 @@ from incontrast.loss import Objective
 from incontrast.memory.memory import KeepAll, Queue, Reservoir
 from incontrast.names import nearest
 from incontrast.schedules import DDPG, Cosine, Fixed, Learned
-from incontrast.training.muon import Muon
-from incontrast.training.optimizers import Adam, Optimizer, Prodigy
+from incontrast.training.optimizers import Adam, Muon, Optimizer, Prodigy
 from incontrast.training.protection import Protection
 
 KNOWN: dict[str, type[Any]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from incontrast.training.averages import ExponentialMovingAverage
 from incontrast.training.resume import Checkpoint
-from incontrast.training.stepper import ExponentialMovingAverage
 
 
 class Run:

@@ -30,11 +30,10 @@ from incontrast import (
 from incontrast.loss import Objective
 from incontrast.randomness import seeded
 from incontrast.schedules.schedule import LearningRate, Schedule, ScheduleState, Verdict
-from incontrast.training.calibration import calibrate
+from incontrast.training.averages import ExponentialMovingAverage, calibrate
 from incontrast.training.engine import Engine
 from incontrast.training.loop import UNREAD, HoursAhead, Training, _Losses, train
 from incontrast.training.progress import Progress
-from incontrast.training.stepper import ExponentialMovingAverage
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch
 
 

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from incontrast import ICL, Adam, Learner, Muon, Prodigy, Retrain, Vectors
-from incontrast.training import muon
-from incontrast.training.muon import orthogonalised, protected
-from incontrast.training.optimizers import mark_tables
-from incontrast.training.stepper import Stepper
+from incontrast.training import orthogonal
+from incontrast.training.optimizers import Stepper, mark_tables
+from incontrast.training.orthogonal import orthogonalised, protected
 
 
 def cap(weights: Tensor, share: float = 1 / 8) -> float:
@@ -142,11 +141,11 @@ def test_a_processor_that_nobody_knows_has_no_name(monkeypatch: pytest.MonkeyPat
     def fail() -> None:
         raise RuntimeError("cpuinfo initialization failed")
 
-    assert isinstance(muon.processor(), str)
+    assert isinstance(orthogonal.processor(), str)
     monkeypatch.setattr(torch.cpu, "get_capabilities", fail, raising=False)
-    assert muon.processor() == ""
+    assert orthogonal.processor() == ""
     monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in older versions
-    assert muon.processor() == ""
+    assert orthogonal.processor() == ""
 
 
 @pytest.mark.parametrize("one_dnn", [True, False])
@@ -156,10 +155,10 @@ def test_orthogonalised_is_newton_and_schulz_by_whatever_library(
 ) -> None:
     if one_dnn and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(muon, "ONE_DNN_IS_FASTER", one_dnn)
+    monkeypatch.setattr(orthogonal, "ONE_DNN_IS_FASTER", one_dnn)
     wide = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     expected = wide.double() / torch.linalg.matrix_norm(wide.double(), keepdim=True)
-    a, b, c = muon.COEFFICIENTS
+    a, b, c = orthogonal.COEFFICIENTS
     for _ in range(2):
         gram = expected @ expected.mT
         expected = a * expected + (b * gram + c * gram @ gram) @ expected

@@ -23,9 +23,9 @@ from incontrast import (
 from incontrast.data import digits
 from incontrast.streams import by_class
 from incontrast.training.engine import Engine
-from incontrast.training.muon import protected
+from incontrast.training.optimizers import Stepper
+from incontrast.training.orthogonal import protected
 from incontrast.training.protection import _InputCovariances
-from incontrast.training.stepper import Stepper
 from incontrast.training.task import Increment, Task
 
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 import incontrast as ic
 from incontrast.loss import Objective
 from incontrast.strategies.hard_negatives import HardSampler
-from incontrast.training.calibration import train_mode
+from incontrast.training.averages import train_mode
 from incontrast.training.engine import Engine, _Pinned
 from incontrast.training.loop import UNLIMITED, UNREAD, Training
 from incontrast.training.task import Increment, Task
@@ -138,7 +138,7 @@ def fused_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         torch._foreach_add_(weights, gradients, alpha=-how["lr"])
 
     monkeypatch.setattr(torch, "_fused_adamw_", kernel)
-    monkeypatch.setattr("incontrast.training.muon.spectral_norm", lambda weights: 1.0)
+    monkeypatch.setattr("incontrast.training.optimizers.spectral_norm", lambda weights: 1.0)
 
 
 @pytest.mark.usefixtures("fused_steps")

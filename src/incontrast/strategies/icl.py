@@ -18,8 +18,7 @@ from incontrast.schedules import DDPG, Fixed, Schedule
 from incontrast.strategies.hard_negatives import HardNegatives, HardSampler
 from incontrast.strategies.meta import Meta, support_steps
 from incontrast.strategies.strategy import Strategy
-from incontrast.training.muon import Muon
-from incontrast.training.optimizers import Adam, OptimizerFactory
+from incontrast.training.optimizers import Adam, Muon, OptimizerFactory
 from incontrast.training.protection import Protection
 from incontrast.training.task import BatchIndices, Increment, Task, ViewBatch, new_epoch
 

@@ -325,7 +325,8 @@ def embed(
         return engine.place(items.take(order))
 
     parts: list[Tensor] = []
-    for batch in read_ahead(fetch, own, background=items.background):
+    batches = read_ahead if items.background else map
+    for batch in batches(fetch, own):
         parts.append(engine.forward(encoder, domain.prepare(batch)))
         if progress is not None:
             progress(sum(map(len, parts)) * len(items) // total)
@@ -352,24 +353,22 @@ def embed_views(
 
     parts = torch.split(order, BATCH_SIZE // 2)
     seeds = torch.randint(2**62, (len(parts),), generator=draws).tolist()
-    made = read_ahead(views, zip(parts, seeds, strict=True), background=items.background)
+    batches = read_ahead if items.background else map
+    made = batches(views, zip(parts, seeds, strict=True))
     pairs = [engine.embed_pair(encoder, pair) for pair in made]
     first, second = (torch.cat(side).float().cpu() for side in zip(*pairs, strict=True))
     return first, second
 
 
-def read_ahead(fetch: Callable[[T], R], orders: Iterable[T], *, background: bool) -> Iterator[R]:
-    """``map(fetch, orders)``, with the next results in flight in a thread if it is to.
+def read_ahead(fetch: Callable[[T], R], orders: Iterable[T]) -> Iterator[R]:
+    """``map(fetch, orders)``, with the next results in flight in a thread.
 
     A thread only pays where there are files to decode: views of what is in memory are many small
     operations, which contend with the encoder's for the interpreter.
 
-    >>> list(read_ahead(lambda n: n * n, [1, 2, 3], background=True))
+    >>> list(read_ahead(lambda n: n * n, [1, 2, 3]))
     [1, 4, 9]
     """
-    if not background:
-        yield from map(fetch, orders)
-        return
     with ThreadPoolExecutor(1, thread_name_prefix="incontrast-read") as thread:
         in_flight: deque[Future[R]] = deque()
         try:

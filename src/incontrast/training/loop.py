@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from incontrast.randomness import seeded
 from incontrast.schedules import ScheduleState
 from incontrast.text import counted, duration
-from incontrast.training.calibration import calibrate, train_mode
+from incontrast.training.averages import ExponentialMovingAverage, calibrate, train_mode
 from incontrast.training.engine import Engine
-from incontrast.training.optimizers import mark_tables
+from incontrast.training.optimizers import Stepper, lr_factors_of, mark_tables
 from incontrast.training.progress import (
     Budget,
     Callback,
@@ -39,7 +39,6 @@ from incontrast.training.resume import (
     restore,
     training_state,
 )
-from incontrast.training.stepper import ExponentialMovingAverage, Stepper, lr_factors_of
 from incontrast.training.task import Task, ViewBatch
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from incontrast.schedules import LearningRate, ScheduleState
 from incontrast.schedules.schedule import Verdict
 from incontrast.training.engine import Engine
 from incontrast.training.progress import Epoch
-from incontrast.training.stepper import ExponentialMovingAverage
 
 if TYPE_CHECKING:
+    from incontrast.training.averages import ExponentialMovingAverage
     from incontrast.training.loop import Training
     from incontrast.training.task import Increment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -279,9 +279,10 @@ class Task:
         apart = self.domain.views_on_cpu and self.engine.device.type != "cpu"
         slow = (self.increment.background or apart) and not self.domain.views_draw_globally
         left = islice(orders, skip, None)
-        groups = ([order] for order in left) if slow else self._bursts(left)
-        for made in read_ahead(make, groups, background=slow):
-            yield from made
+        made = (
+            read_ahead(make, ([order] for order in left)) if slow else map(make, self._bursts(left))
+        )
+        yield from chain.from_iterable(made)
 
     def _bursts(self, orders: Iterator[Order]) -> Iterator[list[Order]]:
         """Small batches in groups: views of many in a row are made from warm caches."""

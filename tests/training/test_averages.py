@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 
 from incontrast import Domain, Learner, Retrain, TensorCollection, Vectors
 from incontrast.loss import Objective
-from incontrast.training.calibration import BATCHES, SIZE, calibrate, train_mode
+from incontrast.training.averages import BATCHES, SIZE, calibrate, train_mode
 from incontrast.training.engine import Engine
 from incontrast.training.task import Increment, Task, joint_epoch
 

@@ -1,5 +1,6 @@
-"""BatchNorm's running statistics: which are trained, and what they are set to after training."""
+"""What training ends with: averaged weights, and BatchNorm statistics that fit them."""
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,6 +14,32 @@ BATCHES = 8  # batches of X′ whose views set the statistics
 SIZE = 64  # items in each of them
 CALIBRATED = BATCHES * SIZE
 STATISTICS = ("running_mean", "running_var")
+
+
+class ExponentialMovingAverage:
+    """An exponential moving average of parameters.
+
+    It begins as a mean of all iterates and becomes exponential once enough have gone by, so that it
+    is not biased by where the weights began. ``decay`` is the weight of the past; 0 keeps the last
+    iterate. The mean of a short run leans to its last iterates: with ``leaning`` 1 it is the plain
+    mean, with 4 half of the weight is on the last sixth (polynomial-decay averaging, Shamir & Zhang
+    2013).
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], decay: float, leaning: float = 1.0) -> None:
+        self._parameters, self._decay, self._leaning = list(parameters), decay, leaning
+        self.mean = [p.detach().clone() for p in parameters]
+        self.steps = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.steps += 1
+        weight = max(1.0 - self._decay, self._leaning / (self.steps + self._leaning))
+        torch._foreach_lerp_(self.mean, self._parameters, weight)
+
+    @torch.no_grad()
+    def apply(self, parameters: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(list(parameters), self.mean)
 
 
 def train_mode(encoder: nn.Module) -> nn.Module:
