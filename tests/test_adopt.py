@@ -15,6 +15,7 @@ from incontrast import (
     Adam,
     FineTune,
     Fixed,
+    Graphs,
     Images,
     KeepAll,
     Learner,
@@ -337,6 +338,18 @@ class Giving(nn.Module):
 def test_encoders_that_give_no_vectors_are_refused(blobs, output, message) -> None:
     with pytest.raises(DomainError, match=message):
         Learner.from_encoder(Giving(output), PLAIN, seen=blobs(20))
+
+
+WORDS = Text().collect(["one two three", "four five", "six"] * 4)
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [PLAIN, Pairs(PLAIN), Images(8, 1), Graphs(features=2), Text().fit_statistics(WORDS)],
+)
+def test_without_items_an_encoder_is_tried_on_some_of_the_domains_own(domain) -> None:
+    with pytest.raises(DomainError, match="the encoder cannot take a batch of views"):
+        Learner.from_encoder(nn.Linear(5, 4), domain)
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,9 @@ class Learner:
         if isinstance(encoder, nn.Module) and weights is None:
             weights = encoder.state_dict()
         if seen is None:
-            learner._encoder = learner.made_elsewhere(learner.initial_domain, weights)
+            learner._encoder = made = learner.made_elsewhere(learner.initial_domain, weights)
+            if (some := learner.initial_domain.examples()) is not None:
+                check_views(learner.domain, some, made, learner.engine.autocast(), learns=False)
             learner.version = learner.space = 1
         else:
             learner.adopt(seen, seen_count=seen_count, weights=weights, head_weights=head_weights)

@@ -24,8 +24,9 @@ STEPS = 8
 class WideImages(ic.Images):
     """Images whose views are of double precision."""
 
-    def own_views(self, batch: Tensor, *arguments: Any) -> Any:
-        return super().own_views(batch.double(), *arguments)
+    def own_views(self, recipe: Any) -> Any:
+        own = super().own_views(recipe)
+        return own and (lambda batch, *rest: own(batch.double(), *rest))
 
 
 def vectors(wide: bool) -> tuple[ic.Domain, Any]:

@@ -64,7 +64,11 @@ class Link:
     encoder: str | None = None
 
     def expected(self, direction: Direction) -> Quality:
-        """Of the adapter that was chosen."""
+        """Of the adapter that was chosen, among the held-out items alone: 1,000 at most.
+
+        The ten nearest are closer in a larger index, and fewer of them are found; what
+        ``incontrast reembed --plan`` expects is scaled to its size.
+        """
         return self.tried[direction][self.adapter(direction).kind]
 
     def adapter(self, direction: Direction) -> Adapter:

@@ -53,8 +53,6 @@ class ArgumentDomain(Domain):
 
     networks: ClassVar[tuple[str, ...]] = ()
     """Encoders that have a name."""
-    recipes: ClassVar[tuple[type, ...]] = (type(None),)
-    """Values of ``views`` that the domain's own views understand."""
     drawn_by_part: ClassVar[bool] = True
     """Whether ``own_views`` makes views of a part of a batch from that part alone."""
 
@@ -65,17 +63,25 @@ class ArgumentDomain(Domain):
             check(given)
             method = getattr(type(self), name).__get__(self)
             object.__setattr__(self, name, Argument(given, method))
+        own = self.own_views(self._given("views"))
+        inherited = type(self).views, type(self).joined_views
+        if own is not None and inherited == (ArgumentDomain.views, Domain.joined_views):
+            object.__setattr__(self, "joined_views", own)
 
     def arguments(self) -> dict[str, Any]:
-        return vars(self) | {name: self._given(name) for name in ("encoder", "views")}
+        kept = {name: value for name, value in vars(self).items() if name != "joined_views"}
+        return kept | {name: self._given(name) for name in ("encoder", "views")}
 
     @abstractmethod
     def own_encoder(self) -> nn.Module:
         """A new encoder: the usual one, or the network that was named."""
 
     @abstractmethod
-    def own_views(self, batch: Any, generator: Generator, part: Part | None = None) -> Any:
-        """Two views of a batch, which may be part of a larger one: all first, then all second."""
+    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
+        """What makes both views of a batch as one by a recipe of the domain's own, else None.
+
+        It takes a batch, a generator, and where the batch is part of a larger one, the ``Part``.
+        """
 
     def sides(self, batch: Any) -> tuple[Any, Any]:
         """What views of a user's own are made of: the first ones, and the second ones."""
@@ -98,8 +104,7 @@ class ArgumentDomain(Domain):
     @property
     def usual_views(self) -> bool:
         """Whether views are the domain's own, neither a user's nor a subclass's."""
-        inherited = type(self).views is ArgumentDomain.views
-        return inherited and isinstance(self._given("views"), self.recipes)
+        return "joined_views" in vars(self)
 
     @property
     def views_draw_globally(self) -> bool:  # type: ignore[override]
@@ -109,8 +114,9 @@ class ArgumentDomain(Domain):
 
     def views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
         given = self._given("views")
-        if isinstance(given, self.recipes):
-            return _halves(self.own_views(batch, generator), len(batch))
+        own = self.own_views(given)
+        if own is not None:
+            return _halves(own(batch, generator), len(batch))
         recipes = given if isinstance(given, tuple) else (given, given)
 
         def drawn(low: int, high: int) -> int:
@@ -127,15 +133,11 @@ class ArgumentDomain(Domain):
         other = drawn(1, len(recipes)) if len(recipes) > 2 else 1
         return view(first, recipes[0]), view(second, recipes[other])
 
-    def joined_views(self, batch: Any, generator: Generator) -> Any:
-        if self.usual_views:
-            return self.own_views(batch, generator)
-        return super().joined_views(batch, generator)
-
     def views_of_part(self, part: Part, generator: Generator) -> tuple[Any, Any]:
-        if self.usual_views and self.drawn_by_part:
-            return _halves(self.own_views(part.batch, generator, part), len(part.batch))
-        return super().views_of_part(part, generator)
+        own = vars(self).get("joined_views") if self.drawn_by_part else None
+        if own is None:
+            return super().views_of_part(part, generator)
+        return _halves(own(part.batch, generator, part), len(part.batch))
 
     def _given(self, name: str) -> Any:
         return getattr(self, name).given

@@ -233,6 +233,10 @@ class Domain(ABC):
                 "processes needs: give it slices, or the domain a views_of_part of its own"
             ) from error
 
+    def examples(self) -> Collection | None:
+        """A few items of the domain's own making, to try an encoder on; None if it makes none."""
+        return None
+
     def fit_statistics(self, collection: Collection) -> Domain:
         """This domain with what only the first data can tell (a feature width, say) filled in."""
         return self

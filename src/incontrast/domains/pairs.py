@@ -102,6 +102,10 @@ class Pairs(Domain):
         alone = self.domain.collect(items)
         return PairCollection(alone, alone)
 
+    def examples(self) -> PairCollection | None:
+        alone = self.domain.examples()
+        return None if alone is None else PairCollection(alone, alone)
+
     def fit_statistics(self, collection: Any) -> Pairs:
         both = collection.first.extend(collection.second)
         return replace(self, domain=self.domain.fit_statistics(both))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from types import NoneType
 from typing import Any
@@ -21,6 +22,7 @@ from incontrast.domains.base import (
     dataset_items,
     tensor_of,
 )
+from incontrast.randomness import generator
 
 STEPS = 8  # to a standard deviation, and to a factor of two of it
 
@@ -131,6 +133,12 @@ class Vectors(ArgumentDomain):
             )
         return TensorCollection(rows)
 
+    def examples(self) -> TensorCollection | None:
+        if self.mean is None or self.std is None:
+            return None
+        rows = torch.randn(4, self.dim, generator=generator(0, "examples"))
+        return TensorCollection(rows * torch.tensor(self.std) + torch.tensor(self.mean))
+
     def prepare(self, batch: Tensor) -> Tensor:
         if self.mean is None or self.std is None:
             raise RuntimeError(
@@ -148,7 +156,10 @@ class Vectors(ArgumentDomain):
         rows = self.prepare(batch)
         return rows, rows
 
-    def own_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
+    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
+        return self._two_views if recipe is None else None
+
+    def _two_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
         # (2, n, dim) changed in place: with many features, memory is what takes time.
         rows = self.prepare(batch)
         total, mine = (len(rows), slice(None)) if part is None else (part.total, part.range)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Generator, Tensor, nn
 
 from incontrast.bounds import check_number, check_whole, given
 from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import Collection, Part, Sources, check_distinct
+from incontrast.domains.base import Collection, Sources, check_distinct
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection, take_all
 from incontrast.domains.graphs.encoder import GCN
 from incontrast.domains.graphs.reading import graph_of, pack_graphs, read_graphs, unpack_graphs
 from incontrast.domains.graphs.views import two_views
+from incontrast.randomness import generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,6 @@ class Graphs(ArgumentDomain):
         node_labels: For graphs of ``tu``: the labels that the last features of a node stand for, a
             group for each column of labels; None until the first data tells.
 
-    >>> import torch
     >>> triangle = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
     >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     >>> graphs = Graphs().collect([(triangle, None), (path, None)])
@@ -107,15 +107,22 @@ class Graphs(ArgumentDomain):
             check_distinct(graphs.x.view(count, -1), graphs.edge_index.T.reshape(count, -1))
         return replace(self, features=graphs.features, node_labels=graphs.node_labels)
 
-    def own_views(
-        self, batch: GraphBatch, generator: Generator, part: Part | None = None
-    ) -> GraphBatch:
-        return self._two_views(batch, [len(batch)], [generator])[0]
+    def examples(self) -> GraphCollection | None:
+        if self.features is None:
+            return None
+        draws, both_ways = generator(0, "examples"), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        return read_graphs(
+            [(both_ways, torch.randn(3, self.features, generator=draws)) for _ in range(4)]
+        )
 
-    @property
-    def _two_views(self) -> Callable[..., list[GraphBatch]]:
-        names = ("drop", "mask", "walkers", "steps", "per")
-        return partial(two_views, **{name: getattr(self, name) for name in names})
+    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
+        return self._two_views if recipe is None else None
+
+    def _two_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
+        return two_views(batch, [len(batch)], [generator], **self._strengths())[0]
+
+    def _strengths(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("drop", "mask", "walkers", "steps", "per")}
 
     def views_in_a_row(
         self, batches: Sequence[Sources], generators: Sequence[Generator]
@@ -124,7 +131,7 @@ class Graphs(ArgumentDomain):
         if not self.usual_views or not all(isinstance(s, GraphCollection) for s, _ in sources):
             return None  # what is in a store is read batch by batch
         counts = [sum(len(places) for _, places in batch) for batch in batches]
-        return self._two_views(take_all(sources), counts, generators)
+        return two_views(take_all(sources), counts, generators, **self._strengths())
 
     def own_encoder(self) -> nn.Module:
         if self.features is None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import base64
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
 from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import Part, check_distinct, constant
+from incontrast.domains.base import check_distinct
 from incontrast.domains.images.collection import ImageCollection, read_images
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
 from incontrast.domains.images.files import decode
-from incontrast.domains.images.views import ImageViews
+from incontrast.domains.images.views import ImageViews, normalised, two_views
+from incontrast.randomness import generator
 
 Network = Literal["resnet18", "resnet18-standard", "small"]
 
@@ -53,7 +55,7 @@ class Images(ArgumentDomain):
 
     >>> domain = Images(8, channels=1, encoder="small")
     >>> batch = torch.zeros(5, 1, 8, 8, dtype=torch.uint8)
-    >>> first, second = domain.views(batch, Generator().manual_seed(0))
+    >>> first, second = domain.views(batch, torch.Generator().manual_seed(0))
     >>> domain.encoder()(first).shape
     torch.Size([5, 128])
     """
@@ -68,7 +70,6 @@ class Images(ArgumentDomain):
 
     kind = "images"
     networks: ClassVar[tuple[str, ...]] = get_args(Network)
-    recipes: ClassVar[tuple[type, ...]] = (ImageViews,)
 
     def __post_init__(self) -> None:
         check_whole(4, size=self.size)
@@ -114,6 +115,11 @@ class Images(ArgumentDomain):
         pixels, _ = decode(contents, size=self.size, channels=self.channels, strict=True)
         return ImageCollection(pixels)
 
+    def examples(self) -> ImageCollection:
+        size = (4, self.channels, self.size, self.size)
+        draws = generator(0, "examples")
+        return ImageCollection(torch.randint(256, size, dtype=torch.uint8, generator=draws))
+
     def fit_statistics(self, collection: Any) -> Images:
         if not collection.files:
             check_distinct(collection.pixels)
@@ -121,22 +127,21 @@ class Images(ArgumentDomain):
 
     def prepare(self, batch: Tensor) -> Tensor:
         """(n, C, S, S) uint8 pixels as normalised floats."""
-        return self._normalised(batch / 255)
+        return normalised(batch / 255, *self._statistics())
 
     def sides(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         return batch / 255, batch / 255
 
     def after_views(self, view: Tensor) -> Tensor:
-        return self._normalised(view)
+        return normalised(view, *self._statistics())
 
     @property
     def views_by_part(self) -> bool:  # type: ignore[override]
         return self.usual_views
 
-    def own_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
-        total, start = (len(batch), 0) if part is None else (part.total, part.start)
-        both = self.views.given.pair(batch / 255, generator, total=total, start=start)
-        return self._normalised(both)
+    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
+        own = isinstance(recipe, ImageViews)
+        return partial(two_views, recipe, *self._statistics()) if own else None
 
     def own_encoder(self) -> nn.Module:
         name = self.encoder.given
@@ -174,10 +179,6 @@ class Images(ArgumentDomain):
         flat = torch.frombuffer(pixels, dtype=torch.uint8) if pixels else torch.empty(0).byte()
         on_disk = torch.tensor([blob[:1] == _FILE for blob in blobs], dtype=torch.bool)
         return ImageCollection(flat.view(-1, *shape), files, on_disk)
-
-    def _normalised(self, pixels: Tensor) -> Tensor:
-        mean, std = constant(self._statistics(), pixels.dtype, pixels.device)
-        return pixels.sub_(mean[:, None, None]).div_(std[:, None, None])
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         given: tuple[Any, Any] = (self.mean, self.std)

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from incontrast.bounds import check_number
-from incontrast.domains.base import constant
+from incontrast.domains.base import Part, constant
 
 DRAWS = 13  # numbers for a view of an image
 AT_ONCE = 2**21  # bytes of views: what is in between is as large, and best stays in the cache
@@ -73,38 +73,13 @@ class ImageViews:
                 f"got {self.jitter}"
             )
 
-    def pair(
-        self, pixels: Tensor, generator: Generator, *, total: int | None = None, start: int = 0
-    ) -> Tensor:
-        """Two random views of every image; the images stay as they are.
-
-        Where these images are only a part of a batch, ``total`` is the number of all and ``start``
-        where these begin.
-
-        Shapes:
-            pixels: (n, C, S, S) floating point in [0, 1], C 1 or 3
-            result: (2n, C, S, S) in [0, 1], all first views and then all second ones
-        """
-        # One draw for everything, used or not: changing one setting does not change the others.
-        count = len(pixels) if total is None else total
-        draws = torch.rand(DRAWS, 2, count, generator=generator, device=pixels.device)
-        draws = draws[..., start : start + len(pixels)].to(pixels.dtype)
-        some = max(AT_ONCE // (2 * pixels[:1].nbytes or 1), 1) if pixels.is_cpu else ON_A_DEVICE
-        if len(pixels) <= some:
-            return self._changed(torch.cat([pixels, pixels]), draws.flatten(1))
-        views = pixels.new_empty(2, *pixels.shape)
-        columns = ((pixels, 0), (draws, 2), (views, 1))
-        split = (torch.split(column, some, dim) for column, dim in columns)
-        for part, drawn, made in zip(*split, strict=True):
-            made.copy_(self._changed(torch.cat([part, part]), drawn.flatten(1)).view_as(made))
-        return views.flatten(0, 1)
-
     def __call__(self, pixels: Tensor, generator: Generator) -> Tensor:
-        """One random view of every image, as in ``pair``."""
+        """One random view of every image, (n, C, S, S) in [0, 1]; the images stay as they are."""
         draws = torch.rand(DRAWS, len(pixels), generator=generator, device=pixels.device)
         return self._changed(pixels, draws.to(pixels.dtype))
 
     def _changed(self, pixels: Tensor, draws: Tensor) -> Tensor:
+        """Each image as (13, n) numbers from 0 to 1 tell."""
         ends = (  # of each draw
             *(self.scale, tuple(map(math.log, self.ratio)), *[(0.0, 1.0)] * 4),
             *((-change, change) for change in self.jitter),
@@ -128,6 +103,43 @@ class ImageViews:
             # All images are blurred, most of them by nothing: to choose some is to wait for them.
             view = blur(view, torch.where(blurred < self.blur, sigma, SHARP))
         return view
+
+
+def two_views(
+    recipe: ImageViews,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    batch: Tensor,
+    generator: Generator,
+    part: Part | None = None,
+) -> Tensor:
+    """Two random views of every image, normalised; ``batch`` may be ``part`` of a larger one.
+
+    Shapes:
+        batch: (n, C, S, S) from 0 to 255, C 1 or 3
+        result: (2n, C, S, S), all first views and then all second ones
+    """
+    pixels = batch / 255
+    total, own = (len(batch), slice(None)) if part is None else (part.total, part.range)
+    # One draw for everything, used or not: changing one setting does not change the others.
+    draws = torch.rand(DRAWS, 2, total, generator=generator, device=pixels.device)
+    draws = draws[..., own].to(pixels.dtype)
+    some = max(AT_ONCE // (2 * pixels[:1].nbytes or 1), 1) if pixels.is_cpu else ON_A_DEVICE
+    if len(pixels) <= some:
+        both = recipe._changed(torch.cat([pixels, pixels]), draws.flatten(1))
+        return normalised(both, mean, std)
+    views = pixels.new_empty(2, *pixels.shape)
+    columns = ((pixels, 0), (draws, 2), (views, 1))
+    split = (torch.split(column, some, dim) for column, dim in columns)
+    for few, drawn, made in zip(*split, strict=True):
+        made.copy_(recipe._changed(torch.cat([few, few]), drawn.flatten(1)).view_as(made))
+    return normalised(views.flatten(0, 1), mean, std)
+
+
+def normalised(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """(n, C, S, S) pixels in [0, 1], changed in place."""
+    centre, spread = constant((mean, std), pixels.dtype, pixels.device)
+    return pixels.sub_(centre[:, None, None]).div_(spread[:, None, None])
 
 
 def crop(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -10,7 +10,6 @@ from torch import Generator, Tensor, nn
 
 from incontrast.bounds import check_whole
 from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import Part
 from incontrast.domains.text import tokeniser as tokenisers
 from incontrast.domains.text.collection import BETWEEN, TextCollection, Texts, TokenBatch
 from incontrast.domains.text.differences import differences
@@ -67,7 +66,6 @@ class Text(ArgumentDomain):
 
     kind = "texts"
     networks: ClassVar[tuple[str, ...]] = get_args(Network)
-    recipes: ClassVar[tuple[type, ...]] = (TextViews,)
     views_on_cpu: ClassVar[bool] = True  # their lengths depend on what is drawn
     drawn_by_part: ClassVar[bool] = False  # but for the longest text of the whole batch
 
@@ -123,6 +121,10 @@ class Text(ArgumentDomain):
         trained = tokenisers.train(texts, self.vocabulary, lowercase=self.lowercase)
         return replace(self, tokenizer=trained)
 
+    def examples(self) -> TextCollection | None:
+        some = [b"One.", b"Two of them?", b"And a third, longer one.", b"The last!"]
+        return None if self.tokenizer is None else TextCollection(some)
+
     def prepare(self, batch: Texts) -> TokenBatch:
         """The tokens of each text; a pair is one text after the other."""
         contents = [content.replace(BETWEEN, b"\n") for content in batch.contents]
@@ -138,7 +140,10 @@ class Text(ArgumentDomain):
     def after_views(self, view: TokenBatch) -> TokenBatch:
         return self.tokeniser.framed(view)
 
-    def own_views(self, batch: Texts, generator: Generator, part: Part | None = None) -> TokenBatch:
+    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
+        return self._two_views if isinstance(recipe, TextViews) else None
+
+    def _two_views(self, batch: Texts, generator: Generator) -> TokenBatch:
         sides = TokenBatch.join(self.sides(batch))
         return self.after_views(self.views.given(sides, self.tokeniser, generator))
 
