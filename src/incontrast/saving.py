@@ -86,7 +86,7 @@ def load(folder: Path, kind: type[L], **own: Unpack[Own]) -> L:
         raise
     except (KeyError, TypeError, AttributeError) as error:
         raise _damaged(file, repr(error)) from error
-    return _fill(settings, file, contents, kind, **own)
+    return _fill(settings, file, contents, kind, file, **own)
 
 
 def write(learner: Learner, folder: Path) -> None:
@@ -100,11 +100,13 @@ def _settings(learner: Learner) -> dict[str, Any]:
     return {"format": FORMAT, "incontrast": __version__, **describe(learner)}
 
 
-def read(folder: Path, kind: type[L], changes: dict[str, Any], **own: Unpack[Own]) -> L:
+def read(
+    folder: Path, kind: type[L], changes: dict[str, Any], where: Path, **own: Unpack[Own]
+) -> L:
     """Read what ``write`` wrote; its owner sees to it that it is whole, and has the items.
 
-    ``changes`` are settings that have changed since; those of the domain are in addition to what
-    it had.
+    ``changes`` are settings that hold instead, from a file that is ``where`` to look when they make
+    no sense; those of the domain are in addition to what it had.
     """
     file = folder / SETTINGS
     settings = _read_settings(file)
@@ -113,7 +115,7 @@ def read(folder: Path, kind: type[L], changes: dict[str, Any], **own: Unpack[Own
     settings |= changes | domains
     roles = ("encoder", "schedule", "links")
     contents = {role: _tensors_of(folder / f"{role}.safetensors") for role in roles}
-    return _fill(settings, file, contents, kind, **own)
+    return _fill(settings, file, contents, kind, where, **own)
 
 
 def read_links(folder: Path) -> tuple[Link, ...]:
@@ -127,10 +129,11 @@ def _fill(
     file: Path,
     contents: dict[str, dict[str, Tensor]],
     kind: type[L],
+    where: Path,
     **own: Unpack[Own],
 ) -> L:
     try:
-        learner = rebuild(settings, file, kind, **own)
+        learner = rebuild(settings, where, kind, **own)
         with seeded(learner.seed, "load"):
             encoder = learner.domain.encoder()
             if settings["width"] is not None:
@@ -200,7 +203,10 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
         read.pop("initial_domain", None)
     parts = decode(read, file) | given
     initial_domain = parts.pop("initial_domain", parts["domain"])
-    learner = kind(parts.pop("domain"), seed=settings["seed"], **parts)
+    try:
+        learner = kind(parts.pop("domain"), seed=settings["seed"], **parts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file}: {error}") from error
     learner.initial_domain = initial_domain
     return learner
 

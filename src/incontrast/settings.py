@@ -90,8 +90,8 @@ def decode(value: Any, file: Path, role: str = "") -> Any:
         raise ValueError(f"{file}: {kind.__name__} has no setting {_nearest(unknown[0], names)}")
     try:
         return kind(**given)
-    except TypeError as error:
-        raise TypeError(f"{role}: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file}: {role}: {error}") from error
 
 
 def _nearest(name: Any, known: Iterable[str]) -> str:

@@ -23,7 +23,8 @@ from incontrast import Graphs, Images, Text, Workspace
 from incontrast.domains.base import Domain
 from incontrast.serve.app import create_app
 from incontrast.serve.body import JSON, NPY, read_batches
-from incontrast.serve.current import Version
+from incontrast.serve.current import Current, Version
+from incontrast.serve.metrics import Metrics
 from incontrast.serve.settings import ServeSettings
 from tests.serve.service import client_of, server_of
 
@@ -218,6 +219,15 @@ def test_paths_of_the_machine_are_for_the_log(
         shutil.rmtree(space.folder)
         for path in ("/versions", "/"):
             assert "cannot be read" in told(client.get(path), 503)
+
+
+def test_folders_may_have_brackets(space: Workspace) -> None:
+    folder = space.folder.rename(space.folder.with_name("space (old) (2)"))
+    current = Current(ServeSettings(workspace=folder, interval=3600), Metrics())
+    (folder / "state.json").write_text("{")
+    current.refresh()
+    current.close()
+    assert str(current.problem).startswith("space (old) (2)/state.json is damaged: restore it")
 
 
 def test_what_is_sent_by_hand(space: Workspace) -> None:

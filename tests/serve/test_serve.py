@@ -398,6 +398,14 @@ class TestWorkspace:
         assert current.problem == "version 1 is of no use"
         assert [weights() for weights in loaded] == [None]
 
+    def test_a_swap_is_logged(self, space: Workspace, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", "incontrast.serve")
+        current = Current(ServeSettings(workspace=space.folder, interval=3600), Metrics())
+        space.rollback(1)
+        current.refresh()
+        current.close()
+        assert caplog.messages == ["version 1 serves now, after version 2"]
+
     @pytest.mark.parametrize("how", ["deleted", "replaced"])
     def test_the_last_version_outlives_its_workspace(self, space: Workspace, how: str) -> None:
         with client_of(space) as client:

@@ -337,7 +337,7 @@ def at_write(number: int | None, happen: Callable[[type | None], None]) -> Calla
     shutil.rmtree = watched(shutil.rmtree)
     for owner, names in (
         (Path, ("rename", "replace", "mkdir", "unlink")),
-        (Store, ("append", "drop_from", "remove", "compact", "fold")),
+        (Store, ("append", "drop_from", "remove", "fold")),
         (Journal, ("add",)),
         (StateMachine, ("move",)),
     ):

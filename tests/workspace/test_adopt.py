@@ -11,6 +11,7 @@ from torch import nn
 from incontrast import ICL, Images, ImportPath, KeepAll, Learner, Reservoir, Vectors, Workspace
 from incontrast.import_path import Untrusted
 from incontrast.workspace.files import Unfinished, WorkspaceError
+from incontrast.workspace.status import status_of
 
 NETWORK = ImportPath("torch.nn:Linear", {"in_features": 8, "out_features": 4})
 SHORT = ICL(max_epochs=1)
@@ -99,6 +100,9 @@ def test_an_adoption_that_was_interrupted_resumes(blobs, tmp_path, monkeypatch) 
             workspace.adopt(blobs(60), weights=weights(), seen_count=120)
     with pytest.raises(Unfinished, match=r"an adoption .* is unfinished: run incontrast adopt"):
         workspace.fit(blobs(60))
+    about = status_of(workspace)
+    assert about["unfinished"].startswith("an adoption with data in memory, interrupted before it")
+    assert "incontrast adopt DATA with the options of before resumes it" in about["advice"]
     step = Workspace.open(workspace.folder).adopt(blobs(60), weights=weights())
     assert step.promoted
     assert workspace.state().memory == {"kept": 60, "seen": 120}

@@ -216,6 +216,26 @@ def test_a_name_that_is_not_there_is_refused_when_it_is_used(workspace: Workspac
         changed.template()
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('type = "ICL"', 'type = "ICLL"'),
+        ("temperature =", "temprature ="),
+        ("temperature = ", "temperature = -"),
+        ('precision = "float32"', 'precision = "float23"'),
+        ("keep_neighbours =", "keep_neighbours = 7 #"),
+    ],
+)
+def test_what_makes_no_sense_is_looked_for_where_it_is_written(
+    workspace: Workspace, blobs, old: str, new: str
+) -> None:
+    workspace.fit(blobs(40))
+    changed = edited(workspace, old, new)
+    for use in (changed.learner, changed.template):
+        with pytest.raises(ValueError, match=r"settings\.toml: .|settings\.toml names an unknown"):
+            use()
+
+
 def test_settings_of_images_are_written_and_read(tmp_path) -> None:
     learner = Learner(Images(8, 1, encoder="small"))
     space = Workspace.create(tmp_path / "images", learner)

@@ -31,8 +31,9 @@ ROWS = 700
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SAMPLED", 0.3), ("SAMPLE", 200), ("BATCH_SIZE", 64), ("CHUNK", 128)):
+    for name, value in (("SAMPLED", 0.3), ("SAMPLE", 200), ("BATCH_SIZE", 64)):
         monkeypatch.setattr(f"incontrast.workspace.reembed.{name}", value)
+    monkeypatch.setattr("incontrast.workspace.shards.ROWS", 128)
 
 
 @pytest.fixture
@@ -329,8 +330,9 @@ CHILD = """
 import sys, time
 from pathlib import Path
 import incontrast.workspace.reembed as module
+import incontrast.workspace.shards as shards
 from incontrast import Workspace
-module.SAMPLED, module.SAMPLE, module.BATCH_SIZE, module.CHUNK = 0.3, 200, 16, 64
+module.SAMPLED, module.SAMPLE, module.BATCH_SIZE, shards.ROWS = 0.3, 200, 16, 64
 write = module.write_array
 def slow(path, content):
     write(path, content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pytest
 import torch
@@ -170,6 +170,17 @@ def test_refused_items_survive_whatever_they_are_joined_by(tmp_path, blobs, monk
     assert space.state().refused
     step = space.update(strategy=ic.ICL(max_epochs=3), force=True)
     assert step.items == 47
+
+
+def test_what_was_begun_before_a_setting_existed_resumes(tmp_path, blobs, every_step) -> None:
+    space = workspace(tmp_path / "space")
+    with pytest.raises(Killed):
+        space.fit(blobs(80), callbacks=[killed_after(3, [])])
+    state = asdict(space.state())
+    for name in ("compile", "keep_neighbours"):
+        del state["operation"]["settings"][name]
+    write_json(space.state_file, state)
+    assert space.fit().promoted
 
 
 def test_what_was_refused_can_be_trained_again_with_other_settings(tmp_path, blobs) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -920,23 +921,25 @@ def test_a_reader_does_not_disturb_an_update(workspace: Workspace, blobs) -> Non
     assert not log.exists() or log.stat().st_size == 0
 
 
-def test_a_leader_that_failed_in_a_joint_block_can_lead_again(workspace: Workspace) -> None:
+def test_a_leader_that_fails_alone_tells_the_others(workspace: Workspace) -> None:
     sent = []
-    run = Update(workspace=workspace, kind="update")
-    run._send = lambda order, payload=None: sent.append((order, payload))
 
-    def jointly(machine, items) -> None:
+    def leading(lead) -> Update:
+        run = Update(workspace=workspace, kind="update")
+        run._send = lambda order, payload=None: sent.append((order, payload))
+        run._lead = partial(lead, run)
+        return run
+
+    def jointly(run, machine, items) -> None:
         with run._jointly("train", {}, machine.store):
             raise ValueError("while all trained")
 
-    def alone(machine, items) -> None:
+    def alone(run, machine, items) -> None:
         raise ValueError("alone")
 
-    run._lead = jointly
     with pytest.raises(ValueError, match="while all trained"):
-        run.run(None, None)
+        leading(jointly).run(None, None)
     assert sent == []  # the others have failed with it
-    run._lead = alone
     with pytest.raises(ValueError, match="alone"):
-        run.run(None, None)
+        leading(alone).run(None, None)
     assert sent == [("failed", "alone")]

@@ -118,6 +118,7 @@ def forget(args: Namespace) -> Answer:
 def serve(args: Namespace) -> None:
     with needed("serve needs starlette, uvicorn and prometheus-client", "serve"):
         import uvicorn
+        from uvicorn.config import LOGGING_CONFIG
 
         from incontrast.serve.settings import ServeSettings
 
@@ -143,7 +144,9 @@ def serve(args: Namespace) -> None:
     )
     note(f"serving version {current} of {space.folder} on http://{args.host}:{args.port}")
     how: dict[str, Any] = {"host": args.host, "port": args.port, "log_level": "warning"}
-    how |= {"access_log": False, "server_header": False}
+    own = {"incontrast": {"handlers": ["default"], "level": "INFO"}}
+    logs = {**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], **own}}
+    how |= {"access_log": False, "server_header": False, "log_config": logs}
     if args.workers == 1:
         from incontrast.serve.app import create_app
 

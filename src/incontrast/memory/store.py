@@ -26,7 +26,6 @@ FORMAT = 3
 APPLICATION = 0x49434D31  # what SQLite calls application_id: "ICM1"
 PAGE = 16384  # bytes: five items of 3 KB to a page
 ROWS = 4096  # items to a row of columns
-PARTIAL = 16  # rows with fewer items, from which on they are joined
 CACHE = 16  # megabytes
 MAPPED = 256  # megabytes of the file that are read without a call to the system
 WAIT = 10.0  # seconds that a writer waits for readers
@@ -117,10 +116,6 @@ class Columns(NamedTuple):
         columns: list[Any] = [column[start:stop] for column in self[:4]]
         return Columns._make([*columns, self.first + start])
 
-    def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the items with these ids are, of those that are here."""
-        return ids[(ids >= self.first) & (ids < self.end)] - self.first
-
 
 def _checksum(first: int, columns: Sequence[bytes]) -> int:
     return zlib.crc32(b"".join([str(first).encode(), *columns]))
@@ -135,7 +130,7 @@ class Extent(NamedTuple):
 
     arrivals: int  # ids below this one had been given to items
     threshold: float  # keys from here on are not kept
-    skipped: tuple[tuple[int, int], ...] = ()  # ids, from and up to, of items of other versions
+    skipped: Sequence[Sequence[int]] = ()  # ids, from and up to, of items of other versions
     elsewhere: int = 0  # items that were seen before the first arrival
 
     def stored(self, columns: Columns, largest: int | None = None) -> NDArray[np.bool_]:
@@ -144,14 +139,12 @@ class Extent(NamedTuple):
         Items of more than ``largest`` bytes, which the memory has no room for, were never kept.
         """
         keys, sizes, states, _, _ = columns.part(0, self.arrivals)
-        stored: NDArray[np.bool_] = (states == PRESENT) & (keys < self.threshold) & ~self._skips()
-        return stored if largest is None else stored & (sizes <= largest)
+        stored = (states == PRESENT) & (keys < self.threshold) & ~self._skips()
+        return np.asarray(stored if largest is None else stored & (sizes <= largest))
 
     def forgotten(self, columns: Columns) -> NDArray[np.bool_]:
         """(arrivals,) whether an item was forgotten, or is of another version."""
-        states = columns.states[: self.arrivals]
-        forgotten: NDArray[np.bool_] = (states == FORGOTTEN) | self._skips()
-        return forgotten
+        return np.asarray((columns.states[: self.arrivals] == FORGOTTEN) | self._skips())
 
     def _skips(self) -> NDArray[np.bool_]:
         outside = np.zeros(self.arrivals, bool)
@@ -225,13 +218,18 @@ class Store:
             sizes = np.array([len(content) for content in contents], "<i8")
             states = np.full(len(contents), PRESENT, np.uint8)
             hashes = short_hashes(map(content_hash, contents))
-            self._put(Columns(keys.astype("<f8"), sizes, states, hashes, first))
+            new = Columns(keys.astype("<f8"), sizes, states, hashes, first)
+            last = self._last()
+            small = 0 < len(last.states) < ROWS
+            self._put(Columns.join([last, new]) if small else new)
 
     def drop_from(self, first: int) -> None:
         """Delete every item from this id on, as if it had never arrived."""
         with self._writing() as run:
             run.execute("delete from items where id >= ?", (first,))
             run.execute("delete from chunks where first >= ?", (first,))
+            last = self._last()
+            self._put(last.part(0, first - last.first))
 
     def remove(
         self, ids: Iterable[int], *, forgotten: bool = False, discarded: bool = False
@@ -244,8 +242,10 @@ class Store:
         wanted = np.unique(np.fromiter(ids, np.int64))
         removed = 0
         with self._writing() as run:
-            for chunk in [chunk for chunk in self._chunks() if len(chunk.places(wanted))]:
-                inside = chunk.places(wanted)
+            for chunk in [*self._chunks()]:
+                inside = wanted[(wanted >= chunk.first) & (wanted < chunk.end)] - chunk.first
+                if not len(inside):
+                    continue
                 states, hashes = chunk.states.copy(), chunk.hashes.copy()
                 present = inside[states[inside] == PRESENT]
                 run.executemany(
@@ -265,19 +265,7 @@ class Store:
         surplus = columns.states == PRESENT
         for extent in extents:
             surplus[: extent.arrivals] &= ~extent.stored(columns)
-        if surplus.any():
-            self.remove(surplus.nonzero()[0])
-
-    def compact(self) -> None:
-        """Join rows of columns that are not full, where small arrivals have left many of them."""
-        chunks = list(self._chunks())
-        partial = [place for place, chunk in enumerate(chunks) if chunk.end - chunk.first < ROWS]
-        if len(partial) < PARTIAL:
-            return
-        tail = chunks[partial[0] :]
-        with self._writing() as run:
-            run.execute("delete from chunks where first >= ?", (tail[0].first,))
-            self._put(Columns.join(tail))
+        self.remove(surplus.nonzero()[0])
 
     def _put(self, columns: Columns) -> None:
         """Write columns of items, so many to a row."""
@@ -353,8 +341,12 @@ class Store:
 
     def arrivals(self) -> int:
         """How many ids have been given to items: the next one's id."""
-        rows = self._rows("select * from chunks order by first desc limit 1")
-        return max((self._chunk(row).end for row in rows), default=0)
+        return self._last().end
+
+    def _last(self, before: int = 2**62) -> Columns:
+        """The last row of columns, of those that begin before an id; an empty one if none does."""
+        query = "select * from chunks where first < ? order by first desc limit 1"
+        return Columns.join([self._chunk(row) for row in self._rows(query, before)])
 
     def columns(self, count: int) -> Columns:
         """What is known of the first ``count`` items that arrived."""
@@ -391,16 +383,14 @@ class Store:
 
     def _gone(self, item: int) -> bool:
         """Whether an item was deleted, as opposed to lost."""
-        query = "select * from chunks where first <= ? order by first desc limit 1"
-        found = [chunk for chunk in map(self._chunk, self._rows(query, item)) if item < chunk.end]
-        return not found or found[0].states[item - found[0].first] != PRESENT
+        chunk = self._last(item + 1)
+        return item >= chunk.end or chunk.states[item - chunk.first] != PRESENT
 
     def find(self, hashes: Iterable[bytes]) -> NDArray[np.int64]:
         """(n,) ids of the items with these content hashes that are not forgotten."""
         known = self.columns(self.arrivals())
         wanted = np.isin(known.hashes, short_hashes(hashes)) & (known.states != FORGOTTEN)
-        found: NDArray[np.int64] = wanted.nonzero()[0]
-        return found
+        return np.flatnonzero(wanted)
 
     def check(self) -> list[str]:
         """Look at every page, row and item; returns what is wrong."""
@@ -461,8 +451,7 @@ def _among(digests: NDArray[np.bytes_], ordered: NDArray[np.bytes_]) -> NDArray[
     if not len(ordered):
         return np.zeros(len(digests), bool)
     places = np.searchsorted(ordered, digests).clip(max=len(ordered) - 1)
-    found: NDArray[np.bool_] = ordered[places] == digests
-    return found
+    return np.asarray(ordered[places] == digests)
 
 
 def _whole(row: tuple[Any, ...]) -> bool:

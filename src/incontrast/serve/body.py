@@ -13,7 +13,7 @@ import torch
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from incontrast.domains.base import Collection, Domain
+from incontrast.domains.base import Domain
 
 JSON, NPY, IMAGE = "application/json", "application/x-npy", "image/"
 
@@ -34,26 +34,25 @@ def read_batches(
     Raises:
         ValueError: Says in a sentence what is wrong.
     """
-    collection = _collected(domain, content_type, body, max_items)
-    total = len(collection)
-    ends = range(0, total, batch_size)
-    return [collection.take(torch.arange(e, min(e + batch_size, total))) for e in ends]
-
-
-def _collected(domain: Domain, content_type: str, body: bytes, max_items: int) -> Collection:
+    items: Any
     if content_type == NPY:
-        rows = read_npy(body)
-        _check_count(len(rows), max_items)
-        return domain.collect(rows)
-    if content_type.startswith(IMAGE):
-        return domain.collect_json([body])
-    if content_type != JSON:
+        items = read_npy(body)
+    elif content_type == JSON:
+        items = _read_json(body)
+    elif content_type.startswith(IMAGE):
+        items = [body]
+    else:
         raise UnknownFormat(
             f"the content type must be {JSON}, {NPY} or that of an image, got {content_type!r:.60}"
         )
-    items = _read_json(body)
-    _check_count(len(items), max_items)
-    return domain.collect_json(items)
+    if len(items) > max_items:
+        raise TooLarge(
+            f"a request may have {max_items} items, got {len(items)}: divide them into several "
+            "requests"
+        )
+    collection = (domain.collect if content_type == NPY else domain.collect_json)(items)
+    parts = torch.split(torch.arange(len(collection)), batch_size)
+    return [collection.take(part) for part in parts]
 
 
 def _read_json(body: bytes) -> list[Any]:
@@ -107,19 +106,6 @@ def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def write_npy(array: NDArray[Any]) -> bytes:
-    return _header(array.shape, array.dtype) + array.tobytes()
-
-
-@lru_cache
-def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     file = io.BytesIO()
-    about = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    npy.write_array_header_1_0(file, about)
+    np.save(file, array)
     return file.getvalue()
-
-
-def _check_count(count: int, max_items: int) -> None:
-    if count > max_items:
-        raise TooLarge(
-            f"a request may have {max_items} items, got {count}: divide them into several requests"
-        )

@@ -112,7 +112,8 @@ class Current:
             number = workspace.serving()
             encoder = workspace.encoder_hash(number)
             if (number, encoder) != (self.version.number, self.version.encoder):
-                self.version = Version(workspace, number)
+                before, self.version = self.version, Version(workspace, number)
+                log.info("version %d serves now, after version %d", number, before.number)
             if stamp[1:] != self._seen[1:]:
                 self.index = self._open_index()
             self._seen, self.problem = stamp, None
@@ -127,9 +128,12 @@ class Current:
         """What is wrong, for whoever asks; where files are, and what Python said, is in the log."""
         if not isinstance(error, WorkspaceError):
             return "its files cannot be read, the log of the service says why"
-        text = re.sub(r" \(.*\)", "", str(error))  # in brackets is what a damaged file has led to
-        for folder in filter(None, (self.folder, self._index_folder)):
-            text = text.replace(f"{folder.absolute().parent}/", "")
+        text, folders = str(error), [*filter(None, (self.folder, self._index_folder))]
+        for number, folder in enumerate(folders):  # whose names may have brackets
+            text = text.replace(str(folder.absolute()), f"\0{number}")
+        text = re.sub(r" \(.*\)", "", text)  # in brackets is what a damaged file has led to
+        for number, folder in enumerate(folders):
+            text = text.replace(f"\0{number}", folder.name)
         return text
 
     def _watch(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -11,44 +12,29 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a folder that the workers share; prometheus_client's name
 SIZES = [2**power for power in range(11)]
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 
 class Metrics:
     """Counters, gauges and histograms of a service."""
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        labels = ("path", "status")
-        self.requests = Counter(
-            "incontrast_requests", "Requests answered.", labels, registry=registry
-        )
-        self.seconds = Histogram(
-            "incontrast_request_seconds", "Time to an answer.", ("path",), registry=registry
-        )
-        self.batch_items = Histogram(
-            "incontrast_batch_items", "Items of a forward pass.", registry=registry, buckets=SIZES
-        )
-        self.encoder_seconds = Histogram(
-            "incontrast_encoder_seconds", "Time of a forward pass.", registry=registry
-        )
-        self.waiting = Gauge(
-            "incontrast_waiting_items",
-            "Items that wait for the encoder.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.version = Gauge(
-            "incontrast_version",
-            "The version that serves.",
-            registry=registry,
-            multiprocess_mode="liveall",
-        )
-        self.readable = Gauge(
-            "incontrast_workspace_readable",
-            "1 if the workspace can be read, else 0.",
-            registry=registry,
-            multiprocess_mode="livemin",
-        )
+        self._registry = CollectorRegistry()
+
+        def metric(kind: type[M], name: str, about: str, *labels: str, **how: Any) -> M:
+            return kind(f"incontrast_{name}", about, labels, registry=self._registry, **how)
+
+        self.requests = metric(Counter, "requests", "Requests answered.", "path", "status")
+        self.seconds = metric(Histogram, "request_seconds", "Time to an answer.", "path")
+        about = "Items of a forward pass."
+        self.batch_items = metric(Histogram, "batch_items", about, buckets=SIZES)
+        self.encoder_seconds = metric(Histogram, "encoder_seconds", "Time of a forward pass.")
+        about = "Items that wait for the encoder."
+        self.waiting = metric(Gauge, "waiting_items", about, multiprocess_mode="livesum")
+        about = "The version that serves."
+        self.version = metric(Gauge, "version", about, multiprocess_mode="liveall")
+        about = "1 if the workspace can be read, else 0."
+        self.readable = metric(Gauge, "workspace_readable", about, multiprocess_mode="livemin")
 
     def text(self) -> bytes:
         """In the text format of Prometheus."""

@@ -26,6 +26,7 @@ OF_LEARNER = {  # names here, and in what a learner is described by
     "keep_neighbours": "keep_neighbours",
 }
 OF_WORKSPACE = ("device", "threads", "tolerance", "keep", "budget", "table")
+SINCE = {"keep_neighbours": None, "compile": False}  # of training, which earlier workspaces lack
 NO_TABLE = {"columns": None, "id": None, "label": None}
 VIEWS = ("views", "drop", "noise", "mask", "walkers", "steps", "per")  # of domains
 CHANGEABLE = (
@@ -112,9 +113,7 @@ def read_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         WorkspaceError: The file cannot be read, or names what there is not or cannot be changed.
     """
     file = folder / CONFIG
-    # What workspaces of before have not.
-    learner = {"keep_neighbours": None, "compile": False, **settings["learner"]}
-    settings = {"table": NO_TABLE, **settings, "learner": learner}
+    settings = {"table": NO_TABLE, **settings, "learner": {**SINCE, **settings["learner"]}}
     if not file.exists():
         return settings
     try:

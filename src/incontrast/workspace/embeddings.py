@@ -214,24 +214,20 @@ def _written(workspace: Workspace, file: Path, overwrite: bool) -> dict[str, Any
 
 def _check_same(file: Path, stamp: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Refuse to mix embeddings of different encoders."""
+    advice, version = "overwrite it, or choose another name", stamp["version"]
+    length, option = ("unit", "with") if stamp["normalized"] else ("their own", "without")
     differences = {
-        "workspace": "another workspace, which cannot be mixed",
-        "version": f"version {stamp['version']}, these would be of version {wanted['version']}, "
-        "and the two cannot be mixed",
-        "encoder": f"another version {stamp['version']}, with other weights",
-        "normalized": f"{'unit length' if stamp['normalized'] else 'their own length'}",
-        "dtype": f"type {stamp['dtype']}",
+        "workspace": f"another workspace, which cannot be mixed: {advice}",
+        "version": f"version {version}, these would be of version {wanted['version']}, and the two "
+        f"cannot be mixed: replace it (--overwrite), embed for its space (--space {version}), or "
+        f"bring it along (incontrast reembed {file.name})",
+        "encoder": f"another version {version}, with other weights: {advice}",
+        "normalized": f"{length} length: embed {option} --normalize, {advice}",
+        "dtype": f"type {stamp['dtype']}: {advice}",
     }
-    advice = dict.fromkeys(differences, "overwrite it, or choose another name")
-    option = "with" if stamp["normalized"] else "without"
-    advice["normalized"] = f"embed {option} --normalize, {advice['normalized']}"
-    advice["version"] = (
-        f"replace it (--overwrite), embed for its space (--space {stamp['version']}), "
-        f"or bring it along (incontrast reembed {file.name})"
-    )
     for name, what in differences.items():
         if stamp[name] != wanted[name]:
-            raise WorkspaceError(f"{file} holds embeddings of {what}: {advice[name]}")
+            raise WorkspaceError(f"{file} holds embeddings of {what}")
 
 
 def _are_places(source: Source) -> bool:

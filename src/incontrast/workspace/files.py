@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import socket
@@ -29,15 +30,11 @@ RECORD, MANIFEST, EVALUATION = "version.json", "manifest.json", "evaluation.json
 UNFINISHED = ".unfinished-"
 NO_ENCODER = "has no encoder yet: run incontrast fit DATA"
 SUMMARY = "summary"  # the step of an event that stands for all before it
-OUTLINED: dict[str, tuple[str, ...]] = {  # steps and what a summary keeps of them, by versions
-    "ingest": ("data",),
-    "train": ("kind", "strategy", "seconds"),
-    "evaluate": ("time", "loss", "change_ratio", "probe", "overlap"),
-    "promote": (),
-    "rollback": (),
-    "discard": (),
-    "drop": (),
-}
+# What a summary keeps of the events of versions.
+OUTLINED = (
+    *("step", "version", "kind", "strategy", "seconds", "time"),
+    *("loss", "change_ratio", "probe", "overlap"),
+)
 
 
 class WorkspaceError(RuntimeError):
@@ -116,9 +113,8 @@ class Journal:
         self.path = path
 
     def event(self, step: str, **about: Any) -> dict[str, Any]:
-        """An event of now."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        common = {"time": now, "step": step, "incontrast": __version__, "pid": os.getpid()}
+        """An event of now, as JSON has it."""
+        common = {"time": timestamp(), "step": step, "incontrast": __version__, "pid": os.getpid()}
         event: dict[str, Any] = json.loads(json.dumps({**common, **about}))
         return event
 
@@ -169,19 +165,27 @@ class Journal:
             steps.update(event["steps"] if event["step"] == SUMMARY else [event["step"]])
         if not old or steps.total() != old[-1]["number"]:
             return
-        since = old[0].get("since", old[0]["time"])
-        versions = [outline for event in old for outline in outlines(event)]
-        about = {"number": old[-1]["number"], "since": since, "steps": steps, "versions": versions}
-        summary = self.event(SUMMARY, **about)
-        summary["time"] = old[-1]["time"]
+        summary = self.event(
+            SUMMARY,
+            time=old[-1]["time"],
+            number=old[-1]["number"],
+            since=old[0].get("since", old[0]["time"]),
+            steps=steps,
+            versions=[outline for event in old for outline in outlines(event)],
+        )
         recent = [line + b"\n" for line in self._lines()[-keep:]]
         write_bytes(self.path, b"".join([_line(summary), *recent]))
 
     def records(self, last: int | None = None) -> list[dict[str, Any] | Damaged]:
         """The event of every line, or what is wrong with the line; or so many of the last."""
-        lines = [*enumerate(self._lines(), start=1)]
-        first = 0 if last is None else max(0, len(lines) - last)
-        return [self._record(*line) for line in lines[first:]]
+        lines = self._lines()
+        found: list[dict[str, Any] | Damaged] = []
+        for place in range(0 if last is None else max(0, len(lines) - last), len(lines)):
+            try:
+                found.append(unsealed(lines[place], f"{self.path}, line {place + 1}"))
+            except Damaged as error:
+                found.append(error)
+        return found
 
     def events(self, last: int | None = None) -> list[dict[str, Any]]:
         """What can be read, of all lines or of so many of the last."""
@@ -191,28 +195,19 @@ class Journal:
         # What follows the last end of a line was never acknowledged.
         return self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else []
 
-    def _record(self, number: int, line: bytes) -> dict[str, Any] | Damaged:
-        try:
-            return unsealed(line, f"{self.path}, line {number}")
-        except Damaged as error:
-            return error
-
 
 def outlines(event: dict[str, Any]) -> list[dict[str, Any]]:
-    """Events of one version each with what the page over all versions says of them; or none.
-
-    Those of a summary are in it.
-    """
-    step = event["step"]
-    if step == SUMMARY:
-        found: list[dict[str, Any]] = event.get("versions", [])
-        return found
-    if step not in OUTLINED:
-        return []
-    shown = {name: event.get(name) for name in ("step", "version", *OUTLINED[step])}
-    if step == "ingest":
+    """What the page over all versions says of an event of one; of a summary, what is in it."""
+    if "version" not in event:
+        return [*event.get("versions", ())]
+    shown = {name: event[name] for name in OUTLINED if name in event}
+    if "data" in event:
         shown["data"] = {name: event["data"][name] for name in ("name", "items")}
     return [shown]
+
+
+def timestamp() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def _line(event: dict[str, Any]) -> bytes:
@@ -283,13 +278,8 @@ class Versions:
     def extent(self, number: int) -> Extent:
         """What of the store the memory of a version holds."""
         memory = self.record(number)["memory"]
-        threshold = memory["threshold"]
-        return Extent(
-            memory["arrivals"],
-            float("inf") if threshold is None else threshold,
-            tuple((first, end) for first, end in memory["skipped"]),
-            memory["elsewhere"],
-        )
+        threshold = math.inf if memory["threshold"] is None else memory["threshold"]
+        return Extent(memory["arrivals"], threshold, memory["skipped"], memory["elsewhere"])
 
     def evaluation(self, number: int) -> dict[str, Any] | None:
         """How a version was evaluated; None if it was not yet."""

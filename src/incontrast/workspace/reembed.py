@@ -43,7 +43,6 @@ from incontrast.workspace.workspace import Workspace
 
 SAMPLE = 1000  # rows at most on which the map and the plan are fitted, and
 SAMPLED = 0.05  # this share of all at most, if that is enough to tell how precise search is
-CHUNK = 2**13  # rows that are mapped at a time
 
 
 @dataclass(frozen=True)
@@ -107,13 +106,11 @@ def reembed(
         folder = workplace(file, "reembed")
         finish_exports(file)
         stamp = _checked_stamp(workspace, file)
-        version = workspace.current
-        assert version is not None  # or there would be no stamp
+        version = workspace.serving()
         mapped = "mapped" in stamp or any("embedded_by" in part for part in stamp["sources"])
         if stamp["version"] == version and not mapped:
             return Reembedded(file, version, stamp["rows"], stamp["rows"])
-        where: dict[str, Any] = {"workspace": workspace, "file": file, "folder": folder}
-        work = _Work(**where, stamp=stamp, version=version, queries=queries, table=table)
+        work = _Work(workspace, file, folder, stamp, version, queries, table)
         work.begin()
         fitted = work.fit()
         if not plan:
@@ -156,7 +153,7 @@ def _checked_stamp(workspace: Workspace, file: Path) -> dict[str, Any]:
     return stamp
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Work:
     """What is done with one file, in a folder beside it; arguments as in ``reembed``."""
 
@@ -167,7 +164,7 @@ class _Work:
     version: int
     queries: Path | None
     table: dict[str, Any]
-    order: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    order: NDArray[np.int64] = field(init=False)
     """Rows to re-embed, the first first."""
     begun: int = 0  # rows that were re-embedded by earlier calls, and are in the file
     done: int = 0  # rows of the order that are re-embedded
@@ -216,29 +213,18 @@ class _Work:
             found.append(source)
         return found
 
-    @cached_property
-    def vectors(self) -> NDArray[np.float32]:
-        """(n, d) the file's rows, on disk."""
-        if self.file.suffix == ".npy":
-            stored: NDArray[np.float32] = np.load(self.file, mmap_mode="r", allow_pickle=False)
-            return stored
-        copy, shape = self.folder / "vectors.npy", (self.rows, self.stamp["columns"])
-        rows, place = np.lib.format.open_memmap(copy, "w+", np.float32, shape), 0
-        for part in read_file(self.file):
-            rows[place : place + len(part.rows)] = part.rows
-            place += len(part.rows)
-        return rows
-
-    @cached_property
-    def names(self) -> list[str]:
-        """Of the items of the rows."""
-        return [name for part in read_file(self.file) for name in part.names]
+    def stored(self) -> Iterator[tuple[slice, Tensor, list[str]]]:
+        """The file's rows, some at a time: which they are, the vectors, and their items' names."""
+        first = 0
+        for vectors, names, _ in read_file(self.file):
+            yield slice(first, first + len(names)), _single(vectors), names
+            first += len(names)
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
         """(n, 2) for each row, which source it is of and which item there."""
         found = np.empty((self.rows, 2), np.int64)
-        names = iter(enumerate(self.names))
+        names = enumerate(name for _, _, names in self.stored() for name in names)
         row, wanted = next(names)
         for number, source in enumerate(self.sources):
             for place, name in enumerate(source.names()):  # rows are in the sources' order
@@ -265,8 +251,8 @@ class _Work:
             return None
         draws = generator(self.learner.seed, "re-embed", self.version)
         self.sample = self.sampled
-        drawn = torch.randperm(self.rows, generator=draws)[: self.sample].sort().values.numpy()
-        self.order = drawn
+        drawn = torch.randperm(self.rows, generator=draws)[: self.sample]
+        self.order = drawn.sort().values.numpy()
         start = time.perf_counter()
         self.embed(self.sample, None, None)
         self.pace = (time.perf_counter() - start) / self.sample
@@ -274,33 +260,34 @@ class _Work:
             return None
         with suppress(NoAdapter):  # then the sample alone has to do
             self.mapped = self.workspace.adapter(self.stamp["version"], self.version)
-        before = self.mapped(torch.from_numpy(np.array(self.vectors[drawn])))
-        after = torch.from_numpy(np.concatenate(list(self.parts())))
+        known, chosen = self.mapped, torch.zeros(self.rows, dtype=torch.bool)
+        chosen[drawn] = True
+        before = known(torch.cat([rows[chosen[where]] for where, rows, _ in self.stored()]))
+        after = torch.from_numpy(np.concatenate([*self.parts()]))
         spaces = {"old": self.stamp["version"], "new": self.version, "seed": self.learner.seed}
         plan = make_plan(before, after, **spaces, stored=self.rows, queries=self._asked())
-        known = self.mapped
         self.mapped = known._replace(steps=(*known.steps, plan.link.to_new))
         order = self.folder / "order.npy"
         if not order.exists():
 
             def chunks() -> Iterator[tuple[Tensor, Tensor]]:
-                for rows in self._chunks():
+                for _, rows, _ in self.stored():
                     vectors = known(rows)
                     yield vectors, plan.link.to_new(vectors)
 
             values = plan.values(chunks).numpy()
             values[self._mapped_by_embed()] = np.inf  # a second map would lose more than it tells
-            values[drawn] = -np.inf
+            values[drawn.numpy()] = -np.inf
             best = np.argsort(-values, kind="stable")[: self.rows - len(drawn)]
-            write_array(order, np.concatenate([drawn, best]))  # for good: parts are of its rows
+            whole = np.concatenate([self.order, best])
+            write_array(order, whole)  # for good: parts are of its rows
         self.order = np.load(order)
         return plan
 
     def _mapped_by_embed(self) -> NDArray[np.int64]:
         """Rows by another version, which ``embed`` has mapped into the space of the file."""
-        sources = enumerate(self.stamp["sources"])
-        others = [number for number, part in sources if "embedded_by" in part]
-        return np.flatnonzero(np.isin(self.places[:, 0], others))
+        others = ["embedded_by" in part for part in self.stamp["sources"]]
+        return np.flatnonzero(np.array(others)[self.places[:, 0]])
 
     def _asked(self) -> Tensor | None:
         """(m, d) embeddings of what will be searched for, as far as that is known."""
@@ -316,11 +303,6 @@ class _Work:
         fresh = (memory.ids >= since).nonzero()[:, 0]
         chosen = fresh[torch.randperm(len(fresh), generator=draws)[:QUERIES]].sort().values
         return learner.embed(memory.items.select(chosen)) if len(chosen) else None
-
-    def _chunks(self) -> Iterator[Tensor]:
-        """The file's rows in memory, some at a time."""
-        for first in range(0, self.rows, CHUNK):
-            yield torch.from_numpy(np.array(self.vectors[first : first + CHUNK], np.float32))
 
     def embed(
         self, count: int, until: float | None, progress: Callable[[int, int], None] | None
@@ -402,15 +384,18 @@ class _Work:
             exact[number * BATCH_SIZE : number * BATCH_SIZE + len(rows)] = rows
         place = np.full(self.rows, -1, np.int64)
         place[self.order[: self.done]] = np.arange(self.done)
-        for number, vectors in enumerate(self._chunks()):
-            part = slice(number * CHUNK, number * CHUNK + len(vectors))
+        for part, vectors, names in self.stored():
             where = place[part]
             if (where >= 0).all():
                 chunk = exact[where]
             else:
                 chunk = normalize(self.mapped(vectors)).numpy()
                 chunk[where >= 0] = exact[where[where >= 0]]
-            yield Shard(chunk.astype(self.stamp["dtype"]), self.names[part], [])
+            yield Shard(chunk.astype(self.stamp["dtype"]), names, [])
+
+
+def _single(rows: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.array(rows, np.float32))
 
 
 def _order_file(file: Path) -> Path:

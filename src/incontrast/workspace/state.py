@@ -363,5 +363,4 @@ class StateMachine:
             pass
         else:
             self.store.keep_only(extents)
-            self.store.compact()
         self.move("idle", operation={})

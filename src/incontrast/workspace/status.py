@@ -97,15 +97,16 @@ def _unfinished(state: State) -> str | None:
         if state.candidate is None:
             return f"{NAMES[operation['kind']]} with {operation['data']['name']}: {failed}"
         return f"version {operation['number']} was not promoted: {failed}"
+    kind = operation["kind"]
     outstanding = {
         "ingesting": "interrupted while it ingested items",
-        "ingested": "to be trained",
+        "ingested": "to be trained" if kind != "adopt" else "interrupted before it was complete",
         "trained": "to be evaluated",
         "evaluated": "to be promoted",
         "discarding": "being discarded",
     }
     data = operation["incoming"] if state.phase == "ingesting" else operation["data"]["name"]
-    return f"{NAMES[operation['kind']]} with {data}, {outstanding[state.phase]}"
+    return f"{NAMES[kind]} with {data}, {outstanding[state.phase]}"
 
 
 def _advice(state: State) -> str | None:
@@ -114,7 +115,10 @@ def _advice(state: State) -> str | None:
         return None
     kind, items = state.operation["kind"], counted(state.operation["data"]["items"])
     if not state.refused:
-        return f"incontrast {kind} resumes it, incontrast {kind} --discard drops it"
+        # What an encoder is adopted from is not in the workspace until it is written as a version.
+        again = kind == "adopt" and state.phase == "ingested"
+        resumes = "adopt DATA with the options of before" if again else kind
+        return f"incontrast {resumes} resumes it, incontrast {kind} --discard drops it"
     force = f"incontrast {kind} --force promotes it, " if state.candidate is not None else ""
     return (
         f"the next {kind} with data takes its {items} along; {force}"

@@ -36,9 +36,9 @@ from incontrast.training.collectives import LostProcess, ProcessFailed
 from incontrast.training.loop import UNLIMITED, TrainingDiverged
 from incontrast.training.progress import Budget, Callback, Progress, ProgressCallback, Run
 from incontrast.weights import Weights
-from incontrast.workspace.config import CONFIG, of_training
+from incontrast.workspace.config import CONFIG, SINCE, of_training
 from incontrast.workspace.evaluation import evaluate
-from incontrast.workspace.files import NO_ENCODER, Damaged, Unfinished, WorkspaceError
+from incontrast.workspace.files import NO_ENCODER, Damaged, Unfinished, WorkspaceError, timestamp
 from incontrast.workspace.ingest import NewData, ingest
 from incontrast.workspace.state import NAMES, Notify, StateMachine
 
@@ -101,7 +101,10 @@ class Update:
             self.limit = Budget(**self.workspace.settings["budget"])
         self.versions, self.engine = self.workspace.versions, self.workspace.engine
         self.start = time.perf_counter()
+        self._strategy = None if self.strategy is None else settings.encode(self.strategy)
+        self._settings = of_training(self.workspace.settings)
         self._joint = False  # whether all processes run the same block
+        self._parent: dict[str, Any] = {}  # what was written down about the version to begin with
         self._before: Learner | None = None
         self._after: Learner | None = None  # each is read once, by whoever needs it first
 
@@ -109,7 +112,6 @@ class Update:
         """Begin, or resume, and take it as far as it goes."""
         if self.engine.rank > 0:
             return self._follow()
-        self._joint = False  # it may have failed in such a block before
         try:
             with self.workspace.writing(self.kind, notify) as machine:
                 step = self._lead(machine, items)
@@ -135,10 +137,12 @@ class Update:
             )
         if self.kind == "update" and current is None:
             raise WorkspaceError(f"{self.workspace.folder} {NO_ENCODER}")
-        learner = self._load(current, machine.store)
+        learner = self._begin(current, machine.store)
         _ = self._given_probe  # refused before anything is done
-        how: dict[str, Any] = {"strict": self.strict, "read": self.workspace.read}
-        data = None if items is None else NewData(items, learner.domain, **how)
+        data = None
+        if items is not None:
+            read = self.workspace.read
+            data = NewData(items, learner.domain, strict=self.strict, read=read)
         sample = operation.get("sample") if resumable and not self.discard else None
         if self.adopted is not None and data is not None and sample is None:
             sample = [len(data), self.adopted[2] or len(data)]
@@ -170,10 +174,10 @@ class Update:
             seconds = time.perf_counter() - begin
             machine.evaluated(evaluation, outcome, seconds)
             machine.notify(f"evaluated version {number} in {seconds:.1f} s")
-        if machine.state.refused and not self.force:
-            return self._step(number, promoted=False)
-        machine.promote()
-        return self._step(number, promoted=True)
+        promoted = self.force or not machine.state.refused
+        if promoted:
+            machine.promote()
+        return self._step(number, promoted=promoted)
 
     def _resume(self, machine: StateMachine, data: NewData | None) -> bool:
         """Whether to resume what is under way; if not, it is discarded, or new data join it."""
@@ -186,23 +190,23 @@ class Update:
         refused = machine.state.phase == "evaluated" and machine.state.refused
         # Whether this run asks for something else than the one that was refused.
         others = (
-            self._encoded() not in (None, operation["strategy"])
+            self._strategy not in (None, operation["strategy"])
             or self._other_budget(operation)
             or (self.only_if_drift and not operation.get("only_if_drift"))
-            or (self._other_settings(operation) and self.adopted is None and not self.force)
+            or (self._changed(operation) and self.adopted is None and not self.force)
         )
         if _same(data, operation) and refused and others:
-            machine.retry(
-                strategy=self._encoded(),
-                budget=vars(self.limit),
-                only_if_drift=self.only_if_drift,
-                settings=of_training(self.workspace.settings),
-            )
+            machine.retry(**self._how())
             machine.notify(f"training on {name} once more, with other settings")
             return True
         if _same(data, operation):
             if machine.state.phase == "ingested" and not machine.state.refused:
-                self._check_settings(operation)
+                for name, was, now in self._changed(operation):
+                    raise Unfinished(
+                        f"{CONFIG}: {name} was {was!r} when {NAMES[self.kind]} began that is "
+                        f"unfinished, and is {now!r} now: change it back to resume, or run "
+                        f"incontrast {self.kind} --discard to drop it"
+                    )
             budget = ", another budget and otherwise" if self._other_budget(operation) else " and"
             machine.notify(
                 f"resuming with {name}{budget} the settings it was begun with (--discard drops it)"
@@ -219,16 +223,16 @@ class Update:
         )
         return False
 
-    def _check_settings(self, operation: Operation) -> None:
-        """Refuse to resume a training with other settings than it was begun with."""
-        begun, now = operation["settings"], of_training(self.workspace.settings)
-        for name in begun | now:
-            if begun.get(name) != now.get(name):
-                raise Unfinished(
-                    f"{CONFIG}: {name} was {begun.get(name)!r} when {NAMES[self.kind]} began that "
-                    f"is unfinished, and is {now.get(name)!r} now: change it back to resume, or "
-                    f"run incontrast {self.kind} --discard to drop it"
-                )
+    def _how(self) -> dict[str, Any]:
+        """How to train, for the record of the operation."""
+        how = {"strategy": self._strategy, "budget": vars(self.limit), "settings": self._settings}
+        return how | {"only_if_drift": self.only_if_drift}
+
+    def _changed(self, operation: Operation) -> list[tuple[str, Any, Any]]:
+        """Settings that training depends on and that have changed since an operation began."""
+        begun, now = {**SINCE, **operation["settings"]}, self._settings
+        names = [name for name in begun | now if begun.get(name) != now.get(name)]
+        return [(name, begun.get(name), now.get(name)) for name in names]
 
     def _repeated(self, machine: StateMachine, data: NewData) -> int | None:
         """The version that has learned from these very data, of those that led to this one."""
@@ -285,18 +289,15 @@ class Update:
             items = data.telling()
             if items is not None:  # which would be ingested for nothing otherwise
                 learner.adoptable(items, *self.adopted[:2])
-        usual = self.workspace.settings
+        usual = self.workspace.settings["tolerance"]
         operation: Operation = {
             "kind": self.kind,
             "base": current,
             "number": max([machine.state.last, *self.versions.numbers()]) + 1,
-            "strategy": self._encoded(),
-            "budget": vars(self.limit),
-            "probe": self._parent(current).get("probe"),
-            "tolerance": usual["tolerance"] if self.tolerance is None else self.tolerance,
-            "only_if_drift": self.only_if_drift,
+            "probe": self._parent.get("probe"),
+            "tolerance": usual if self.tolerance is None else self.tolerance,
             "sample": sample,
-            "settings": of_training(usual),
+            **self._how(),
         }
         if isinstance(self.probe, ProbeSet):
             path = str(Path(self.probe.path).absolute())
@@ -326,17 +327,16 @@ class Update:
                 machine.discard()  # it would end the same way every time
             raise
         number, base, first = operation["number"], operation["base"], operation["first"]
-        memory, parent = learner.memory, self._parent(base)
-        skipped: list[tuple[int, int]] = []
+        memory, parent = learner.memory, self._parent
+        skipped: list[Sequence[int]] = []
         from_scratch = parent.get("from_scratch")
         if base is not None:
             if parent["outcome"]["from_scratch"]:
                 cost = {key: parent["outcome"][key] for key in ("forward_passes", "stopped")}
                 from_scratch = {**cost, "items": parent["memory"]["seen"]}
-            extent = self.versions.extent(base)
-            skipped = [*extent.skipped]
-            if extent.arrivals < first:  # others arrived after versions that were rolled back
-                skipped.append((extent.arrivals, first))
+            skipped, arrivals = [*parent["memory"]["skipped"]], parent["memory"]["arrivals"]
+            if arrivals < first:  # others arrived after versions that were rolled back
+                skipped.append((arrivals, first))
             learner.links = renumbered(learner.links, number, parent["encoder"])
         record = {
             "kind": self.kind,
@@ -344,7 +344,7 @@ class Update:
             "workspace": self.workspace.id,
             "incontrast": __version__,
             "torch": torch.__version__,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "created": timestamp(),
             "data": operation["data"],
             "first": first,
             "sample": operation["sample"],
@@ -362,7 +362,7 @@ class Update:
             "outcome": outcome.as_json() | {"settings": settings.encode(outcome.strategy)},
         }
         learner.space = number
-        self.versions.write(number, lambda folder: saving.write(learner, folder), record)
+        self.versions.write(number, partial(saving.write, learner), record)
         machine.trained(record["outcome"])
         done = f"trained version {number} in {outcome.seconds:.1f} s"
         machine.notify(done if self.adopted is None else f"adopted as version {number}")
@@ -397,7 +397,7 @@ class Update:
                 continue
             with self.engine.error_barrier("read the workspace"):
                 store = Store.open(self.workspace.store_file, readonly=True, still=True)
-                learner = self._load(payload["base"], store)
+                learner = self._begin(payload["base"], store)
                 if order == "evaluate":
                     self._read_both(payload, learner, store)
             with closing(store):
@@ -436,10 +436,13 @@ class Update:
 
     # All processes together ----------------------------------------------------------------------
 
-    def _load(self, version: int | None, store: Store) -> Learner:
+    def _begin(self, version: int | None, store: Store) -> Learner:
+        """What this run begins with."""
         if version is None:
             return self.workspace.template()
-        return self.workspace.load(version, store)
+        learner = self.workspace.load(version, store)  # after which its record is known to be whole
+        self._parent = self.versions.record(version)
+        return learner
 
     def _train(
         self, operation: Operation, learner: Learner, store: Store, callback_errors: list[Exception]
@@ -467,40 +470,37 @@ class Update:
                 outcome = learner.fit(new, **options)
             else:
                 begun = operation.get("only_if_drift", False)
-                options |= {
-                    "strategy": self._strategy(operation),
-                    "tolerance": operation["tolerance"],
-                    "only_if_drift": self.only_if_drift if _diverged(operation) else begun,
-                }
-                outcome = learner.update(new, **options)
+                outcome = learner.update(
+                    new,
+                    strategy=self._begun_strategy(operation),
+                    tolerance=operation["tolerance"],
+                    only_if_drift=self.only_if_drift if _diverged(operation) else begun,
+                    **options,
+                )
         self._before, self._after = before, learner
         return outcome
 
     @cached_property
     def _given_probe(self) -> Probe | None:
         probe = self.probe
-        return self._read(probe) if isinstance(probe, ProbeSet) else cast(Probe | None, probe)
-
-    def _read(self, probe: ProbeSet) -> Probe:
+        if not isinstance(probe, ProbeSet):
+            return cast(Probe | None, probe)
         return Probe(probe.read(self.workspace.settings["table"]))
 
     def _probe(self, operation: Operation) -> Probe | None:
         """The probe of this run, or that of the version before, with the classes that are new."""
-        probe, base = self._given_probe, operation["base"]
+        probe = self._given_probe
         if probe is None and operation["probe"] is not None:
             try:
-                probe = self._read(ProbeSet(**operation["probe"]))
+                known = ProbeSet(**operation["probe"])
+                probe = Probe(known.read(self.workspace.settings["table"]))
             except ValueError as error:  # moved since: no reason to refuse new data
                 log.warning("the probe set of the version before is left out: %s", error)
-        old = set(self._parent(base).get("classes", ()))
+        old = set(self._parent.get("classes", ()))
         if probe is None or probe.new is not None or not old:
             return probe
         there, new = set(probe.labels.tolist()), _classes(operation) - old
         return replace(probe, new=new & there, old=old & there)
-
-    def _parent(self, base: int | None) -> dict[str, Any]:
-        """What was written down about the version that this one begins with."""
-        return {} if base is None else self.versions.record(base)
 
     def _limit(self, operation: Operation) -> Budget:
         """What this run was given, or else the one that began."""
@@ -514,36 +514,29 @@ class Update:
         left = given.seconds - (time.perf_counter() - self.start)
         return replace(given, seconds=max(self.engine.broadcast_float(left), 1e-3))
 
-    def _strategy(self, operation: Operation) -> Strategy | None:
-        written = operation["strategy"]
+    def _begun_strategy(self, operation: Operation) -> Strategy | None:
+        written, file = operation["strategy"], self.workspace.state_file
         # What has diverged may be tried with another.
-        if written in (None, self._encoded()) or _diverged(operation):
+        if written in (None, self._strategy) or _diverged(operation):
             return self.strategy
-        check_trust(written, self.workspace.trust, self.workspace.state_file)
+        check_trust(written, self.workspace.trust, file)
         try:
-            strategy: Strategy = settings.decode(written, self.workspace.state_file, "strategy")
+            return cast(Strategy, settings.decode(written, file, "strategy"))
         except ValueError as error:
             raise Unfinished(
                 f"the update under way was begun with {written.get('name', written['type'])}, "
                 "which is or has a part of your own: "
                 "pass it again to resume, or discard the update"
             ) from error
-        return strategy
-
-    def _encoded(self) -> dict[str, Any] | None:
-        return None if self.strategy is None else settings.encode(self.strategy)
 
     def _other_budget(self, operation: Operation) -> bool:
         return vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
-
-    def _other_settings(self, operation: Operation) -> bool:
-        return bool(of_training(self.workspace.settings) != operation["settings"])
 
     def _read_both(self, operation: Operation, learner: Learner, store: Store) -> None:
         """The candidate, and the version that it began with, unless this run has trained it."""
         if self._after is None:
             self._before = None if operation["base"] is None else learner
-            self._after = self._load(operation["number"], store)
+            self._after = self.workspace.load(operation["number"], store)
 
     def _evaluate(
         self, operation: Operation, store: Store

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -43,6 +42,7 @@ from incontrast.workspace.files import (
     check_no_link,
     locked,
     read_json,
+    timestamp,
     write_json,
 )
 from incontrast.workspace.state import NAMES, Notify, State, StateMachine
@@ -190,7 +190,7 @@ class Workspace:
             if (folder / "versions").is_dir() and not (folder / CREATING).exists():
                 raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
             raise WorkspaceError(f"{folder} is not a workspace: incontrast init creates one")
-        return cls(folder, read_config(folder, read_json(folder / SETTINGS)), **own)
+        return cls(folder, _settings_in(folder), **own)
 
     def trust(self, code: Collection[str]) -> bool:
         """Whether this user may run this code, which the workspace names; remembers it."""
@@ -267,9 +267,7 @@ class Workspace:
         from incontrast import saving
         from incontrast.learner import Learner
 
-        return saving.rebuild(
-            self.settings["learner"], self.folder / SETTINGS, Learner, **self._own
-        )
+        return saving.rebuild(self.settings["learner"], self.folder / CONFIG, Learner, **self._own)
 
     @property
     def domain(self) -> Domain:
@@ -306,16 +304,17 @@ class Workspace:
         from incontrast.settings import encode
 
         self.versions.verify(version)
-        folder, changes = self.versions.folder(version), of_versions(self.settings)
-        learner = saving.read(folder, Learner, changes, **self._own)
-        learner.memory = Memory(learner.memory.policy)
+        folder, config = self.versions.folder(version), self.folder / CONFIG
+        learner = saving.read(folder, Learner, of_versions(self.settings), config, **self._own)
+        policy = learner.memory.policy
+        learner.memory = Memory(policy)
         if store is not None:
-            about = learner.domain, learner.memory.policy, self.versions.extent(version)
-            learner.memory = Memory.over(store, *about)
+            extent = self.versions.extent(version)
+            learner.memory = Memory.over(store, learner.domain, policy, extent)
         head, configured = encode(learner.head), self.settings["learner"]["head"]
         if head != configured and self._own.get("head") is None:
             raise WorkspaceError(
-                f"{self.folder / CONFIG}: head cannot be changed any more, it was {head!r} when "
+                f"{config}: head cannot be changed any more, it was {head!r} when "
                 f"version {version} was trained and is {configured!r} now"
             )
         self._domain = learner.domain
@@ -464,10 +463,8 @@ class Workspace:
                 Whatever one raises ends the update, which can be resumed.
             notify: Called with a sentence at every step of the update.
         """
-        flags = {"strict": strict, "force": force, "discard": discard, "again": again}
-        how = {"strategy": strategy, "budget": budget, "tolerance": tolerance, "probe": probe}
-        flags["only_if_drift"] = only_if_drift
-        return self._run("update", items, notify, callbacks=callbacks, **flags, **how)
+        how = {name: value for name, value in locals().items() if name not in ("self", "items")}
+        return self._run("update", items, **how)
 
     def _run(self, kind: str, items: Any, notify: Notify | None = None, **how: Any) -> Step:
         from incontrast.workspace.update import Update
@@ -486,8 +483,7 @@ class Workspace:
 
         with self.writing("config") as machine:
             machine.recover()
-            # Somebody may have changed others since this workspace was opened.
-            now = read_config(self.folder, read_json(self.folder / SETTINGS))
+            now = _settings_in(self.folder)  # somebody may have changed others meanwhile
             config = config_of(now)
             wanted = parse_changes(changes, config)
             for name in wanted:
@@ -521,7 +517,7 @@ class Workspace:
 
     def remember(self, columns: Sequence[str], machine: StateMachine) -> None:
         """Read later tables by the names of the first one's features, unless others are set."""
-        config = config_of(read_config(self.folder, read_json(self.folder / SETTINGS)))
+        config = config_of(_settings_in(self.folder))
         if config["table"].get("columns") is None:
             config["table"] = {**config["table"], "columns": list(columns)}
             write_bytes(self.folder / CONFIG, to_toml(config).encode())
@@ -597,6 +593,10 @@ class Workspace:
         return count
 
 
+def _settings_in(folder: Path) -> dict[str, Any]:
+    return read_config(folder, read_json(folder / SETTINGS))
+
+
 def create_workspace(folder: Path, learner: Learner, settings: dict[str, Any]) -> Workspace:
     """A new workspace with these settings, which ``initial_settings`` gave for this learner."""
     from incontrast.training.fabric import FabricEngine
@@ -640,7 +640,7 @@ def initial_settings(
 
     settings: dict[str, Any] = {
         "id": uuid.uuid4().hex,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "created": timestamp(),
         "incontrast": __version__,
         "tolerance": tolerance,
         "keep": keep,
