@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from incontrast.report.page import Cell, Table
 from paper.names import RETRAINING, strategy_title
 from paper.speed_tables import parity_table
@@ -16,7 +14,7 @@ OVERVIEW = "mnist-class"  # the data set of the table
 def overview_table(summary: Summary) -> Table:
     """Who comes to parity with retraining where new classes arrive, and how fast."""
     speeds = {
-        row[0].text: [replace(cell, note="") for cell in row[1:]]
+        row[0].text: [cell._replace(note="") for cell in row[1:]]
         for row in parity_table(summary, [OVERVIEW], "").rows
     }
     rows = []

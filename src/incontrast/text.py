@@ -46,6 +46,12 @@ def part_of_the_way(kept: float) -> str:
     return f"{kept:.0%} of the change is kept: all of it would be no better, or beyond a bound"
 
 
+FEWEST_SEARCHED = 200  # items below which precision says little of a larger index
+KEEPS = 0.9  # precision of mapped vectors from which on they need not be re-embedded at once
+FEWEST_NEW = 30  # new items below which what becomes of them may be chance
+NOTABLE_PART = 0.05
+
+
 def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
     """What to do with stored vectors after an update.
 
@@ -62,22 +68,18 @@ def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
     with the map, 83 % of the 10 nearest items are found, and 97 % of what is found is near;
     re-embed 5 % of it for 99 %.
     """
+    recall, precision = expected[0]["recall"], expected[0]["precision"]
     if items < FEWEST_SEARCHED:
-        recall = expected[0]["recall"]
         return f"Too few items to say how precise search with the map is; recall@10 {recall:.2f}."
-    first, recall = expected[0]["precision"], expected[0]["recall"]
-    recovered = (
-        f"with the map, {recall * 100:.0f} % of the 10 nearest items are found, and "
-        f"{first * 100:.0f} % of what is found is near"
-    )
-    better = [each for each in expected[1:-1] if each["precision"] >= first + 0.01]
-    if first < KEEPS:
-        return f"Re-embed your index: {recovered}."
-    if not better:
-        return f"Keep your index: {recovered}."
-    share, then = better[0]["share"], better[0]["precision"]
+    more = [each for each in expected[1:-1] if each["precision"] >= precision + 0.01]
+    better = ""
+    if more and precision >= KEEPS:
+        share, then = (more[0][name] * 100 for name in ("share", "precision"))
+        better = f"; re-embed {share:.0f} % of it for {then:.0f} %"
     return (
-        f"Keep your index: {recovered}; re-embed {share * 100:.0f} % of it for {then * 100:.0f} %."
+        f"{'Keep' if precision >= KEEPS else 'Re-embed'} your index: with the map, "
+        f"{recall * 100:.0f} % of the 10 nearest items are found, and {precision * 100:.0f} % of "
+        f"what is found is near{better}."
     )
 
 
@@ -89,18 +91,17 @@ def mixed_advice(mixed: Mapping[str, float] | None) -> str | None:
     """
     if mixed is None or mixed["items"] < FEWEST_NEW:
         return None
-    if abs(mixed["found"] - mixed["own"]) < NOTABLE_PART * max(mixed["own"], 1.0):
+    own, found = mixed["own"], mixed["found"]
+    if abs(found - own) < NOTABLE_PART * max(own, 1.0):
         return None
     return (
-        f"of the 10 nearest of a new item, {mixed['own']:.1f} are new; "
-        f"{mixed['found']:.1f} where the old ones are mapped"
+        f"of the 10 nearest of a new item, {own:.1f} are new; "
+        f"{found:.1f} where the old ones are mapped"
     )
 
 
-FEWEST_NEW = 30  # new items below which that may be chance
-NOTABLE_PART = 0.05
-FEWEST_SEARCHED = 200  # items below which precision says little of a larger index
-KEEPS = 0.9  # precision of mapped vectors from which on they need not be re-embedded at once
+NOTICEABLE = 0.02  # of a probe's figures: less is what chance does on a few hundred items
+PROBE_FIGURES = {"knn_accuracy": "kNN accuracy", "precision": "retrieval precision"}
 
 
 def probe_changes(probe: Any) -> Iterator[tuple[str, float, float]]:
@@ -109,15 +110,15 @@ def probe_changes(probe: Any) -> Iterator[tuple[str, float, float]]:
     Args:
         probe: ``ProbeScores`` before and after, or the same out of JSON; None if there is none.
     """
-    if probe is None:
-        return
-    change = _plain(probe)
-    earlier, later = _plain(change["before"]), _plain(change["after"])
-    for part in ("old", "new", "all"):
-        if earlier[part] is not None and later[part] is not None:
-            first, last = _plain(earlier[part]), _plain(later[part])
+    for part in ("old", "new", "all") if probe is not None else ():
+        first, last = (_of(_of(probe, when), part) for when in ("before", "after"))
+        if first is not None and last is not None:
             for figure, name in PROBE_FIGURES.items():
-                yield f"{name} of {part} classes", first[figure], last[figure]
+                yield f"{name} of {part} classes", _of(first, figure), _of(last, figure)
+
+
+def _of(part: Any, name: str) -> Any:
+    return part[name] if isinstance(part, Mapping) else getattr(part, name)
 
 
 def fallen_scores(probe: Any) -> Iterator[str]:
@@ -127,19 +128,10 @@ def fallen_scores(probe: Any) -> Iterator[str]:
             yield f"{name} fell from {before:.3f} to {after:.3f}"
 
 
-NOTICEABLE = 0.02  # of a probe's figures: less is what chance does on a few hundred items
-PROBE_FIGURES = {"knn_accuracy": "kNN accuracy", "precision": "retrieval precision"}
-
-
-def _plain(part: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = part._asdict() if hasattr(part, "_asdict") else part
-    return found
-
-
 def sentence(event: Mapping[str, Any]) -> str:
     """What an event of a workspace's journal was."""
-    step, version, data = event["step"], event.get("version"), event.get("data", {})
-    text = step
+    step, data = event["step"], event.get("data", {})
+    version = f"version {event.get('version')}"
     match step:
         case "init":
             text = "workspace created"
@@ -154,27 +146,27 @@ def sentence(event: Mapping[str, Any]) -> str:
             skipped = len(data["skipped"])
             text += f", {counted(skipped, 'file')} skipped" if skipped else ""
         case "train" if event.get("kind") == "adopt":
-            text = f"version {version} adopted as it was"
+            text = f"{version} adopted as it was"
         case "train":
-            text = f"version {version} trained: {event['strategy']}, "
-            text += f"{counted(event['epochs'], 'epoch')}, {counted(event['steps'], 'step')}, "
-            text += f"stopped by {event['stopped']}"
+            text = (
+                f"{version} trained: {event['strategy']}, {counted(event['epochs'], 'epoch')}, "
+                f"{counted(event['steps'], 'step')}, stopped by {event['stopped']}"
+            )
         case "evaluate":
             found = [*(event["failed_checks"] or ["all checks passed"])]
             found += [f"but {change}" for change in event.get("worse", ())]
             for name, before, after in probe_changes(event["probe"]):
                 found.append(f"{name} {before:.3f} → {after:.3f}")
-            text = f"version {version} evaluated: {'; '.join(found)}"
+            text = f"{version} evaluated: {'; '.join(found)}"
         case "promote":
             despite = f" despite: {'; '.join(event['despite'])}" if event["despite"] else ""
-            text = f"version {version} promoted{despite}"
+            text = f"{version} promoted{despite}"
         case "discard":
-            text = f"{data['name']} discarded"
-            text += f" with version {version}" if event["trained"] else ""
+            text = f"{data['name']} discarded" + (f" with {version}" if event["trained"] else "")
         case "drop":
-            text = f"version {version} deleted ({event['reason']})"
+            text = f"{version} deleted ({event['reason']})"
         case "rollback":
-            text = f"version {version} is the current one again"
+            text = f"{version} is the current one again"
         case "summary":
             counts = (f"{count:,} × {name}" for name, count in event["steps"].items())
             text = f"{counted(event['number'], 'event')} since {event['since']}: "
@@ -183,5 +175,6 @@ def sentence(event: Mapping[str, Any]) -> str:
             text = f"{counted(len(event['ids']))} to be forgotten"
         case "forget":
             text = f"{counted(event['items'])} forgotten"
-    seconds = f" ({event['seconds']:.1f} s)" if "seconds" in event else ""
-    return f"{text}{seconds}"
+        case _:
+            text = step
+    return f"{text} ({event['seconds']:.1f} s)" if "seconds" in event else text

@@ -3,9 +3,10 @@
 import base64
 import io
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 from incontrast.cli.command import Answer
 from incontrast.files import check_outside
@@ -48,15 +49,11 @@ def history(args: Namespace) -> Answer:
     place = _place(args.to, space.reports / "history.html")
     with space.writing_reports() if args.to is None else nullcontext():
         save(history_page(lines, str(space.folder)), place)
-    sentences = [
-        f"version {line.version}, {line.standing}: "
-        + (
-            f"adopted, with {counted(line.items)}"
-            if line.strategy == ADOPTED
-            else f"{line.strategy} on {counted(line.items)} in {duration(line.seconds)}"
-        )
-        for line in lines
-    ]
+    sentences = []
+    for line in lines:
+        done = f"{line.strategy} on {counted(line.items)} in {duration(line.seconds)}"
+        done = f"adopted, with {counted(line.items)}" if line.strategy == ADOPTED else done
+        sentences.append(f"version {line.version}, {line.standing}: {done}")
     value = {"versions": [line.as_json() for line in lines], "report": place}
     return Answer(value, [*sentences, f"Report: {place}"])
 
@@ -96,7 +93,7 @@ def _place(to: Path | None, usual: Path) -> Path:
     return to
 
 
-def _items(workspace: Workspace, ids: list[int]) -> dict[int, Item]:
+def _items(workspace: Workspace, ids: Sequence[int]) -> dict[int, Item]:
     """Of these items, those that are still there and can be shown."""
     kind = workspace.settings["learner"]["domain"]["type"]
     if not ids or kind not in ("Images", "Text"):
@@ -117,7 +114,7 @@ def _beginning(content: bytes) -> Item:
     return Item(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
 
 
-def _pictures(workspace: Workspace, contents: list[bytes]) -> Iterator[Item]:
+def _pictures(workspace: Workspace, contents: Sequence[bytes]) -> Iterator[Item]:
     if not contents:
         return
     # Images are decoded by their domain, which needs torch; no other page does.
@@ -136,55 +133,61 @@ def summary(workspace: Workspace, number: int) -> list[str]:
     """What was done for a version, what came of it, and which version serves."""
     state, evaluation = workspace.state(), workspace.versions.evaluation(number) or {}
     record = workspace.versions.record(number)
-    current, refused, outcome = state.current, number == state.candidate, record["outcome"]
+    outcome, adopted = record["outcome"], record["kind"] == "adopt"
     items = counted(record["data"]["items"], "item" if record["parent"] is None else "new item")
     epochs, seconds = counted(outcome["epochs"], "epoch"), outcome["seconds"]
     line = f"Version {number}: {outcome['strategy']} on {items}, {epochs} in {seconds:.1f} s"
-    if record["kind"] == "adopt":
+    if adopted:
         line = f"Version {number}: adopted, with {items} of {record['memory']['seen']:,}"
     if (share := cost_share(record)) is not None:
         line += f", about {share:.1%} of a retraining"
     lines = [line]
-    before, after = outcome["loss"]["before"], outcome["loss"]["after"]
     if (kept := outcome.get("kept", 1.0)) < 1.0:
         lines.append(f"  {part_of_the_way(kept)}")
-    for name, *values in probe_changes(outcome["probe"]):
-        lines.append(_change(name, *(values[-1:] if record["kind"] == "adopt" else values)))
-    parts = ("old", "new") if before["old"] is not None else ("new",)
-    for part in parts if record["kind"] != "adopt" else ():
-        name = f"loss of {part} items" if len(parts) > 1 else "loss"
-        lines.append(_change(name, before[part], after[part]))
-    if ratios := outcome["change_ratio"]:
-        medians = (ratios[when]["median"] for when in ("before", "after"))
-        lines.append(_change("change ratio", *medians))
-    if moved := evaluation.get("movement"):
-        lines.append(
-            f"  {'embeddings moved':<35}cosine {moved['cosine'][1]:.3f}, "
-            f"{moved['overlap']:.0%} of the 10 nearest neighbours stayed"
-        )
-    if stored := evaluation.get("stored_vectors"):
-        advice = index_advice(stored["expected"], stored["items"])
-        lines.append(f"  {'stored vectors, mapped (reembed)':<35}{advice}")
-        if beside := mixed_advice(stored.get("mixed")):
-            lines.append(f"  {'new items beside mapped ones':<35}{beside}")
-        found = stored["tried"]["to_old"][stored["kinds"]["to_old"]]
-        how = f"embed --space {stored['space']}; recall@10 {found['recall']:.2f}"
-        lines.append(f"  {'stored vectors, as they are':<35}{how}")
-    lines += [f"  failed check: {check}" for check in evaluation.get("failed_checks", [])]
-    lines += [f"  worse: {change}" for change in outcome.get("worse", ())]
-    if not refused and outcome.get("worse"):
+    lines += (f"  {name:<35}{words}" for name, words in _figures(outcome, evaluation, adopted))
+    lines += (f"  failed check: {check}" for check in evaluation.get("failed_checks", []))
+    lines += (f"  worse: {change}" for change in outcome.get("worse", ()))
+    if number == state.candidate:
+        current = state.current
+        keeps = "there is no other" if current is None else f"version {current} keeps serving"
+        command = f"incontrast {record['kind']}"
+        advice = f"Promote it with `{command} --force`, drop it with `{command} --discard`."
+        return [*lines, f"Not promoted: {keeps}. {advice}"]
+    if outcome.get("worse"):
         lines.append(
             "Promoted, but it got worse: `incontrast rollback` returns to the version "
             "before, `incontrast compare OLD NEW` says which strategy learns new items better."
         )
-    if not refused:
-        return [*lines, f"Version {current} is the current one."]
-    keeps = "there is no other" if current is None else f"version {current} keeps serving"
-    command = f"incontrast {record['kind']}"
-    advice = f"Promote it with `{command} --force`, drop it with `{command} --discard`."
-    return [*lines, f"Not promoted: {keeps}. {advice}"]
+    return [*lines, f"Version {state.current} is the current one."]
 
 
-def _change(name: str, *values: float | None) -> str:
-    shown = ("not finite" if value is None else f"{value:.3f}" for value in values)
-    return f"  {name:<35}{' → '.join(shown)}"
+def _figures(
+    outcome: Mapping[str, Any], evaluation: Mapping[str, Any], adopted: bool
+) -> Iterator[tuple[str, str]]:
+    """What came of a version, by name; of an adopted one, nothing has changed."""
+
+    def change(*values: float | None) -> str:
+        shown = ["not finite" if value is None else f"{value:.3f}" for value in values]
+        return " → ".join(shown[-1:] if adopted else shown)
+
+    for name, *values in probe_changes(outcome["probe"]):
+        yield name, change(*values)
+    before, after = outcome["loss"]["before"], outcome["loss"]["after"]
+    for part in ("old", "new") if not adopted else ():
+        if before["old"] is not None:
+            yield f"loss of {part} items", change(before[part], after[part])
+        elif part == "new":
+            yield "loss", change(before[part], after[part])
+    if ratios := outcome["change_ratio"]:
+        yield "change ratio", change(*(ratios[when]["median"] for when in ("before", "after")))
+    if moved := evaluation.get("movement"):
+        stayed = f"{moved['overlap']:.0%} of the 10 nearest neighbours stayed"
+        yield "embeddings moved", f"cosine {moved['cosine'][1]:.3f}, {stayed}"
+    if stored := evaluation.get("stored_vectors"):
+        mapped = index_advice(stored["expected"], stored["items"])
+        yield "stored vectors, mapped (reembed)", mapped
+        if beside := mixed_advice(stored.get("mixed")):
+            yield "new items beside mapped ones", beside
+        recall = stored["tried"]["to_old"][stored["kinds"]["to_old"]]["recall"]
+        how = f"embed --space {stored['space']}; recall@10 {recall:.2f}"
+        yield "stored vectors, as they are", how

@@ -16,6 +16,7 @@ from typing import NamedTuple
 WIDTH = 648
 LEFT, RIGHT, BELOW, LINE = 52, 12, 40, 18  # space beside a panel, below it, and for a line of text
 COLOURS = 8  # that a page has, by day and by night
+ACROSS = 3  # names in a row of the legend
 
 Points = Sequence[tuple[float, float]]
 
@@ -40,18 +41,19 @@ def chart(panels: Sequence[Panel], *, title: str, legend: bool = False, height: 
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
     colours = {name: f"var(--series-{place % COLOURS})" for place, name in enumerate(names)}
     parts, top = [], LINE
-    if legend:
-        across = 3
-        for place, name in enumerate(names):
-            x, y = LEFT + place % across * (WIDTH - LEFT) // across, LINE * (place // across)
-            parts.append(
-                f'<rect x="{x}" y="{y + 6}" width="14" height="3" fill="{colours[name]}"/>'
-            )
-            parts.append(_text(x + 20, y + 12, name))
-        top += LINE * -(-len(names) // across)
+    for place, name in enumerate(names if legend else ()):
+        x, y = LEFT + place % ACROSS * (WIDTH - LEFT) // ACROSS, LINE * (place // ACROSS)
+        top = y + 2 * LINE
+        parts.append(_bar(x, y + 6, 14, 3, colours[name]))
+        parts.append(_text(x + 20, y + 12, name))
+    wide = WIDTH // len(panels)
     for place, panel in enumerate(panels):
-        left = place * WIDTH // len(panels) + LEFT
-        frame = (left, top, WIDTH // len(panels) - LEFT - RIGHT, height - LINE - BELOW)
+        frame = (
+            place * WIDTH // len(panels) + LEFT,
+            top,
+            wide - LEFT - RIGHT,
+            height - LINE - BELOW,
+        )
         parts += _panel(panel, frame, colours)
     return (
         f'<svg viewBox="0 0 {WIDTH} {top + height - LINE}" role="img" aria-label="{escape(title)}" '
@@ -63,48 +65,43 @@ def _panel(
     panel: Panel, frame: tuple[int, int, int, int], colours: Mapping[str, str]
 ) -> Iterator[str]:
     left, top, width, height = frame
+    right, bottom = left + width, top + height
     points = [point for series in panel.series.values() for point in series]
-    beside = (-0.4, 0.0, 0.4) if panel.bars else (0.0,)  # a bar is wider than its place
-    reached = [x + more for x, _ in points for more in beside]
-    across = _Axis(reached, panel.logs[0], left, width, whole=not panel.logs[0])
-    floor = [0.0] if panel.bars else []
-    up = _Axis([*floor, *(y for _, y in points)], panel.logs[1], top + height, -height)
+    xs, ys = ([point[axis] for point in points] for axis in (0, 1))
+    if panel.bars:  # a bar is wider than its place, and begins at 0
+        xs, ys = [x + side for x in xs for side in (-0.4, 0.4)], [0.0, *ys]
+    across = _Axis(xs, panel.logs[0], left, width, whole=not panel.logs[0])
+    up = _Axis(ys, panel.logs[1], bottom, -height)
     yield _text(left + width / 2, top - 6, panel.title, "middle", size=11)
-    yield _text(left + width / 2, top + height + 32, panel.x, "middle")
+    yield _text(left + width / 2, bottom + 32, panel.x, "middle")
     yield _text(left - LEFT + 4, top - 6, panel.y)
     for value, y in up.ticks():
-        yield _line(left, y, left + width, y, faint=True)
+        yield _line(left, y, right, y, opacity=0.15)
         yield _text(left - 6, y + 3, f"{value:g}", "end")
     for value, x in across.ticks():
-        yield _line(x, top, x, top + height, faint=True)
-        yield _text(x, top + height + 16, f"{value:g}", "middle")
-    yield _line(left, top + height, left + width, top + height)
-    yield _line(left, top, left, top + height)
+        yield _line(x, top, x, bottom, opacity=0.15)
+        yield _text(x, bottom + 16, f"{value:g}", "middle")
+    yield _line(left, bottom, right, bottom)
+    yield _line(left, top, left, bottom)
     for name, series in panel.series.items():
-        colour = colours[name]
+        colour, level = colours[name], len(series) == 1 and not panel.dots
         for drawn, run in groupby(series, lambda point: across.has(point[0]) and up.has(point[1])):
             if not drawn:
                 continue
             places = [(across(x), up(y)) for x, y in run]
             if panel.bars:
                 wide = across(0.6) - across(0.0)
-                for x, y in places:
-                    yield (
-                        f'<rect x="{x - wide / 2:.1f}" y="{y:.1f}" width="{wide:.1f}" '
-                        f'height="{up(0.0) - y:.1f}" fill="{colour}"/>'
-                    )
+                yield from (_bar(x - wide / 2, y, wide, up(0.0) - y, colour) for x, y in places)
                 continue
-            if level := len(series) == 1 and not panel.dots:
-                places = [(left, places[0][1]), (left + width, places[0][1])]
-            way = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+            ends = [(left, places[0][1]), (right, places[0][1])]
+            way = " ".join(f"{x:.1f},{y:.1f}" for x, y in (ends if level else places))
             dotted = ' stroke-dasharray="2 3"' if level else ""
             yield (
                 f'<polyline points="{way}" fill="none" stroke="{colour}" '
                 f'stroke-width="1.8"{dotted}/>'
             )
-            if panel.dots:
-                for x, y in places:
-                    yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+            for x, y in places if panel.dots else ():
+                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
 
 
 class _Axis:
@@ -115,9 +112,9 @@ class _Axis:
     ) -> None:
         self.log, self.whole, self.start, self.length = log, whole, start, length
         found = [self._scaled(value) for value in values if self.has(value)] or [0.0, 1.0]
-        self.low, self.high = min(found), max(found)
-        space = 0.05 * (self.high - self.low) or max(0.5, 0.05 * abs(self.high))
-        self.low, self.high = self.low - space, self.high + space
+        low, high = min(found), max(found)
+        space = 0.05 * (high - low) or max(0.5, 0.05 * abs(high))
+        self.low, self.high = low - space, high + space
 
     def has(self, value: float) -> bool:
         return math.isfinite(value) and (value > 0 or not self.log)
@@ -151,17 +148,15 @@ def _round_values(low: float, high: float, whole: bool) -> list[float]:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 10) -> str:
-    if not text:
-        return ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
-        f'fill="currentColor">{escape(text)}</text>'
-    )
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
+    return f'<text {place} fill="currentColor">{escape(text)}</text>' if text else ""
 
 
-def _line(x: float, y: float, until_x: float, until_y: float, *, faint: bool = False) -> str:
-    shade = ' opacity="0.15"' if faint else ""
-    return (
-        f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{until_x:.1f}" y2="{until_y:.1f}" '
-        f'stroke="currentColor" stroke-width="0.8"{shade}/>'
-    )
+def _line(x: float, y: float, until_x: float, until_y: float, opacity: float = 1.0) -> str:
+    ends = f'x1="{x:.1f}" y1="{y:.1f}" x2="{until_x:.1f}" y2="{until_y:.1f}"'
+    return f'<line {ends} stroke="currentColor" stroke-width="0.8" opacity="{opacity}"/>'
+
+
+def _bar(x: float, y: float, width: float, height: float, colour: str) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect {place} fill="{colour}"/>'

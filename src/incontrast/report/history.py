@@ -11,6 +11,11 @@ from incontrast.text import PROBE_FIGURES, counted, duration
 
 SECONDS = "seconds"
 ADOPTED = "adopted"  # instead of a strategy
+PARTS = ("old", "new", "all")
+PROBED = [f"{name}, {part}" for name in PROBE_FIGURES.values() for part in PARTS]
+LOSSES = ["loss, old", "loss, new"]
+MOVED = ["drift", "neighbours kept"]
+STANDINGS = {"promote": "promoted", "discard": "dropped", "drop": "deleted since"}
 
 
 class Line(NamedTuple):
@@ -36,10 +41,9 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
     pending: list[Mapping[str, Any]] = []  # data: what was refused is taken along, or tried again
     trained: dict[int, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
     found: dict[int, Line] = {}
-    parents: dict[int, int | None] = {}
+    parents: dict[int | None, int | None] = {}
     serving: int | None = None
-    each = (part for event in events for part in (event, *event.get("versions", ())))
-    for event in each:
+    for event in (part for each in events for part in (each, *each.get("versions", ()))):
         version, step = event.get("version"), event["step"]
         if version is None:
             continue
@@ -65,27 +69,19 @@ def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[L
                 _figures(event),
                 "not promoted",
             )
-        elif version in found:
-            standings = {"promote": "promoted", "discard": "dropped", "drop": "deleted since"}
-            standing = standings.get(step, found[version].standing)
-            found[version] = found[version]._replace(standing=standing)
+        elif version in found and step in STANDINGS:
+            found[version] = found[version]._replace(standing=STANDINGS[step])
     lineage: set[int | None] = {None}  # the current version, and those from which it was trained
     version = current
     while version not in lineage:
         lineage.add(version)
-        version = parents.get(version) if version is not None else None
+        version = parents.get(version)
     for version, line in found.items():
         if version == current:
             found[version] = line._replace(standing="current")
         elif line.standing == "promoted" and version not in lineage:
             found[version] = line._replace(standing="rolled back")
     return list(found.values())
-
-
-PARTS = ("old", "new", "all")
-PROBED = [f"{name}, {part}" for name in PROBE_FIGURES.values() for part in PARTS]
-LOSSES = ["loss, old", "loss, new"]
-MOVED = ["drift", "neighbours kept"]
 
 
 def _figures(event: Mapping[str, Any]) -> dict[str, float]:
@@ -124,71 +120,57 @@ def history_page(lines: Sequence[Line], folder: str) -> page.Page:
         ),
         ("Cost", [SECONDS], "Seconds of training of each version."),
     ]
-    drawn = len(lines) > 1
-    blocks = [_figure(lines, *panel) for panel in panels if panel[1] and drawn]
+    drawn = [_figure(lines, *panel) for panel in panels if panel[1] and len(lines) > 1]
     newest = lines[-1]
+    standing = {"current": "is the current one", "promoted": "was promoted"}.get(
+        newest.standing, f"was {newest.standing}"
+    )
+    training = f"training took {duration(newest.seconds)}"
+    training = "it was trained elsewhere" if newest.strategy == ADOPTED else training
     return page.Page(
         title="History",
         lead=(
-            f"{counted(len(lines), 'version')} so far. The newest, version "
-            f"{newest.version}, is from {newest.created[:16].replace('T', ' ')} and "
-            f"{_standing(newest)}; {_training(newest)}."
+            f"{counted(len(lines), 'version')} so far. The newest, version {newest.version}, is "
+            f"from {newest.created[:16].replace('T', ' ')} and {standing}; {training}."
         ),
         sections=(
             page.Section("Versions", (_table(lines, known([*PROBED, *LOSSES, *MOVED])),)),
-            *([page.Section("Over time", tuple(blocks))] if blocks else []),
+            *([page.Section("Over time", tuple(drawn))] if drawn else []),
         ),
         foot=f"{folder}. Written by `incontrast history`.",
     )
 
 
-def _standing(line: Line) -> str:
-    return {"current": "is the current one", "promoted": "was promoted"}.get(
-        line.standing, f"was {line.standing}"
-    )
-
-
-def _training(line: Line) -> str:
-    adopted = line.strategy == ADOPTED
-    return "it was trained elsewhere" if adopted else f"training took {duration(line.seconds)}"
-
-
 def _table(lines: Sequence[Line], names: Sequence[str]) -> page.Table:
-    def row(line: Line) -> tuple[Cell, ...]:
-        mark: page.Mark = "good" if line.standing == "current" else ""
-        return (
-            Cell(str(line.version), sort=line.version, note=line.created[:10]),
-            Cell(line.standing, mark=mark),
-            Cell(line.strategy),
-            Cell(f"{line.items:,}", sort=line.items),
-            Cell(duration(line.seconds), sort=line.seconds),
-            *(figure_cell(line.figures[name]) for name in names),
-        )
-
+    headings = (name.partition(", ") for name in names)
     return page.Table(
         title="All versions",
         columns=(
             *columns(numbers=["version"]),
             *columns("standing", "strategy", numbers=("new items", "training")),
-            *(
-                Column(part or name, number=True, group=name if part else "")
-                for name, _, part in (name.partition(", ") for name in names)
-            ),
+            *(Column(part or name, True, group=name if part else "") for name, _, part in headings),
         ),
-        rows=tuple(row(line) for line in reversed(lines)),
+        rows=tuple(
+            (
+                Cell(str(line.version), sort=line.version, note=line.created[:10]),
+                Cell(line.standing, mark="good" if line.standing == "current" else ""),
+                Cell(line.strategy),
+                figure_cell(line.items, ","),
+                Cell(duration(line.seconds), sort=line.seconds),
+                *(figure_cell(line.figures[name]) for name in names),
+            )
+            for line in reversed(lines)
+        ),
         caption="Loss: evaluation loss, lower is better. Drift: the change ratio of the new data "
         "before the update. Neighbours kept: of the 10 nearest, by the update.",
     )
 
 
 def _figure(lines: Sequence[Line], title: str, names: Sequence[str], caption: str) -> page.Figure:
+    cost = names == [SECONDS]
     series = {
-        name: [
-            (line.version, line.seconds if name == SECONDS else line.figures[name])
-            for line in lines
-        ]
+        name: [(line.version, line.seconds if cost else line.figures[name]) for line in lines]
         for name in names
     }
-    panel = Panel(series, x="version", bars=names == [SECONDS], dots=True)
-    drawn = chart([panel], title=title, legend=names != [SECONDS])
+    drawn = chart([Panel(series, x="version", bars=cost, dots=True)], title=title, legend=not cost)
     return page.Figure(title=title, svg=drawn, caption=caption)

@@ -1,12 +1,7 @@
 """What a page is made of, and how it becomes one HTML file that needs nothing else.
 
->>> table = Table(
-...     title="Losses",
-...     columns=(Column("strategy"), Column("loss", number=True)),
-...     rows=((Cell("ICL"), Cell("0.31", sort=0.31, mark="best")),),
-... )
->>> page = Page(title="Update 7", sections=(Section("Figures", (table,)),))
->>> render(page).count("<table")
+>>> table = Table(title="Losses", columns=columns("strategy"), rows=((Cell("ICL"),),))
+>>> render(Page(title="Update 7", sections=(Section("Figures", (table,)),))).count("<table")
 1
 """
 
@@ -15,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from incontrast.files import write_bytes
 
 Mark = Literal["", "best", "second", "good", "bad", "quiet"]
-Standing = Literal["passed", "failed", "forced"]
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of a table."""
 
     title: str
@@ -34,8 +28,7 @@ class Column:
     group: str = ""  # a heading above this and the neighbours of the same group
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell of a table."""
 
     text: str
@@ -49,10 +42,13 @@ def columns(*titles: str, numbers: Sequence[str] = ()) -> tuple[Column, ...]:
     return (*map(Column, titles), *(Column(title, number=True) for title in numbers))
 
 
+DASH = Cell("–", mark="quiet")
+
+
 def figure_cell(value: float | None, form: str = ".3f", **more: Any) -> Cell:
     """A figure that its column is sorted by; a dash for None and nan."""
     if value is None or value != value:
-        return Cell("–", mark="quiet")
+        return DASH
     return Cell(format(value, form), sort=value, **more)
 
 
@@ -76,17 +72,13 @@ class Table:
     @property
     def groups(self) -> list[tuple[str, int]]:
         """Headings above the columns, each with the number of columns it spans."""
-        spans: list[tuple[str, int]] = []
-        for column in self.columns:
-            if spans and spans[-1][0] == column.group:
-                spans[-1] = (column.group, spans[-1][1] + 1)
-            else:
-                spans.append((column.group, 1))
+        spans = [
+            (name, len([*some])) for name, some in groupby(each.group for each in self.columns)
+        ]
         return spans if any(name for name, _ in spans) else []
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
+class Figure(NamedTuple):
     """A figure, as the text of an SVG (``chart`` makes one), and what to see in it."""
 
     title: str
@@ -94,25 +86,26 @@ class Figure:
     caption: str
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """Paragraphs; an empty line parts them, ``code`` and **strong** words may be marked."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """A few figures at a glance: label, figure, remark."""
 
     facts: tuple[tuple[str, str, str], ...]
 
 
-@dataclass(frozen=True)
-class Checks:
-    """What was checked: a claim, how it came out, and the figures that say so."""
+Check = tuple[str, Literal["passed", "failed", "forced"], str]
+"""A claim, how it came out, and the figures that say so."""
 
-    checks: tuple[tuple[str, Standing, str], ...]
+
+class Checks(NamedTuple):
+    """What was checked."""
+
+    checks: tuple[Check, ...]
 
 
 class Item(NamedTuple):
@@ -122,8 +115,7 @@ class Item(NamedTuple):
     picture: str = ""
 
 
-@dataclass(frozen=True)
-class Neighbours:
+class Neighbours(NamedTuple):
     """Items with their nearest neighbours ``before`` and ``after``, by ids.
 
     Of ``items`` those have no id that were forgotten since.
@@ -138,8 +130,7 @@ class Neighbours:
 Block = Table | Figure | Text | Facts | Checks | Neighbours
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of a page."""
 
     title: str
@@ -151,8 +142,7 @@ class Section:
         return re.sub(r"\W+", "-", self.title.lower()).strip("-")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page:
+class Page(NamedTuple):
     """A whole page."""
 
     title: str
@@ -163,8 +153,7 @@ class Page:
 
 def render(page: Page) -> str:
     """The page as one HTML document: styles, script and figures are inside."""
-    html: str = _template().render(page=page)
-    return html
+    return str(_template().render(page=page))
 
 
 def save(page: Page, path: str | Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from incontrast.report import page
 from incontrast.report.chart import Panel, chart
-from incontrast.report.page import Cell, columns, figure_cell
+from incontrast.report.page import DASH, Cell, columns, figure_cell
 from incontrast.text import (
     addressed,
     counted,
@@ -20,73 +20,74 @@ from incontrast.text import (
 
 WAYS = {"to_old": "new queries, mapped to the old space", "to_new": "stored vectors, mapped"}
 SEARCH = ("recall", "precision")
-RATIO = " A change ratio of 1 means that new items are negatives like the old ones."
+QUARTILES = {"lower": "lower quartile", "median": "median", "upper": "upper quartile"}
+
+Figures = Mapping[str, Any]  # as JSON has them: None where one is not finite
 
 
 def update_page(
     *,
-    record: Mapping[str, Any],
-    evaluation: Mapping[str, Any],
+    record: Figures,
+    evaluation: Figures,
     promoted: bool,
     current: bool,
-    events: Sequence[Mapping[str, Any]],
+    events: Sequence[Figures],
     items: Mapping[int, page.Item],
     folder: str,
 ) -> page.Page:
-    """The page of a version. Figures that are not finite are None, as JSON has them.
+    """The page of a version.
 
     ``record`` and ``evaluation`` are a version's, ``events`` are of the journal, ``items`` shows
     them by their ids.
     """
-    outcome, number, kind = record["outcome"], record["version"], record["kind"]
-    failed = evaluation.get("failed_checks", [])
-    next_steps = _next_steps(record, promoted, failed, evaluation.get("stored_vectors"))
-    steps = "\n\n".join(f"**Next:** {addressed(step, folder)}" for step in next_steps)
+    outcome, kind, name = record["outcome"], record["kind"], record["data"]["name"]
+    failed, stored = evaluation.get("failed_checks", []), evaluation.get("stored_vectors")
+    steps = (f"**Next:** {step}" for step in _next_steps(record, promoted, failed, stored))
     checks = _checks(evaluation, promoted, probed=outcome["probe"] is not None)
-    sections = [
-        page.Section("Verdict", (checks, page.Text(steps))),
-        page.Section("What changed", (_changes(outcome),)),
+    sections: list[tuple[str, Sequence[page.Block]]] = [
+        ("Verdict", (checks, page.Text(addressed("\n\n".join(steps), folder)))),
+        ("What changed", (_changes(outcome),)),
     ]
     if "movement" in evaluation:
-        moved = tuple(_moved(evaluation, items))
-        sections.append(page.Section("How far embeddings moved", moved))
-    if "stored_vectors" in evaluation:
-        stored = tuple(_stored_vectors(evaluation["stored_vectors"], items, folder))
-        sections.append(page.Section("Stored vectors", stored))
+        sections.append(("How far embeddings moved", [*_moved(evaluation, items)]))
+    if stored is not None:
+        sections.append(("Stored vectors", [*_stored_vectors(stored, items, folder)]))
+    journal = page.Table(
+        title="What was done with this workspace",
+        columns=columns("time", "what"),
+        rows=tuple((Cell(event["time"]), Cell(sentence(event))) for event in reversed(events)),
+    )
     sections += [
-        page.Section("What it cost", (_facts(record), *_training(outcome))),
-        page.Section("Journal", (_journal(events),)),
+        ("What it cost", [_facts(record), *_training(outcome)]),
+        ("Journal", [journal]),
     ]
     standing = " It is the current one." if current else ""
     count = counted(record["data"]["items"], "new item" if kind == "update" else "item")
     done = "Adopted as it was, with" if kind == "adopt" else f"{outcome['strategy']} on"
     changes = "; ".join(_changes_in_words(outcome)) or "nothing to compare"
     return page.Page(
-        title=f"Version {number}",
-        lead=(
-            f"**{_verdict(outcome, failed, promoted)}.**{standing} {done} {count} of "
-            f"`{record['data']['name']}`: {changes}."
-        ),
-        sections=tuple(sections),
-        foot=(
-            f"{folder}, created {record['created']} by incontrast {record['incontrast']} "
-            f"with torch {record['torch']}."
-        ),
+        title=f"Version {record['version']}",
+        lead=f"**{_verdict(outcome, failed, promoted)}.**{standing} {done} {count} of `{name}`: "
+        f"{changes}.",
+        sections=tuple(page.Section(title, tuple(blocks)) for title, blocks in sections),
+        foot=f"{folder}, created {record['created']} by incontrast {record['incontrast']} "
+        f"with torch {record['torch']}.",
     )
 
 
-def _verdict(outcome: Mapping[str, Any], failed: Sequence[str], promoted: bool) -> str:
+def _verdict(outcome: Figures, failed: Sequence[str], promoted: bool) -> str:
     """Whether a version was promoted, and why."""
     reason = "Promoted: " + ", but ".join(["all checks passed", *outcome.get("worse", ())])
     if failed or not promoted:
         how = "Promoted by force, despite: " if promoted else "Not promoted: "
         reason = how + "; ".join(failed)
-    kept = outcome.get("kept", 1.0)
-    part = part_of_the_way(kept)
-    return f"{reason}. {part[:1].upper()}{part[1:]}" if kept < 1.0 else reason
+    if (kept := outcome.get("kept", 1.0)) < 1.0:
+        part = part_of_the_way(kept)
+        reason += f". {part[:1].upper()}{part[1:]}"
+    return reason
 
 
-def _changes_in_words(outcome: Mapping[str, Any]) -> Iterator[str]:
+def _changes_in_words(outcome: Figures) -> Iterator[str]:
     """What a probe says, if there is one, and the losses, in a few words."""
     for name, before, after in probe_changes(outcome["probe"]):
         if name.startswith("kNN"):
@@ -100,12 +101,9 @@ def _changes_in_words(outcome: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _next_steps(
-    record: Mapping[str, Any],
-    promoted: bool,
-    failed: Sequence[str],
-    stored: Mapping[str, Any] | None,
+    record: Figures, promoted: bool, failed: Sequence[str], stored: Figures | None
 ) -> Iterator[str]:
-    command = f"incontrast {record['kind']}"
+    command, outcome = f"incontrast {record['kind']}", record["outcome"]
     if not promoted:
         yield (
             f"look at the table below. `{command} --force` promotes it all the same, "
@@ -114,12 +112,12 @@ def _next_steps(
         )
         if any("rose" in check for check in failed):
             yield "`incontrast compare OLD NEW` says which strategy keeps old items better."
-    elif worse := record["outcome"].get("worse"):
+    elif worse := outcome.get("worse"):
         yield (
             f"it got worse: {'; '.join(worse)}. `incontrast rollback` returns to the version "
             "before; `incontrast compare OLD NEW` says which strategy learns new items better."
         )
-    if record["outcome"].get("kept") == 0.0:
+    if outcome.get("kept") == 0.0:
         yield (
             "nothing was learned. Try a lower learning rate, more new items or, of an encoder that "
             "was trained elsewhere, a smaller `keep_neighbours`."
@@ -132,7 +130,7 @@ def _next_steps(
             "re-embed what you search in: `incontrast embed`. Embeddings of two versions do not go "
             "together."
         )
-    if not record["outcome"]["probe"]:
+    if not outcome["probe"]:
         yield (
             f"the loss alone does not say how good search is. `{command} --probe FOLDER`, with a "
             "subfolder of images for each class, or a table with labels, does."
@@ -143,27 +141,26 @@ def _figure(value: float | None, form: str = ".3f") -> str:
     return "not finite" if value is None or not math.isfinite(value) else format(value, form)
 
 
-def _facts(record: Mapping[str, Any]) -> page.Facts:
-    outcome, memory = record["outcome"], record["memory"]
+def _facts(record: Figures) -> page.Facts:
+    outcome, memory, data = record["outcome"], record["memory"], record["data"]
     share = cost_share(record)
     remark = "training from scratch" if outcome["from_scratch"] else ""
     if share is not None:
         remark = f"about {share:.1%} of a retraining"
-    skipped = len(record["data"]["skipped"])
     new = record["kind"] == "update"
     about = [f"{outcome['growth_ratio']:.1%} of all"] if new else []
-    about += [f"{skipped} skipped"] if skipped else []
+    about += [f"{len(data['skipped'])} skipped"] if data["skipped"] else []
     return page.Facts(
         (
             ("Training", duration(outcome["seconds"]), remark),
-            ("New items" if new else "Items", f"{record['data']['items']:,}", ", ".join(about)),
+            ("New items" if new else "Items", f"{data['items']:,}", ", ".join(about)),
             ("Memory", f"{memory['kept']:,}", f"items stored / {memory['seen']:,} seen"),
         )
     )
 
 
-def _checks(evaluation: Mapping[str, Any], promoted: bool, probed: bool) -> page.Checks:
-    failed = evaluation.get("failed_checks", [])
+def _checks(evaluation: Figures, promoted: bool, probed: bool) -> page.Checks:
+    failed, health = evaluation.get("failed_checks", []), evaluation.get("health")
     claim = "Embeddings have not collapsed."
     if "movement" in evaluation:
         fell = ", the probe set's kNN accuracy fell by no more than that or than chance does,"
@@ -171,60 +168,53 @@ def _checks(evaluation: Mapping[str, Any], promoted: bool, probed: bool) -> page
             f"The loss of old items rose by {100 * evaluation['tolerance']:g}% at most"
             f"{fell if probed else ','} and embeddings have not collapsed."
         )
+    figures = "There were too few items to look at."
+    if health is not None:
+        measured = [part for part in (health["before"], health["after"]) if part is not None]
+        ranks = " → ".join(_figure(part["effective_rank"], ".1f") for part in measured)
+        uniformity = _figure(measured[-1]["uniformity"], ".2f")
+        figures = f"Effective rank {ranks}, uniformity {uniformity}."
     if not failed:
-        return page.Checks(((claim, "passed", _health(evaluation)),))
-    checks: list[tuple[str, page.Standing, str]] = [(claim, "failed", "; ".join(failed))]
-    if promoted:
-        checks.append(("It was promoted all the same.", "forced", "It was forced."))
-    return page.Checks(tuple(checks))
+        return page.Checks(((claim, "passed", figures),))
+    forced: page.Check = ("It was promoted all the same.", "forced", "It was forced.")
+    return page.Checks(((claim, "failed", "; ".join(failed)), *([forced] if promoted else [])))
 
 
-def _health(evaluation: Mapping[str, Any]) -> str:
-    health = evaluation.get("health")
-    if health is None:
-        return "There were too few items to look at."
-    measured = [part for part in (health["before"], health["after"]) if part is not None]
-    ranks = " → ".join(_figure(part["effective_rank"], ".1f") for part in measured)
-    return f"Effective rank {ranks}, uniformity {_figure(measured[-1]['uniformity'], '.2f')}."
-
-
-def _changes(outcome: Mapping[str, Any]) -> page.Table:
-    before, after = outcome["loss"]["before"], outcome["loss"]["after"]
-    first_fit = outcome["change_ratio"] is None  # without old items
-    parts = ("all",) if first_fit else ("old", "new", "all")
+def _changes(outcome: Figures) -> page.Table:
+    losses, ratios = outcome["loss"], outcome["change_ratio"]  # without old items, no ratios
     rows = [_change(*change, lower=False) for change in probe_changes(outcome["probe"])]
-    rows += [_change(f"loss of {part} items", before[part], after[part]) for part in parts]
-    if outcome["change_ratio"] is not None:
-        earlier, later = outcome["change_ratio"]["before"], outcome["change_ratio"]["after"]
-        names = {"lower": "lower quartile", "median": "median", "upper": "upper quartile"}
-        rows += [
-            _change(f"change ratio, {name}", earlier[part], later[part], lower=None)
-            for part, name in names.items()
-        ]
+    for part in ("old", "new", "all") if ratios is not None else ("all",):
+        change = losses["before"][part], losses["after"][part]
+        rows.append(_change(f"loss of {part} items", *change, lower=True))
+    for part, name in QUARTILES.items() if ratios is not None else ():
+        change = ratios["before"][part], ratios["after"][part]
+        rows.append(_change(f"change ratio, {name}", *change, lower=None))
+    about = " A change ratio of 1 means that new items are negatives like the old ones."
     return page.Table(
         title="Before and after",
         columns=columns("figure", numbers=("before", "after", "change")),
         rows=tuple(rows),
         caption="kNN accuracy and retrieval precision are those of the probe set, by the 10 "
         "nearest neighbours; higher is better. Losses are evaluation losses: fixed views, all "
-        "items as negatives; lower is better." + (RATIO if not first_fit else ""),
+        "items as negatives; lower is better." + (about if ratios is not None else ""),
     )
 
 
 def _change(
-    name: str, before: float | None, after: float | None, *, lower: bool | None = True
+    name: str, before: float | None, after: float | None, *, lower: bool | None
 ) -> tuple[Cell, ...]:
     """A row of the table; ``lower`` says which way is better, None for neither."""
-    change, mark = None, ""
+    difference = DASH
     if before is not None and after is not None:
         change = round(after - before, 3) + 0.0  # as it is shown, and zero without a sign
-        if lower is not None and change:
-            mark = "good" if (change < 0) == lower else "bad"
+        better = None if lower is None or not change else (change < 0) == lower
+        mark: page.Mark = "" if better is None else "good" if better else "bad"
+        difference = Cell(f"{change:+.3f}", sort=change, mark=mark)
     values = (Cell(_figure(value), sort=value) for value in (before, after))
-    return (Cell(name), *values, figure_cell(change, "+.3f", mark=mark))
+    return (Cell(name), *values, difference)
 
 
-def _training(outcome: Mapping[str, Any]) -> Iterator[page.Block]:
+def _training(outcome: Figures) -> Iterator[page.Block]:
     history = outcome["history"]
     yield page.Text(
         f"{counted(outcome['epochs'], 'epoch')}, {counted(outcome['steps'], 'step')}, "
@@ -232,23 +222,20 @@ def _training(outcome: Mapping[str, Any]) -> Iterator[page.Block]:
     )
     if len(history) < 2:
         return
-
-    def panel(name: str, title: str, *, log: bool = False) -> Panel:
-        values = [math.nan if epoch[name] is None else epoch[name] for epoch in history]
+    panels = []
+    for figure, name, log in (("loss", "training loss", False), ("lr", "learning rate", True)):
+        values = (math.nan if epoch[figure] is None else epoch[figure] for epoch in history)
         points = [(epoch["number"], value) for epoch, value in zip(history, values, strict=True)]
-        return Panel({title: points}, title, x="epoch", logs=(False, log))
-
+        panels.append(Panel({name: points}, name, x="epoch", logs=(False, log)))
     title = "Training loss and learning rate over epochs"
     yield page.Figure(
         title=title,
-        svg=chart(
-            [panel("loss", "training loss"), panel("lr", "learning rate", log=True)], title=title
-        ),
+        svg=chart(panels, title=title),
         caption="The mean loss of each epoch's steps, and the learning rate of its last step.",
     )
 
 
-def _moved(evaluation: Mapping[str, Any], items: Mapping[int, page.Item]) -> Iterator[page.Block]:
+def _moved(evaluation: Figures, items: Mapping[int, page.Item]) -> Iterator[page.Block]:
     moved = evaluation["movement"]
     lower, median, upper = map(_figure, moved["cosine"])
     yield page.Text(
@@ -267,7 +254,7 @@ def _moved(evaluation: Mapping[str, Any], items: Mapping[int, page.Item]) -> Ite
 
 
 def _stored_vectors(
-    found: Mapping[str, Any], items: Mapping[int, page.Item], folder: str
+    found: Figures, items: Mapping[int, page.Item], folder: str
 ) -> Iterator[page.Block]:
     """What the update did to vectors that are stored."""
     titles = [f"{figure}@10" for figure in SEARCH]
@@ -290,7 +277,12 @@ def _stored_vectors(
             (
                 Cell(WAYS[way]),
                 Cell(kind, mark="best" if kind == found["kinds"][way] else ""),
-                *(_with_interval(quality, figure) for figure in SEARCH),
+                *(
+                    figure_cell(
+                        quality[name], note="{:.3f} to {:.3f}".format(*quality[f"{name}_interval"])
+                    )
+                    for name in SEARCH
+                ),
             )
             for way, kinds in found["tried"].items()
             for kind, quality in kinds.items()
@@ -321,20 +313,7 @@ def _stored_vectors(
         )
 
 
-def _with_interval(quality: Mapping[str, Any], figure: str) -> Cell:
-    lower, upper = quality[f"{figure}_interval"]
-    return figure_cell(quality[figure], note=f"{lower:.3f} to {upper:.3f}")
-
-
-def _journal(events: Sequence[Mapping[str, Any]]) -> page.Table:
-    return page.Table(
-        title="What was done with this workspace",
-        columns=columns("time", "what"),
-        rows=tuple((Cell(event["time"]), Cell(sentence(event))) for event in reversed(events)),
-    )
-
-
-def cost_share(record: Mapping[str, Any]) -> float | None:
+def cost_share(record: Figures) -> float | None:
     """The cost of an update as a share of what retraining to convergence is estimated to take.
 
     None where that cannot be said: the last training from scratch had not converged, or the update
