@@ -52,7 +52,7 @@ def test_an_encoder_by_import_path_is_adopted_updated_and_used(files: Path) -> N
     again = run("adopt", "old.npy", *ENCODER, ARGUMENTS, *weights)  # as a script would repeat it
     assert "Nothing to do" in again
     other = run("adopt", "old.npy", "--encoder", "torch.nn:Identity", code=Exit.DATA)
-    assert "is a workspace for another encoder already" in other
+    assert "is a workspace with other settings already: domain.encoder.path is torch" in other
 
 
 def test_what_bounds_updates_is_told_as_it_is(files: Path) -> None:
@@ -115,7 +115,7 @@ def test_images_are_normalised_as_told_and_the_normalisation_is_shown(files: Pat
     found = Workspace.open("space").embed(pixels)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
     other = run(*options, "--mean", 0.4, "--std", 0.25, code=Exit.DATA)
-    assert "for another encoder already" in other
+    assert "already: domain.mean is [0.5], got [0.4]. Choose another folder" in other
     usual = run(*options, "-w", "usual")
     assert "minus mean [0.449], divided by std [0.226]: give what your model" in usual
     Path("graphs.jsonl").write_text('{"edges": [[0, 1]]}\n' * 4)
@@ -136,10 +136,19 @@ def test_views_and_other_settings_are_those_that_are_given(files: Path) -> None:
     assert learner.domain.views.given == ImageViews(flip=0.0, scale=(0.4, 1.0))
     assert (learner.objective.temperature, learner.seed) == (0.05, 3)
     assert "Nothing to do" in run(*options, *settings)
-    assert "another encoder already" in run(*options, "--crop", 0.5, code=Exit.DATA)
+    other = run(*options, "--crop", 0.5, code=Exit.DATA)
+    assert "already: domain.views.scale is [0.4, 1.0], got [0.5, 1.0]. Choose another" in other
     told = run(*options, "--set", "objective.temprature=1", "-w", "new", code=Exit.DATA)
     assert "objective.temperature" in told
     assert not Path("new").exists()
+
+
+def test_epochs_of_later_updates_are_given_with_an_encoder(files: Path) -> None:
+    command = ("adopt", "old.npy", *ENCODER, ARGUMENTS, "--epochs")
+    run(*command, 1)
+    assert "1 epoch in" in run("update", "new.npy")
+    assert "Nothing to do" in run(*command, 1)
+    assert "--epochs are for a new workspace" in run(*command, 2, code=Exit.DATA)
 
 
 def test_only_the_encoder_that_was_adopted_is_nothing_to_do(files: Path) -> None:
@@ -217,7 +226,9 @@ def test_a_head_is_adopted_with_its_weights(files: Path) -> None:
     assert "Nothing to do" in run(*again, "head.safetensors")
     save_file(nn.Linear(4, 3).state_dict(), "other.safetensors")
     assert "is fitted already" in run(*again, "other.safetensors", code=Exit.STATE)
-    assert "another encoder already" in run(*command, "--head", "mlp", code=Exit.DATA)
+    assert "head.path is torch.nn:Linear, got None" in run(
+        *command, "--head", "mlp", code=Exit.DATA
+    )
     run("update", "new.npy", "--epochs", 1)
     assert Workspace.open("space").learner().embed(rows, head=True).shape == (20, 3)
 

@@ -100,6 +100,7 @@ def adopt(
     head_weights: Path | None = None,
     mean: opt.Numbers = None,
     std: opt.Numbers = None,
+    epochs: opt.OptionalCount = None,
     changes: opt.Changes = None,
     seen_count: opt.OptionalCount = None,
     strict: opt.Strict = False,
@@ -123,6 +124,7 @@ def adopt(
         mean: Mean to subtract: of pixels in [0, 1], per channel, or of features. Default:
             ImageNet's.
         std: Standard deviation to divide by. Default: ImageNet's.
+        epochs: Largest number of epochs of an update. Default: the strategy's.
         seen_count: How many items the sample stands for. Default: its size.
     """
 

@@ -30,11 +30,9 @@ SERVING = "the current version keeps serving; the same command resumes"
 UNTOUCHED = "the workspace is as it was"
 NOTHING = "nothing was changed"
 FIRST = "there is no version yet; the same command resumes"
-LEFT = {  # by an interrupted command; fit and adopt are refused once there is a version
-    "init": "the workspace is not created yet; run it again",
-    "fit": FIRST,
-    "adopt": FIRST,
-}
+NOT_CREATED = "the workspace is not created yet; run it again"
+# By an interrupted command; fit and adopt are refused once there is a version.
+LEFT = {"init": NOT_CREATED, "fit": FIRST, "adopt": FIRST}
 
 
 class Exit(IntEnum):
@@ -92,12 +90,10 @@ class _PlainFlags:
         return found
 
 
-class Group(_PlainFlags, TyperGroup):
-    """All commands."""
+class Group(_PlainFlags, TyperGroup): ...
 
 
-class _Command(_PlainFlags, TyperCommand):
-    """One of them."""
+class Command(_PlainFlags, TyperCommand): ...
 
 
 def command(
@@ -120,15 +116,17 @@ def command(
     """
 
     def declare(check: Callable[..., None]) -> Callable[..., None]:
+        name = check.__name__
+
         @wraps(check)
         def run(as_json: bool = False, config: Path | None = None, **options: Any) -> None:
             args = Namespace(begun=time.perf_counter())
             for group in groups:
                 names = inspect.signature(group).parameters
-                setattr(args, group.__name__, {name: options.pop(name) for name in names})
+                setattr(args, group.__name__, {each: options.pop(each) for each in names})
             vars(args).update(options)
             if processes() > 1 and not torchrun:
-                message = f"{check.__name__} is for one process: leave torchrun away"
+                message = f"{name} is for one process: leave torchrun away"
                 _end(message, Exit.USAGE, as_json, silent=not speaks())
             try:
                 check(**options)
@@ -136,15 +134,16 @@ def command(
                 error.message = plain(error.message)
                 raise
             try:
-                work = getattr(import_module(f"incontrast.cli.{module}"), check.__name__)
-                answer: Answer | None = work(args)
+                answer: Answer | None = getattr(import_module(f"{__package__}.{module}"), name)(
+                    args
+                )
                 if answer is not None and speaks():
                     if as_json:
                         emit(answer.value)
                     else:
                         say(with_workspace("\n".join(answer.lines), options))
             except KeyboardInterrupt:
-                left = LEFT.get(check.__name__, SERVING if workspace else NOTHING)
+                left = LEFT.get(name, SERVING if workspace else NOTHING)
                 _end(f"interrupted: {left}", Exit.INTERRUPTED, as_json)
             except Exception as error:
                 code = exit_code(error)
@@ -170,7 +169,7 @@ def command(
             declared += options
         run.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in declared}
-        return app.command(cls=_Command, help=about, rich_help_panel=panel)(run)
+        return app.command(cls=Command, help=about, rich_help_panel=panel)(run)
 
     return declare
 

@@ -10,11 +10,10 @@ import shutil
 import signal
 import socket
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -22,13 +21,7 @@ import numpy as np
 import torch
 
 from incontrast.cli.command import Answer, Exit, with_workspace
-from incontrast.cli.init import (
-    domain_of,
-    own_code,
-    settings_with,
-    strategy_named,
-    usual_threads,
-)
+from incontrast.cli.init import domain_of, own_code, settings_with, strategy_named, usual_threads
 from incontrast.cli.output import (
     counting_bar,
     note,
@@ -39,8 +32,7 @@ from incontrast.cli.output import (
     training_bar,
 )
 from incontrast.cli.report import summary, write_report
-from incontrast.data import ProbeSet, Source, read_source
-from incontrast.domains.base import Collection, Domain
+from incontrast.data import ProbeSet, read_source
 from incontrast.domains.images import Images
 from incontrast.domains.vectors import Vectors
 from incontrast.exporting import export as write_encoder
@@ -56,7 +48,7 @@ from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import choose_engine
 from incontrast.training.progress import Budget
 from incontrast.workspace import Workspace
-from incontrast.workspace.config import config_of, parse_changes
+from incontrast.workspace.config import config_of, flattened, parse_changes
 from incontrast.workspace.embeddings import embed_source
 from incontrast.workspace.files import SETTINGS, Busy, locked
 from incontrast.workspace.ingest import NewData, left_out
@@ -79,25 +71,25 @@ def update(args: Namespace) -> Answer | None:
 
 
 def _train(run: Callable[..., Step], args: Namespace, **options: Any) -> Answer | None:
-    kind, training, data = run.__name__, args.training, args.data
+    kind, training, source = run.__name__, args.training, args.data
     space, first = _opened(args), speaks()
-    if training["discard"] and data is None:
+    if training["discard"] and source is None:
         return _discard(space, kind) if first else None
     limits = {name: training.pop(name) for name in ("seconds", "forward_passes")}
     log_to = training.pop("log_to")
     with space.engine.error_barrier("read the data"):
         # The first process ingests the data; the others read them from the workspace.
-        source: Source | Path | None = None
-        if data is not None and first:
-            shard = data.suffix == ".tar"
-            source = data if shard else space.read(data, **args.table)
+        if not first:
+            source = None
+        elif source is not None and source.suffix != ".tar":
+            source = space.read(source, **args.table)
     with training_bar(stderr(), kind, lines=True) as progress:
         step = run(
             space,
             source,
             budget=Budget(**limits),
-            probe=_probe_set(**args.probing),
-            callbacks=[progress, *([] if log_to is None or not first else [logger_named(log_to)])],
+            probe=_probe_set(args),
+            callbacks=[progress, *([logger_named(log_to)] if log_to is not None and first else [])],
             notify=note,
             **training,
             **options,
@@ -105,8 +97,9 @@ def _train(run: Callable[..., Step], args: Namespace, **options: Any) -> Answer 
     return _told(space, step)
 
 
-def _probe_set(probe: Path | None, probe_label: str) -> ProbeSet | None:
-    return None if probe is None else ProbeSet(probe, probe_label)
+def _probe_set(args: Namespace) -> ProbeSet | None:
+    probe, label = args.probing.values()
+    return None if probe is None else ProbeSet(probe, label)
 
 
 def adopt(args: Namespace) -> Answer:
@@ -114,9 +107,9 @@ def adopt(args: Namespace) -> Answer:
     if args.data is None:
         return _finish_adoption(args)
     own_head = check_head(own_code("head", args.head, args.head_args))
-    for named in (as_import_path(args.network["encoder"]), own_head):
-        if isinstance(named, ImportPath):
-            named.resolve()  # or data would be read for nothing
+    for code in (as_import_path(args.network["encoder"]), own_head):
+        if isinstance(code, ImportPath):
+            code.resolve()  # or data would be read for nothing
     folder = args.workspace
     created, existed = not (folder / SETTINGS).is_file(), folder.exists()
     space = None if created else _opened(args)
@@ -141,40 +134,46 @@ def adopt(args: Namespace) -> Answer:
         head=own_head,
         **adopted_settings(domain),
     )
-    limits = {"threads": usual_threads(domain), "table": args.table}
-    settings, learner = settings_with(args.changes, learner, **limits)
-    domain = learner.initial_domain
+    epochs = [] if args.epochs is None else [f"strategy.max_epochs={args.epochs}"]
+    changes, threads = [*(args.changes or []), *epochs], usual_threads(domain)
+    settings, learner = settings_with(changes, learner, threads=threads, table=args.table)
     if space is None:
         create_workspace(folder, learner, settings)
         space = _opened(args)
-    elif args.changes:
+    else:
         config = config_of(space.settings)
-        if changed(config, parse_changes(args.changes, config)) != config:
+        if changed(config, parse_changes(changes, config)) != config:
             raise ValueError(
-                f"--set is for a new workspace, and {folder} has other settings: incontrast config "
-                "changes them"
+                f"--set and --epochs are for a new workspace, and {folder} has other settings: "
+                "incontrast config changes them"
             )
-    template = space.template()
-    theirs = template.initial_domain
-    other = any((*args.network.values(), mean, std)) and domain != theirs
-    if other or own_head not in (None, template.head):
+    named = ["domain"] if any((*args.network.values(), mean, std)) else []
+    named += ["head"] if own_head is not None else []
+    parts = ({name: config_of(each)[name] for name in named} for each in (space.settings, settings))
+    theirs, ours = map(flattened, parts)
+    other = [name for name in theirs | ours if theirs.get(name) != ours.get(name)]
+    if other:
+        told = (f"{name} is {theirs.get(name)!s:.60}, got {ours.get(name)!s:.60}" for name in other)
         raise ValueError(
-            f"{folder} is a workspace for another encoder already, {theirs} with head "
-            f"{template.head}: choose another folder with --workspace"
+            f"{folder} is a workspace with other settings already: {'; '.join(told)}. Choose "
+            "another folder with --workspace"
         )
-    if isinstance(theirs, Images | Vectors):
+    template = space.template()
+    domain = template.initial_domain
+    if isinstance(domain, Images | Vectors):
         advice = (
             "" if mean and std else ": give what your model was trained with by --mean and --std"
         )
-        if advice and isinstance(theirs, Vectors):
+        if advice and isinstance(domain, Vectors):
             advice += " (rows as they are: --mean 0 --std 1)"
-        note(theirs.normalisation + advice)
+        note(domain.normalisation + advice)
     if space.current is None:
-        _note_missing(template, args)
-    given = ("weights", "head_weights", "seen_count", "strict", "force", "discard")
-    options = {name: getattr(args, name) for name in given}
+        for remark in _missing(template, args):
+            note(with_workspace(remark, vars(args)))
+    names = ("weights", "head_weights", "seen_count", "strict", "force", "discard")
+    options = {name: getattr(args, name) for name in names}
     try:
-        step = space.adopt(source, probe=_probe_set(**args.probing), notify=note, **options)
+        step = space.adopt(source, probe=_probe_set(args), notify=note, **options)
     except Exception:
         if created:
             _remove_unused(space, keep_folder=existed)
@@ -182,31 +181,28 @@ def adopt(args: Namespace) -> Answer:
     return _told(space, step)
 
 
-def _note_missing(template: Learner, args: Namespace) -> None:
-    """Remark on what a first version has to do without."""
-    encoder = template.initial_domain.arguments()["encoder"]
+def _missing(template: Learner, args: Namespace) -> Iterator[str]:
+    """What a first version has to do without."""
+    encoder, bound = template.initial_domain.arguments()["encoder"], template.keep_neighbours
     if args.weights is None and not isinstance(encoder, ImportPath):
-        note("no --weights given: those of the encoder are random")
+        yield "no --weights given: those of the encoder are random"
     elif args.weights is None and encoder.path != OURS:
-        note(f"no --weights given: the encoder is as {encoder.path} makes it")
-    bound, probe = template.keep_neighbours, args.probing["probe"]
-    if probe is None and bound is not None:
-        remark = (
+        yield f"no --weights given: the encoder is as {encoder.path} makes it"
+    if args.probing["probe"] is None and bound is not None:
+        yield (
             "no --probe given: an update keeps a part of its change if all of it would replace "
             f"more than {100 - 100 * bound:.0f} % of old items' ten nearest. A probe set of "
             "labelled items tells better how much it may change; for a model that was trained on "
             "these data by views, incontrast config --set keep_neighbours=none takes the bound away"
         )
-        note(with_workspace(remark, vars(args)))
-    elif probe is None:
-        remark = (
+    elif args.probing["probe"] is None:
+        yield (
             "no --probe given, and keep_neighbours is none: losses alone tell what an update does "
             "to old items. For a model that knows more than views can teach, bound that by "
             f"incontrast config --set keep_neighbours={ADOPTED}"
         )
-        note(with_workspace(remark, vars(args)))
     if template.head is not None and args.head_weights is None:
-        note("no --head-weights given: those of the head are random")
+        yield "no --head-weights given: those of the head are random"
 
 
 def _finish_adoption(args: Namespace) -> Answer:
@@ -228,30 +224,25 @@ def _remove_unused(space: Workspace, *, keep_folder: bool) -> None:
         if space.current is not None:
             return
         for path in space.folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         if not keep_folder:
             space.folder.rmdir()
 
 
 def _told(space: Workspace, step: Step) -> Answer:
     """What came of a fit, an adoption or an update, with its page; the first process tells it."""
-    code = Exit.DONE if step.promoted else Exit.REFUSED
+    code, page = Exit.DONE if step.promoted else Exit.REFUSED, None
     if not speaks():
         return Answer(None, (), code)
     note_skipped(step.skipped)
-    page = None
     try:
         if not step.repeated or not space.report_file(step.version).exists():
             page = write_report(space, step.version)
     except OSError as error:
         note(f"the report cannot be written: {error}")
-    if step.repeated:
-        already = f"version {step.version} has learned from these data already"
-        lines = [f"Nothing to do: {already} (--again ingests them once more)."]
-    else:
+    already = f"version {step.version} has learned from these data already"
+    lines = [f"Nothing to do: {already} (--again ingests them once more)."]
+    if not step.repeated:
         lines = [*summary(space, step.version), *([f"Report: {page}"] if page else [])]
     return Answer({**vars(step), "report": page}, lines, code)
 
@@ -277,10 +268,9 @@ def embed(args: Namespace) -> Answer | None:
     note_skipped(done.skipped)
     place = "of" if args.space is None else "in the space of"
     rows = f"{done.rows:,} embeddings {place} version {done.version}"
-    line = f"{done.file} is up to date: {rows}"
-    if done.added or done.skipped:
-        line = f"{done.file}: {rows}, {done.added:,} of them new"
-    return Answer(vars(done), [line])
+    line = f"{done.file}: {rows}, {done.added:,} of them new"
+    unchanged = f"{done.file} is up to date: {rows}"
+    return Answer(vars(done), [line if done.added or done.skipped else unchanged])
 
 
 def export(args: Namespace) -> Answer:
@@ -288,8 +278,7 @@ def export(args: Namespace) -> Answer:
     about = write_encoder(space.learner(args.version), args.file, normalized=args.normalized)
     line = f"{args.file}: the encoder as {about['format']}"
     if about["items"]:
-        items = counted(about["items"])
-        line += f", at most {about['difference']:.1e} off on {items}"
+        line += f", at most {about['difference']:.1e} off on {counted(about['items'])}"
     return Answer(about, [line])
 
 
@@ -298,11 +287,10 @@ def reembed(args: Namespace) -> Answer:
 
     space = _opened(args)
     share = None if args.share is None else float(args.share.rstrip("%")) / 100
-    how: dict[str, Any] = {"plan": args.plan, "share": share, "seconds": args.seconds}
+    how: dict[str, Any] = {"plan": args.plan, "share": share, "seconds": args.seconds, **args.table}
     with counting_bar(stderr(), "re-embed") as progress:
-        done = bring(
-            space, args.vectors, queries=args.queries, progress=progress, **how, **args.table
-        )
+        done = bring(space, args.vectors, queries=args.queries, progress=progress, **how)
+    expected = [each._asdict() for each in done.expected]
     lines = [
         f"{each.share:>4.0%} re-embedded: recall@10 {each.recall:.3f}, precision@10 "
         f"{each.precision:.3f}, {max(each.share * done.rows, done.sample) * done.seconds:.0f} s"
@@ -312,8 +300,8 @@ def reembed(args: Namespace) -> Answer:
     if not few and done.sample and (args.plan or done.exact == done.sample):
         rows = f"{done.sample:,} rows ({done.sample / done.rows:.1%})"
         lines.append(f"{rows} are re-embedded in any case: the map is fitted on them.")
-    if args.plan and done.expected:
-        lines.append(index_advice([each._asdict() for each in done.expected], done.sample))
+    if args.plan and expected:
+        lines.append(index_advice(expected, done.sample))
     elif args.plan and few:
         lines.append(f"{done.rows:,} rows are few: `incontrast reembed` embeds all, and maps none.")
     elif args.plan or done.exact == done.rows:
@@ -323,8 +311,7 @@ def reembed(args: Namespace) -> Answer:
             f"{done.file} is in the space of version {done.version}: {done.exact:,} of "
             f"{done.rows:,} vectors re-embedded, the others mapped"
         )
-    value = {**vars(done), "expected": [each._asdict() for each in done.expected]}
-    return Answer(value, lines)
+    return Answer({**vars(done), "expected": expected}, lines)
 
 
 def drift(args: Namespace) -> Answer:
@@ -337,42 +324,30 @@ def drift(args: Namespace) -> Answer:
     if source.kind == "images":
         source = space.read(data, check=True, **how)  # finds out which can be read
     note_skipped([skip.reason for skip in source.skipped])
-    new, known, forgotten = _unknown(space, version, source, learner.domain)
+    with closing(Store.open(space.store_file, readonly=True)) as store:
+        hashes = KnownHashes(store, space.versions.extent(version))
+    parts = [hashes.contains(contents) for contents in NewData(source, learner.domain).packed()]
+    ingested, dropped = map(np.concatenate, zip(*parts, strict=True))
+    known, forgotten = int(ingested.sum()), int(dropped.sum())
     counts = {"known": known, "forgotten": forgotten, "version": version}
     remarks = [f"{left_out(forgotten)}."] if forgotten else []
-    if len(new) == 0:
+    if known + forgotten == len(ingested):
         nothing = {"drifted": False, "advice": "nothing to do", **counts}
         seen = f"all {known + forgotten:,} items have been ingested already"
-        line = f"Nothing new: {seen}. No update is needed."
-        return Answer(nothing, [line, *remarks])
-    found = learner.drift(new, significance=args.significance)
+        return Answer(nothing, [f"Nothing new: {seen}. No update is needed.", *remarks])
+    new = torch.from_numpy(~ingested & ~dropped).nonzero()[:, 0]  # what an update would ingest
+    found = learner.drift(
+        learner.domain.collect(source.items).select(new), significance=args.significance
+    )
     lines = [str(found)]
     if found.drifted:
         lines.append(f"incontrast update {shlex.quote(str(data))} does that.")
     if known:
         lines.append(f"{counted(known)} had been ingested before, and were left out.")
-    lines += remarks
-    value = {
-        **vars(found),
-        "change_ratio": found.change_ratio._asdict(),
-        "drifted": found.drifted,
-        "advice": found.advice,
-        **counts,
-    }
-    return Answer(value, lines, Exit.DRIFT if found.drifted and args.fail_on_drift else Exit.DONE)
-
-
-def _unknown(
-    space: Workspace, version: int, source: Source, domain: Domain
-) -> tuple[Collection, int, int]:
-    """The items that an update would ingest; how many it would not: known, and forgotten ones."""
-    with closing(Store.open(space.store_file, readonly=True)) as store:
-        hashes = KnownHashes(store, space.versions.extent(version))
-    parts = [hashes.contains(contents) for contents in NewData(source, domain).packed()]
-    known, forgotten = map(np.concatenate, zip(*parts, strict=True))
-    items = domain.collect(source.items)
-    new = torch.from_numpy(~known & ~forgotten).nonzero()[:, 0]
-    return items.select(new), int(known.sum()), int(forgotten.sum())
+    told = {"drifted": found.drifted, "advice": found.advice, **counts}
+    value = {**vars(found), "change_ratio": found.change_ratio._asdict(), **told}
+    code = Exit.DRIFT if found.drifted and args.fail_on_drift else Exit.DONE
+    return Answer(value, [*lines, *remarks], code)
 
 
 def _opened(args: Namespace) -> Workspace:
