@@ -20,7 +20,7 @@ KNOWN_AS = {  # what other libraries call it, without underscores
 SYNONYMS = {other: ours for ours, others in KNOWN_AS.items() for other in others}
 
 
-def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+def nearest(name: str, known: Iterable[str]) -> str | None:
     """The one of these names that is meant, if it is likely to be one of them.
 
     >>> nearest("epochs", ["lr", "max_epochs"]), nearest("patiense", ["lr", "patience"])
@@ -28,7 +28,7 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     """
     known = list(known)
     synonym = SYNONYMS.get(name.lower().replace("_", "").replace("-", ""))
-    found = [synonym] if synonym in known else get_close_matches(name, known, 1, cutoff)
+    found = [synonym] if synonym in known else get_close_matches(name, known, 1, 0.7)
     return found[0] if found else None
 
 

@@ -36,13 +36,14 @@ def test_settings_are_shown_before_and_after_init_and_changed_both_times(init) -
         "--set",
         "head=mlp",
         "--set",
-        "domain.drop=0.1",
+        "domain.hidden=32",
     )
     shown = tomllib.loads(run(*init, *changes, "--show-config"))
     assert not Path("space").exists()
     assert shown["objective"]["temperature"] == 0.3
-    assert (shown["head"], shown["domain"]["drop"]) == ("mlp", 0.1)
-    assert "drop=0.1" in run(*init, *changes), "what it says is what was created"
+    assert (shown["head"], shown["domain"]["hidden"]) == ("mlp", 32)
+    told = run(*init, *changes)
+    assert "for vectors: rows of 8 numbers, encoder MLP of 2 × 32 units" in told, "as created"
     assert tomllib.loads(run("config")) == shown
     assert "strategy.lr = 0.01" in run("config", "--set", "strategy.lr=0.01")
     assert tomllib.loads(run("config"))["strategy"]["lr"] == 0.01
@@ -59,6 +60,8 @@ def test_names_that_are_not_there_get_the_nearest(init) -> None:
     assert "nearest is objective.temperature" in run(
         "config", "--set", "temperture=1", code=Exit.DATA
     )
+    shown = run("config", "--set", "nope=1", code=Exit.DATA)
+    assert "no setting 'nope': there are budget, compile, device, domain, fit_strategy" in shown
     assert "cannot be changed any more" in run("config", "--set", "domain.dim=3", code=Exit.STATE)
 
 

@@ -4,6 +4,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from rich.status import Status
 from incontrast.cli.init import domain_of
 from incontrast.cli.output import note, note_skipped, print_table, say, stderr, stdout, training_bar
 from incontrast.compare.recommend import Attempt
-from incontrast.compare.run import Comparison, Show, sampled, side_by_side
+from incontrast.compare.run import Comparison, sampled, side_by_side
 from incontrast.compare.run import compare as compare_strategies
 from incontrast.compare.trace import Trace
 from incontrast.data import Labelled, Source, digits, read_source
@@ -24,8 +25,9 @@ from incontrast.domains.vectors import Vectors
 from incontrast.evaluate import knn_accuracy
 from incontrast.learner import Learner
 from incontrast.parity import EvaluationLoss
+from incontrast.report import page as parts
 from incontrast.report.chart import Panel, chart
-from incontrast.report.page import Cell, Column, Facts, Figure, Page, Section, Table, Text, save
+from incontrast.report.page import DASH, Cell, columns, figure_cell, save
 from incontrast.strategies import ICL, FineTune, NoUpdate, Retrain, Strategy, WarmStart
 from incontrast.streams import by_class
 from incontrast.text import counted, duration
@@ -33,16 +35,15 @@ from incontrast.training.progress import Progress, ProgressCallback
 from incontrast.workspace import Workspace
 
 SMALL = 32  # pixels, up to which images have the small encoder
-CAPTION = (
-    "Evaluation loss: fixed views, all items as negatives; lower is better. Parity with "
-    "retraining: over all items at or below its final loss, on old and on new items within 2 % of "
-    "it. Green: within 2 %. One seed."
+LOWER = "Evaluation loss: fixed views, all items as negatives; lower is better. "
+CAPTION = LOWER + (
+    "Parity with retraining: over all items at or below its final loss, on old and on new items "
+    "within 2 % of it. Green: within 2 %. One seed."
 )
-UNCONVERGED = (
-    "Evaluation loss: fixed views, all items as negatives; lower is better. Green: at most 2 % "
-    "above no update. Retraining had not converged, so there is no parity to measure. One seed."
+UNCONVERGED = LOWER + (
+    "Green: at most 2 % above no update. Retraining had not converged, so there is no parity to "
+    "measure. One seed."
 )
-NONE = Cell("–", mark="quiet")
 
 NEW_CLASSES = (7, 8, 9)
 EPOCHS = 18  # of the first fit, and of retraining
@@ -60,7 +61,11 @@ STRATEGIES: dict[str, Strategy] = {
 
 def compare(args: Namespace) -> None:
     """Compare on the user's data, print a table and a recommendation, write a page if asked."""
-    read = read_source if args.workspace is None else Workspace.open(args.workspace).read
+    read = read_source
+    if args.workspace is not None:
+        space = Workspace.open(args.workspace)
+        _check_trained_here(space)
+        read = space.read
     first, later = (read(data, check=True, **args.table) for data in (args.old, args.new))
     note_skipped([skip.reason for source in (first, later) for skip in source.skipped])
     if first.kind != "images" and (args.network["size"] or args.network["channels"]):
@@ -75,11 +80,17 @@ def compare(args: Namespace) -> None:
     if not isinstance(domain, Images) or domain.encoder.given == "small":
         torch.set_num_threads(1)  # too small to share: on a busy machine threads wait for others
     chosen = sampled(first.items, later.items, args.items, args.seed)
-    counts, minutes = (len(chosen[0]), len(chosen[1])), args.minutes
-    used = "" if counts == (len(first), len(later)) else ", of which {:,} and {:,} are used"
+    old, new, minutes = len(chosen[0]), len(chosen[1]), args.minutes
+    kind: str = first.kind
+    if isinstance(domain, Images):
+        kind = f"images, {domain.size}×{domain.size} px, encoder {domain.encoder.given}"
+    elif isinstance(domain, Vectors):
+        kind = f"vectors of {counted(domain.dim, 'number')}"
+    everything = (old, new) == (len(first), len(later))
+    used = "" if everything else f", of which {old:,} and {new:,} are used"
     say(
-        f"{len(first):,} old and {len(later):,} new items ({_kind(first, domain)})"
-        f"{used.format(*counts)}; {minutes:g} {'minute' if minutes == 1 else 'minutes'} altogether."
+        f"{len(first):,} old and {len(later):,} new items ({kind}){used}; {minutes:g} "
+        f"{'minute' if minutes == 1 else 'minutes'} altogether."
     )
     with stderr().status("first fit") as status:
         result = compare_strategies(
@@ -87,23 +98,51 @@ def compare(args: Namespace) -> None:
             *chosen,
             seconds=max(60 * minutes + args.begun - time.perf_counter(), 30 * minutes),
             seed=args.seed,
-            progress=_shown_in(status),
+            progress=partial(_shown_in, status),
         )
-    sizes = f"{counts[0]:,} old and {counts[1]:,} new items, α = {result.growth_ratio:.2f}."
-    if max(counts) > result.evaluated:
+    sizes = f"{old:,} old and {new:,} new items, α = {result.growth_ratio:.2f}."
+    if max(old, new) > result.evaluated:
         sizes += f" Losses are of {result.evaluated} of each at most."
-    caption = f"{sizes} {UNCONVERGED if result.retraining.falling else CAPTION}"
-    yardstick = not result.retraining.falling
-    title = "Strategies on this data"
-    shown = strategies_table(title, result, caption=caption, yardstick=yardstick)
+    falling = result.retraining.falling
+    shown = strategies_table(
+        "Strategies on this data",
+        result,
+        caption=f"{sizes} {UNCONVERGED if falling else CAPTION}",
+        yardstick=not falling,
+    )
     print_table(stdout(), shown)
-    recommendation = result.recommendation
-    say(str(recommendation), style="bold")
-    for reason in recommendation.reasons:
+    choice = result.recommendation
+    say(str(choice), style="bold")
+    for reason in choice.reasons:
         say(f"  {reason}")
-    if args.out is not None:
-        save(_page(first, later, result, shown), args.out)
-        say(f"Report: {args.out}")
+    if args.out is None:
+        return
+    facts = (
+        ("old items", f"{len(first):,}", f"{old:,} used"),
+        ("new items", f"{len(later):,}", f"{new:,} used"),
+        ("growth ratio α", f"{result.growth_ratio:.2f}", ""),
+    )
+    paths = parts.Text(f"Old: `{first.path}`. New: `{later.path}`.")
+    page = parts.Page(
+        title="Which strategy for this data?",
+        lead=f"**{choice}.** {' '.join(choice.reasons)}",
+        sections=(
+            parts.Section("Data", (parts.Facts(facts), paths)),
+            parts.Section("Strategies", (shown, loss_figure(result.traces))),
+        ),
+        foot="Written by `incontrast compare`.",
+    )
+    save(page, args.out)
+    say(f"Report: {args.out}")
+
+
+def _check_trained_here(space: Workspace) -> None:
+    if any(event.get("kind") == "adopt" for event in space.journal.events()):
+        raise ValueError(
+            f"{space.folder} has adopted a model, of which compare says nothing, since it trains "
+            "an encoder of its own: leave --workspace away to compare strategies for such a one; "
+            "for the model, judge incontrast update --strategy by --probe in a copy of the folder"
+        )
 
 
 def quick_domain(source: Source, **network: Any) -> Domain:
@@ -115,48 +154,18 @@ def quick_domain(source: Source, **network: Any) -> Domain:
     return domain
 
 
-def _kind(source: Source, domain: Domain) -> str:
-    if isinstance(domain, Images):
-        return f"images, {domain.size}×{domain.size} px, encoder {domain.encoder.given}"
-    if isinstance(domain, Vectors):
-        return f"vectors of {counted(domain.dim, 'number')}"
-    return source.kind
-
-
-def _shown_in(status: Status) -> Show:
+@contextmanager
+def _shown_in(status: Status, name: str) -> Iterator[ProgressCallback]:
     """Shows what runs; how many epochs it will take only the clock knows."""
 
-    @contextmanager
-    def begin(name: str) -> Iterator[ProgressCallback]:
-        def show(step: Progress) -> None:
-            if step.finished is not None:
-                status.update(f"{name}: {duration(step.seconds)}, loss {step.loss:.3f}")
+    def show(step: Progress) -> None:
+        if step.finished is not None:
+            status.update(f"{name}: {duration(step.seconds)}, loss {step.loss:.3f}")
 
-        status.update(name)
-        if not status.console.is_terminal:
-            note(name)
-        yield show
-
-    return begin
-
-
-def _page(first: Source, later: Source, result: Comparison, table: Table) -> Page:
-    choice = result.recommendation
-    facts = (
-        ("old items", f"{len(first):,}", f"{result.counts[0]:,} used"),
-        ("new items", f"{len(later):,}", f"{result.counts[1]:,} used"),
-        ("growth ratio α", f"{result.growth_ratio:.2f}", ""),
-    )
-    paths = Text(f"Old: `{first.path}`. New: `{later.path}`.")
-    return Page(
-        title="Which strategy for this data?",
-        lead=f"**{choice}.** {' '.join(choice.reasons)}",
-        sections=(
-            Section("Data", (Facts(facts), paths)),
-            Section("Strategies", (table, loss_figure(result.traces))),
-        ),
-        foot="Written by `incontrast compare`.",
-    )
+    status.update(name)
+    if not status.console.is_terminal:
+        note(name)
+    yield show
 
 
 def strategies_table(
@@ -166,7 +175,7 @@ def strategies_table(
     more: Mapping[str, Mapping[str, float]] | None = None,
     caption: str,
     yardstick: bool = True,
-) -> Table:
+) -> parts.Table:
     """One row for each strategy, no update first and retraining last.
 
     ``more`` are further columns: by title, then by strategy. Without a ``yardstick``, a retraining
@@ -174,18 +183,19 @@ def strategies_table(
     """
     more, retraining = more or {}, result.retraining
     target = retraining.loss if yardstick else result.before
-    none = (Cell("no update"), NONE, NONE, NONE, *_losses(result.before, target))
-    rows = [none, *(_row(entry, retraining, target) for entry in (*result.attempts, retraining))]
-    times = ["time", "parity after", "speed-up"]
-    if not yardstick:
-        times, rows = times[:1], [(*row[:2], *row[4:]) for row in rows]
-    return Table(
+    times = ["time", "parity after", "speed-up"][: 3 if yardstick else 1]
+    rows = [(Cell("no update"), *[DASH] * len(times), *_losses(result.before, target))]
+    for attempt in (*result.attempts, retraining):
+        shown, losses = [Cell("diverged", mark="bad", note=attempt.failed), DASH, DASH], [DASH] * 3
+        if not attempt.failed:
+            shown, losses = _times(attempt, retraining), _losses(attempt.loss, target)
+        rows.append((Cell(attempt.strategy), *shown[: len(times)], *losses))
+    return parts.Table(
         title=title,
         columns=(
-            Column("strategy"),
-            *(Column(name, number=True) for name in times),
-            *(Column(part, number=True, group="loss") for part in ("old", "new", "all")),
-            *(Column(name, number=True) for name in more),
+            *columns("strategy", numbers=times),
+            *(parts.Column(part, number=True, group="loss") for part in ("old", "new", "all")),
+            *columns(numbers=tuple(more)),
         ),
         rows=tuple(
             (*row, *(Cell(f"{values[row[0].text]:.3f}") for values in more.values()))
@@ -195,31 +205,24 @@ def strategies_table(
     )
 
 
-def _row(attempt: Attempt, retraining: Attempt, target: EvaluationLoss) -> tuple[Cell, ...]:
-    if attempt.failed:
-        failed = Cell("diverged", mark="bad", note=attempt.failed)
-        return (Cell(attempt.strategy), failed, *[NONE] * 5)
-    reached, against = attempt.parity_seconds, retraining.parity_seconds or retraining.seconds
-    parity = (Cell(f"not in {attempt.seconds:.1f} s", mark="quiet"), NONE)
-    if reached is not None:
-        speed_up = against / max(reached, 1e-9)
-        parity = (Cell(f"{reached:.1f} s", sort=reached), Cell(f"{speed_up:.1f}×", sort=speed_up))
-    return (
-        Cell(attempt.strategy),
-        Cell(f"{attempt.seconds:.1f} s", sort=attempt.seconds),
-        *parity,
-        *_losses(attempt.loss, target),
-    )
+def _times(attempt: Attempt, retraining: Attempt) -> list[Cell]:
+    """How long it took, when it was at parity, and how much earlier than retraining."""
+    took, reached = Cell(f"{attempt.seconds:.1f} s", sort=attempt.seconds), attempt.parity_seconds
+    if reached is None:
+        return [took, Cell(f"not in {attempt.seconds:.1f} s", mark="quiet"), DASH]
+    speed_up = (retraining.parity_seconds or retraining.seconds) / max(reached, 1e-9)
+    parity = Cell(f"{reached:.1f} s", sort=reached)
+    return [took, parity, Cell(f"{speed_up:.1f}×", sort=speed_up)]
 
 
 def _losses(loss: EvaluationLoss, target: EvaluationLoss) -> list[Cell]:
     return [
-        Cell(f"{value:.3f}", sort=value, mark="good" if value <= 1.02 * limit else "")
+        figure_cell(value, mark="good" if value <= 1.02 * limit else "")
         for value, limit in zip(loss, target, strict=True)
     ]
 
 
-def loss_figure(traces: Mapping[str, Trace]) -> Figure:
+def loss_figure(traces: Mapping[str, Trace]) -> parts.Figure:
     """Losses of old and new items against time; what never trains is one level."""
     panels = []
     for part in ("old", "new"):
@@ -233,7 +236,7 @@ def loss_figure(traces: Mapping[str, Trace]) -> Figure:
             Panel(series, f"{part} items", x="seconds of training", y="loss", logs=(True, True))
         )
     title = "evaluation loss of old and new items against time"
-    return Figure(
+    return parts.Figure(
         title="Loss against time",
         svg=chart(panels, title=title, legend=True, height=240),
         caption="A good update brings both down to where retraining ends, further left.",
@@ -265,11 +268,9 @@ def demo(args: Namespace) -> None:
         spacing=SPACING,
         progress=lambda name: training_bar(stdout(), name),
     )
-    accuracies = {name: _knn(run.learner, data, old, new) for name, run in result.traces.items()}
-    knn = {
-        f"kNN {part}": {name: both[place] for name, both in accuracies.items()}
-        for place, part in enumerate(("old", "new"))
-    }
+    knn: dict[str, dict[str, float]] = {"kNN old": {}, "kNN new": {}}
+    for name, run in result.traces.items():
+        knn["kNN old"][name], knn["kNN new"][name] = _knn(run.learner, data, old, new)
     caption = (
         f"{CAPTION} ICL and warm start have about the same time, fine-tuning and the paper's ICL "
         f"less. Retraining ends after {EPOCHS} epochs, before its loss stops falling. "
@@ -278,8 +279,8 @@ def demo(args: Namespace) -> None:
     title = "Three new classes, six ways to deal with them"
     table = strategies_table(title, result, more=knn, caption=caption)
     print_table(stdout(), table)
-    section = Section("Strategies", (table, loss_figure(result.traces)))
-    save(Page(title="incontrast demo", sections=(section,)), args.out)
+    section = parts.Section("Strategies", (table, loss_figure(result.traces)))
+    save(parts.Page(title="incontrast demo", sections=(section,)), args.out)
     say(f"The loss against time: {args.out}")
     say(f"The whole demonstration took {time.perf_counter() - args.begun:.0f} s.")
 

@@ -83,7 +83,7 @@ def _train(run: Callable[..., Step], args: Namespace, **options: Any) -> Answer 
             source = None
         elif source is not None and source.suffix != ".tar":
             source = space.read(source, **args.table)
-    with training_bar(stderr(), kind, lines=True) as progress:
+    with training_bar(stderr(), kind) as progress:
         step = run(
             space,
             source,

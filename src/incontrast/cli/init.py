@@ -15,9 +15,11 @@ from incontrast.cli.command import Answer
 from incontrast.cli.options import PolicyName, StrategyName
 from incontrast.data import Source, read_source
 from incontrast.domains.base import Domain
+from incontrast.domains.graphs import Graphs
 from incontrast.domains.images import Images
 from incontrast.domains.images.views import ImageViews
 from incontrast.domains.text import Text
+from incontrast.domains.vectors import Vectors
 from incontrast.import_path import ImportPath, as_import_path, is_model
 from incontrast.learner import Learner
 from incontrast.memory.memory import KeepAll, Policy, Queue, Reservoir
@@ -71,20 +73,12 @@ def init(args: Namespace) -> Answer:
     if args.show_config:
         config = config_of(settings)
         return Answer(config, [to_toml(config).rstrip()])
-    about = repr(domain)
-    if isinstance(domain, Images):
-        about = (
-            f"{domain.size}×{domain.size} px, {counted(domain.channels, 'channel')}, "
-            f"encoder {domain.encoder.given}"
-        )
-    elif isinstance(domain, Text):
-        about = f"encoder {domain.encoder.given}, embeddings of {domain.width} numbers"
     if settings["threads"] is not None:
         torch.set_num_threads(settings["threads"])
     # Before anything is there that an interrupt leaves.
     seconds = _fit_seconds(source, learner, args.begun)
     workspace = create_workspace(args.folder, learner, settings)
-    lines = [f"{workspace.folder} is a workspace for {source.kind}: {about}"]
+    lines = [f"{workspace.folder} is a workspace for {source.kind}: {in_words(domain)}"]
     if seconds is not None:
         lines.append(
             f"A fit on {counted(len(source))} takes at most {duration(seconds)} on this machine."
@@ -97,6 +91,25 @@ def init(args: Namespace) -> Answer:
         )
     value = {"folder": str(workspace.folder), "id": workspace.id, "kind": source.kind}
     return Answer({**value, "domain": repr(domain), "fit_seconds": seconds}, lines)
+
+
+def in_words(domain: Domain) -> str:
+    """What items are, and what encodes them."""
+    encoder = domain.arguments()["encoder"]
+    named = encoder.path if isinstance(encoder, ImportPath) else encoder
+    match domain:
+        case Images():
+            channels = counted(domain.channels, "channel")
+            return f"{domain.size}×{domain.size} px, {channels}, encoder {named}"
+        case Text():
+            return f"encoder {named}, embeddings of {domain.width} numbers"
+        case Vectors():
+            usual = f"MLP of 2 × {domain.hidden} units, embeddings of {domain.out} numbers"
+            return f"rows of {counted(domain.dim, 'number')}, encoder {named or usual}"
+        case Graphs():
+            usual = f"GCN of {domain.layers} × {domain.hidden} units"
+            return f"encoder {named or usual}"
+    return f"encoder {named}"
 
 
 def settings_with(

@@ -45,7 +45,9 @@ def plain(text: str) -> str:
 def stdout() -> Console:
     """For results."""
     console = Console(highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=110)
+    if not console.is_terminal:
+        console.width = 110
+    return console
 
 
 def stderr() -> Console:
@@ -112,63 +114,47 @@ def speaks() -> bool:
 
 
 @contextmanager
-def training_bar(
-    console: Console, title: str, *, lines: bool = False
-) -> Iterator[ProgressCallback]:
-    """A callback that shows epochs, loss and learning rate while training runs.
-
-    Where there is no terminal, ``lines`` prints one every few seconds.
-    """
-    shown, on_terminal = time.perf_counter(), console.is_terminal
-    with _bars(console, title, "epochs  {task.fields[about]}") as bars:
-        task = bars.add_task(title, total=None, about="")
-
-        def show(progress: Progress) -> None:
-            nonlocal shown
-            now, complete = time.perf_counter(), progress.finished is not None
-            early = now - shown < (REFRESH if on_terminal else LINE)
-            if early and not (on_terminal and complete):
-                return  # what is shown is read from the device, and waits for it
-            shown = now
-            about = f"loss {progress.loss:.3f}, lr {progress.lr:.1e}"
-            if progress.done > progress.begun[1]:
-                about += f", at most {duration(progress.seconds_left)} left"
-            if on_terminal:
-                done = progress.epoch - (not complete)
-                bars.update(task, total=progress.epochs, completed=done, about=about)
-            elif lines:
-                console.print(f"{title}: epoch {progress.epoch} of {progress.epochs}, {about}")
-
-        yield show
-    if not console.is_terminal and not lines:
-        console.print(f"{title}: done")
-
-
-@contextmanager
-def counting_bar(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
-    """A callback that shows how many of how many items are done."""
-    shown = time.perf_counter()
-    with _bars(console, title, "items") as bars:
-        task = bars.add_task(title, total=None)
-
-        def show(done: int, total: int) -> None:
-            nonlocal shown
-            bars.update(task, completed=done, total=total)
-            if not console.is_terminal and time.perf_counter() - shown >= LINE:
-                shown = time.perf_counter()
-                console.print(f"{title}: {done:,} of {total:,} items")
-
-        yield show
-
-
-def _bars(console: Console, title: str, unit: str) -> Bars:
-    return Bars(
+def counting_bar(
+    console: Console, title: str, unit: str = "items"
+) -> Iterator[Callable[..., None]]:
+    """A callback that shows how many of how many are done; in lines where there is no terminal."""
+    shown, wait = time.perf_counter(), REFRESH if console.is_terminal else LINE
+    with Bars(
         TextColumn(f"{title:<22}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn(unit),
+        TextColumn(f"{unit}{{task.fields[about]}}"),
         TimeElapsedColumn(),
         console=console,
         disable=not console.is_terminal,
         transient=True,
-    )
+    ) as bars:
+        task = bars.add_task(title, total=None, about="")
+
+        def show(done: int, total: int, about: Callable[[], str] = str) -> None:
+            nonlocal shown
+            if time.perf_counter() - shown < wait:
+                return  # what is told may be read from the device, and wait for it
+            shown, told = time.perf_counter(), about()
+            bars.update(task, completed=done, total=total, about=told)
+            if not console.is_terminal:
+                console.print(f"{title}: {done:,} of {total:,} {unit}{told}")
+
+        yield show
+
+
+@contextmanager
+def training_bar(console: Console, title: str) -> Iterator[ProgressCallback]:
+    """A callback that shows epochs, loss and learning rate while training runs."""
+    with counting_bar(console, title, "epochs") as count:
+
+        def show(progress: Progress) -> None:
+            def about() -> str:
+                told = f", loss {progress.loss:.3f}, lr {progress.lr:.1e}"
+                if progress.done > progress.begun[1]:
+                    told += f", at most {duration(progress.seconds_left)} left"
+                return told
+
+            count(progress.epoch - (progress.finished is None), progress.epochs, about)
+
+        yield show

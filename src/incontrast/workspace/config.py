@@ -189,7 +189,8 @@ def unknown(name: str, known: Iterable[str]) -> str:
     for place in dict.fromkeys((table, "")):  # what is in the same table is meant rather
         inside = [full for full in every if full.startswith(f"{place}." if place else "")]
         short = {full.rpartition(".")[2]: full for full in sorted(inside, key=len, reverse=True)}
-        near = nearest(last, short, cutoff=0.4 if place == table else 0.6)
+        near = nearest(last, short)
         if near is not None:
             return f"there is no setting {name!r}: the nearest is {short[near]}"
-    return f"there is no setting {name!r}"
+    inside = sorted(full for full in every if full.rpartition(".")[0] == table)
+    return f"there is no setting {name!r}" + (f": there are {', '.join(inside)}" if inside else "")
