@@ -293,9 +293,7 @@ def emphasised(rows: Rows) -> list[str]:
     return table(["data", "α", "seeds", *header], lines)
 
 
-def found_again(
-    rows: Rows, alpha: float, share: float, names: dict[str, str] = NAMES
-) -> list[str]:
+def found_again(rows: Rows, alpha: float, share: float, names: dict[str, str] = NAMES) -> list[str]:
     """Precision@10 in figures, of new and of old items."""
     lines = []
     for name, title in names.items():
