@@ -9,14 +9,11 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from incontrast.domains.images.views import DRAWS, ImageViews, blur, crop, recolour, two_views
+from incontrast.domains.images.views import DRAWS, ImageViews, blur, crop, recolour
 
 UNCHANGED = ImageViews(
     scale=(1, 1), ratio=(1, 1), flip=0, jitter_probability=0, grayscale=0, blur=0
 )
-
-
-AS_THEY_ARE = ((0.0,) * 3, (1.0,) * 3)  # mean and std that change nothing
 
 
 def seeded(seed: int = 0) -> Generator:
@@ -185,9 +182,9 @@ def test_two_views_in_one_pass_are_those_of_two_passes() -> None:
     pixels = torch.rand(5, 3, 16, 16)
     views = ImageViews(blur=0.5, grayscale=0.5)
     draws = torch.rand(DRAWS, 2, 5, generator=seeded(3))
-    both = two_views(views, *AS_THEY_ARE, pixels * 255, seeded(3))
+    both = views.two_views(pixels, seeded(3))
     for which, view in enumerate(both.chunk(2)):
-        torch.testing.assert_close(view, views._changed(pixels, draws[:, which]))
+        torch.testing.assert_close(view, views._apply(pixels, draws[:, which]))
 
 
 def test_views_stay_in_range_and_differ_between_items() -> None:
@@ -272,9 +269,9 @@ def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -
 
 def test_views_of_many_images_are_made_part_by_part(monkeypatch) -> None:
     pixels = torch.rand(7, 3, 8, 8, generator=Generator().manual_seed(0))
-    whole = two_views(ImageViews(blur=0.5), *AS_THEY_ARE, pixels, seeded(1))
-    monkeypatch.setattr("incontrast.domains.images.views.AT_ONCE", 3 * 2 * 3 * 8 * 8 * 4)
-    parts = two_views(ImageViews(blur=0.5), *AS_THEY_ARE, pixels, seeded(1))
+    whole = ImageViews(blur=0.5).two_views(pixels, seeded(1))
+    monkeypatch.setattr("incontrast.domains.images.views.CHUNK_BYTES", 3 * 2 * 3 * 8 * 8 * 4)
+    parts = ImageViews(blur=0.5).two_views(pixels, seeded(1))
     torch.testing.assert_close(parts, whole)
 
 
@@ -283,12 +280,12 @@ def test_large_images_are_viewed_together_where_a_launch_costs_more_than_the_cac
     monkeypatch, device: str, at_once: int
 ) -> None:
     parts: list[int] = []
-    changed = ImageViews._changed
+    apply = ImageViews._apply
     monkeypatch.setattr(
         ImageViews,
-        "_changed",
-        lambda self, pixels, draws: (parts.append(len(pixels)), changed(self, pixels, draws))[1],
+        "_apply",
+        lambda self, pixels, draws: (parts.append(len(pixels)), apply(self, pixels, draws))[1],
     )
     pixels = torch.empty(9, 3, 400, 400, device=device)
-    assert len(two_views(ImageViews(jitter=(0, 0, 0, 0)), *AS_THEY_ARE, pixels, seeded())) == 18
+    assert len(ImageViews(jitter=(0, 0, 0, 0)).two_views(pixels, seeded())) == 18
     assert parts == [2 * at_once] * (9 // at_once)

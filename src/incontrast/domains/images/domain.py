@@ -5,21 +5,20 @@ from __future__ import annotations
 import base64
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
-from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import check_distinct
+from incontrast.domains.arguments import ArgumentDomain, halves
+from incontrast.domains.base import Part, check_distinct, constant
 from incontrast.domains.images.collection import ImageCollection, read_images
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
 from incontrast.domains.images.files import decode
-from incontrast.domains.images.views import ImageViews, normalised, two_views
+from incontrast.domains.images.views import ImageViews
 from incontrast.randomness import generator
 
 Network = Literal["resnet18", "resnet18-standard", "small"]
@@ -70,6 +69,7 @@ class Images(ArgumentDomain):
 
     kind = "images"
     networks: ClassVar[tuple[str, ...]] = get_args(Network)
+    recipe: ClassVar[type] = ImageViews
 
     def __post_init__(self) -> None:
         check_whole(4, size=self.size)
@@ -127,21 +127,27 @@ class Images(ArgumentDomain):
 
     def prepare(self, batch: Tensor) -> Tensor:
         """(n, C, S, S) uint8 pixels as normalised floats."""
-        return normalised(batch / 255, *self._statistics())
+        return self.after_views(batch / 255)
 
     def sides(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         return batch / 255, batch / 255
 
     def after_views(self, view: Tensor) -> Tensor:
-        return normalised(view, *self._statistics())
+        """(n, C, S, S) pixels in [0, 1], normalised in place."""
+        mean, std = constant(self._statistics(), view.dtype, view.device)
+        return view.sub_(mean[:, None, None]).div_(std[:, None, None])
+
+    def own_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
+        return self.after_views(self.views.given.two_views(batch / 255, generator, part))
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[Tensor, Tensor]:
+        if not self.usual_views:
+            return super().views_of_part(part, generator)
+        return halves(self.own_views(part.batch, generator, part))
 
     @property
     def views_by_part(self) -> bool:  # type: ignore[override]
         return self.usual_views
-
-    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
-        own = isinstance(recipe, ImageViews)
-        return partial(two_views, recipe, *self._statistics()) if own else None
 
     def own_encoder(self) -> nn.Module:
         name = self.encoder.given

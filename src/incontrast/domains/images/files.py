@@ -1,4 +1,4 @@
-"""Image files: found, checked, decoded; some of them may be damaged."""
+"""Image files: finding, checking and decoding them, where some may be damaged."""
 
 import io
 import logging
@@ -18,12 +18,11 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
-# By content, whatever the name says: some of Pillow's other formats start programs to decode them.
+# Recognised by content, not by name. Some of Pillow's other formats run programs to decode files.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-LOOKED_AT = 64  # images that tell what a folder is like
-LARGEST = 224  # pixels that a side has at most unless it is asked for
-SMALLEST = 8
+SAMPLE = 64  # files that determine the typical image of a folder
+SMALLEST, LARGEST = 8, 224  # pixels of a typical image's side
 GREY = ("1", "L", "LA", "La", "P", "PA")  # modes; a palette may be all grey
 
 
@@ -40,23 +39,27 @@ def find_images(root: str | Path) -> list[str]:
     root = Path(root).absolute()
     if not root.is_dir():
         raise ValueError(f"there is no folder {root}")
-    found: list[str] = []
+
+    def stop(error: OSError) -> None:  # os.walk leaves out a folder that it may not read
+        raise error
+
+    files: list[str] = []
     entered: set[str] = set()
-    for folder, below, names in os.walk(root, onerror=_stop, followlinks=True):
+    for folder, below, names in os.walk(root, onerror=stop, followlinks=True):
         real = os.path.realpath(folder)
         if real in entered:
             below.clear()
             continue
         entered.add(real)
         below[:] = sorted(name for name in below if not name.startswith("."))
-        found += [
+        files += [
             os.path.join(folder, name)  # noqa: PTH118 (a Path for each of a million files is slow)
             for name in names
             if is_image(name)
         ]
-    if not found:
+    if not files:
         raise ValueError(f"there are no images in {root}: looked for {' '.join(SUFFIXES)}")
-    return sorted(found)
+    return sorted(files)
 
 
 def is_image(name: str) -> bool:
@@ -64,23 +67,19 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
-def _stop(error: OSError) -> None:
-    raise error  # os.walk would leave out a folder that it may not read
-
-
 def typical_image(files: Sequence[str]) -> tuple[int, int]:
     """Size and channels that fit most images: the median shorter side, and grey if all are."""
     sides, grey = [], []
 
-    def look(image: Image.Image) -> None:
+    def measure(image: Image.Image) -> None:
         side, mode = min(image.size), image.mode
         image.draft("L", (2 * SMALLEST, 2 * SMALLEST))
-        image.load()  # to its end: a header may outlive what follows it
+        image.load()  # to its end: a header may be whole where the rest is not
         sides.append(side)
         grey.append(mode in ("1", "L", "I;16"))
 
-    stride = -(-len(files) // LOOKED_AT)
-    reasons = [_opened(file, look) for file in files[::stride]]
+    stride = -(-len(files) // SAMPLE)
+    reasons = [_use_image(file, measure) for file in files[::stride]]
     if not sides:
         raise ValueError(f"none of {len(reasons)} images can be read; the first: {reasons[0]}")
     median = sorted(sides)[len(sides) // 2]
@@ -95,11 +94,11 @@ def decode(
     strict: bool = False,
     keep: bool = True,
 ) -> tuple[Tensor, tuple[Skipped, ...]]:
-    """(n, C, S, S) uint8 pixels of files, or of contents of files, and what is left out, and why.
+    """(n, C, S, S) uint8 pixels of files, or of contents of files, and those left out.
 
-    They are turned upright as their EXIF tells, then as ``fit`` does it. Left out, or refused if
-    ``strict``, is what is missing, damaged, no image, or too large. Without ``keep`` they are only
-    tried.
+    Images are turned upright by their EXIF orientation, then squared by ``fit``. What is missing,
+    damaged, no image, or too large is left out; an error if ``strict``. Without ``keep``, images
+    are decoded only to find those that cannot be.
     """
     pixels = torch.empty(len(sources) if keep else 0, channels, size, size, dtype=torch.uint8)
     coloured = [False] * len(sources)
@@ -107,11 +106,15 @@ def decode(
     def read(number: int) -> str | None:
         def use(image: Image.Image) -> None:
             coloured[number] = is_coloured(image)
-            found = _decoded(image, size, channels)
+            # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size: here at twice the final size or
+            # more, so that the better filter of fit() does the rest.
+            image.draft("L" if channels == 1 else "RGB", (2 * size, 2 * size))
+            ImageOps.exif_transpose(image, in_place=True)
+            result = fit(image, size, channels)
             if keep:
-                pixels.numpy()[number] = found
+                pixels.numpy()[number] = result
 
-        return _opened(sources[number], use, f"image {number}")
+        return _use_image(sources[number], use, f"image {number}")
 
     reasons = _in_threads(read, len(sources))
     if keep and channels == 1 and any(coloured):
@@ -129,24 +132,24 @@ def decode(
 
 
 def check_headers(files: Sequence[str]) -> None:
-    """Refuse files of which one has no header that can be read."""
-    reasons = _in_threads(lambda number: _opened(files[number], lambda image: None), len(files))
+    """Raise an error if the header of a file cannot be read."""
+    reasons = _in_threads(lambda number: _use_image(files[number], lambda image: None), len(files))
     for reason in filter(None, reasons):
         raise ValueError(reason)
 
 
 def _in_threads(function: Callable[[int], str | None], count: int) -> list[str | None]:
-    """The results in order. Pillow lets other threads run while it decodes."""
-    # In portions: one future per file would cost more memory than the paths.
-    step = 256 if count >= 256 else 1
-    portions = [range(count)[start : start + step] for start in range(0, count, step)]
-    found = _pool().map(lambda portion: [function(number) for number in portion], portions)
-    return [result for results in found for result in results]
+    """The results for 0 to ``count``, in order. Pillow decodes without Python's lock."""
+    # In chunks: one future per file would need more memory than the paths.
+    size = 256 if count >= 256 else 1
+    chunks = [range(count)[start : start + size] for start in range(0, count, size)]
+    results = _pool().map(lambda chunk: [function(number) for number in chunk], chunks)
+    return [result for part in results for result in part]
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """One for all batches: to start threads for each takes longer than some files."""
+    """One pool for all batches: starting threads takes longer than decoding a small file."""
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="incontrast-decode")
 
 
@@ -163,19 +166,21 @@ def printable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _opened(source: str | bytes, use: Callable[[Image.Image], None], name: str = "") -> str | None:
-    """Open a file, or the content of what has a name, and use it; what is wrong, if anything."""
+def _use_image(
+    source: str | bytes, use: Callable[[Image.Image], None], name: str = ""
+) -> str | None:
+    """Open a file, or the content of one, and use the image; returns the reason if that fails."""
     try:
+        file: str | io.BytesIO
         if isinstance(source, bytes):
-            file: str | io.BytesIO = io.BytesIO(source)
-            empty = not source
+            file, length = io.BytesIO(source), len(source)
         else:
             file, name = source, printable(source)
             status = os.stat(source)  # noqa: PTH116 (a Path for each of a million files is slow)
-            if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, a device never ends
+            if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device might never end
                 raise ValueError("it is not a file")
-            empty = status.st_size == 0
-        if empty:
+            length = status.st_size
+        if length == 0:
             raise ValueError("it is empty")
         with Image.open(file, formats=FORMATS) as image:
             limit = Image.MAX_IMAGE_PIXELS
@@ -200,8 +205,7 @@ def _opened(source: str | bytes, use: Callable[[Image.Image], None], name: str =
 def fit(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
     """(C, S, S) pixels: the centred square of the image, resized (bilinear, antialiased).
 
-    That is the shorter side brought to S, then a centre crop. Transparent parts become white,
-    colours become luma where one channel is asked for, 16 bits become 8.
+    Transparent parts become white; with one channel, colours become luma; 16 bits become 8.
     """
     image = _convert(image, "L" if channels == 1 else "RGB")
     side = min(image.size)
@@ -213,21 +217,13 @@ def fit(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
-def _decoded(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
-    # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size; twice the size asked for is left to
-    # the better filter of fit().
-    image.draft("L" if channels == 1 else "RGB", (2 * size, 2 * size))
-    ImageOps.exif_transpose(image, in_place=True)
-    return fit(image, size, channels)
-
-
 def is_coloured(image: Image.Image) -> bool:
     return image.mode not in GREY and not image.mode.startswith(("I", "F"))
 
 
 @cache
 def note_lost_colours() -> None:
-    """Say once, not for each image, that they lose their colours."""
+    """Warn that colours are lost, once for all images."""
     log.warning(
         "images with 3 channels are made grey (luma): the domain has channels=1. If colours "
         "matter, begin with channels=3"

@@ -11,10 +11,10 @@ from torch.nn import functional
 from incontrast.bounds import check_number
 from incontrast.domains.base import Part, constant
 
-DRAWS = 13  # numbers for a view of an image
-AT_ONCE = 2**21  # bytes of views: what is in between is as large, and best stays in the cache
-ON_A_DEVICE = 512  # images at once elsewhere, where each part costs as many launches as all
-SHARP = 1e-3  # pixels: a blur that changes nothing
+DRAWS = 13  # random numbers for a view of an image
+CHUNK_BYTES = 2**21  # of views on a CPU: so many, and what is computed from them, stay in the cache
+CHUNK_IMAGES = 512  # on other devices, where every chunk costs as many launches
+SHARP = 1e-3  # pixels: the deviation of a blur that changes nothing
 _LUMA = (0.299, 0.587, 0.114)
 _YIQ = (_LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 
@@ -58,12 +58,12 @@ class ImageViews:
             if len(values) != count:
                 raise ValueError(f"{name} must be {count} numbers, got {values}")
             object.__setattr__(self, name, values)
-        for name, highest in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
+        for name, largest in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
             low, high = getattr(self, name)
-            if not (0 < low <= high <= highest and math.isfinite(high)):
-                bound = "" if highest == math.inf else f" <= {highest:g}"
-                given = f"got {(low, high)}"
-                raise ValueError(f"{name} must be (low, high) with 0 < low <= high{bound}, {given}")
+            if not (0 < low <= high <= largest and math.isfinite(high)):
+                bound = "" if largest == math.inf else f" <= {largest:g}"
+                interval = f"(low, high) with 0 < low <= high{bound}"
+                raise ValueError(f"{name} must be {interval}, got {(low, high)}")
         names = ("flip", "jitter_probability", "grayscale", "blur")
         check_number("[0, 1]", "it is a probability", **{n: getattr(self, n) for n in names})
         *factors, hue = self.jitter
@@ -74,18 +74,40 @@ class ImageViews:
             )
 
     def __call__(self, pixels: Tensor, generator: Generator) -> Tensor:
-        """One random view of every image, (n, C, S, S) in [0, 1]; the images stay as they are."""
+        """One random view of every image, (n, C, S, S) in [0, 1]; the images do not change."""
         draws = torch.rand(DRAWS, len(pixels), generator=generator, device=pixels.device)
-        return self._changed(pixels, draws.to(pixels.dtype))
+        return self._apply(pixels, draws.to(pixels.dtype))
 
-    def _changed(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        """Each image as (13, n) numbers from 0 to 1 tell."""
-        ends = (  # of each draw
+    def two_views(self, pixels: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
+        """Two random views of every image; ``pixels`` may be those of a ``part`` of a batch.
+
+        Shapes:
+            pixels: (n, C, S, S) in [0, 1], C 1 or 3
+            result: (2n, C, S, S), all first views and then all second ones
+        """
+        total, own = (len(pixels), slice(None)) if part is None else (part.total, part.range)
+        # One draw for everything, used or not: changing one setting does not change the others.
+        draws = torch.rand(DRAWS, 2, total, generator=generator, device=pixels.device)
+        draws = draws[..., own].to(pixels.dtype)
+        in_cache = max(CHUNK_BYTES // (2 * pixels[:1].nbytes or 1), 1)
+        size = in_cache if pixels.is_cpu else CHUNK_IMAGES
+        if len(pixels) <= size:
+            return self._apply(torch.cat([pixels, pixels]), draws.flatten(1))
+        views = pixels.new_empty(2, *pixels.shape)
+        chunks = zip(pixels.split(size), draws.split(size, 2), views.split(size, 1), strict=True)
+        for images, numbers, result in chunks:
+            both = self._apply(torch.cat([images, images]), numbers.flatten(1))
+            result.copy_(both.view_as(result))
+        return views.flatten(0, 1)
+
+    def _apply(self, pixels: Tensor, draws: Tensor) -> Tensor:
+        """The views that (13, n) numbers from 0 to 1 determine."""
+        intervals = (  # of each number
             *(self.scale, tuple(map(math.log, self.ratio)), *[(0.0, 1.0)] * 4),
             *((-change, change) for change in self.jitter),
             *((0.0, 1.0), (0.0, 1.0), self.blur_sigma),
         )
-        numbers = tuple(zip(*((low, high - low) for low, high in ends), strict=True))
+        numbers = tuple(zip(*((low, high - low) for low, high in intervals), strict=True))
         low, span = constant(numbers, draws.dtype, draws.device)
         draws = (draws * span[:, None]).add_(low[:, None])
         area, ratio, _, _, flip, jitter, *_, gray, blurred, sigma = draws.unbind()
@@ -100,46 +122,9 @@ class ImageViews:
         view = recolour(view, brightness, contrast, saturation, changes[3])
 
         if self.blur > 0:
-            # All images are blurred, most of them by nothing: to choose some is to wait for them.
+            # All images are blurred, most of them by nothing: a device would wait for a choice.
             view = blur(view, torch.where(blurred < self.blur, sigma, SHARP))
         return view
-
-
-def two_views(
-    recipe: ImageViews,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    batch: Tensor,
-    generator: Generator,
-    part: Part | None = None,
-) -> Tensor:
-    """Two random views of every image, normalised; ``batch`` may be ``part`` of a larger one.
-
-    Shapes:
-        batch: (n, C, S, S) from 0 to 255, C 1 or 3
-        result: (2n, C, S, S), all first views and then all second ones
-    """
-    pixels = batch / 255
-    total, own = (len(batch), slice(None)) if part is None else (part.total, part.range)
-    # One draw for everything, used or not: changing one setting does not change the others.
-    draws = torch.rand(DRAWS, 2, total, generator=generator, device=pixels.device)
-    draws = draws[..., own].to(pixels.dtype)
-    some = max(AT_ONCE // (2 * pixels[:1].nbytes or 1), 1) if pixels.is_cpu else ON_A_DEVICE
-    if len(pixels) <= some:
-        both = recipe._changed(torch.cat([pixels, pixels]), draws.flatten(1))
-        return normalised(both, mean, std)
-    views = pixels.new_empty(2, *pixels.shape)
-    columns = ((pixels, 0), (draws, 2), (views, 1))
-    split = (torch.split(column, some, dim) for column, dim in columns)
-    for few, drawn, made in zip(*split, strict=True):
-        made.copy_(recipe._changed(torch.cat([few, few]), drawn.flatten(1)).view_as(made))
-    return normalised(views.flatten(0, 1), mean, std)
-
-
-def normalised(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """(n, C, S, S) pixels in [0, 1], changed in place."""
-    centre, spread = constant((mean, std), pixels.dtype, pixels.device)
-    return pixels.sub_(centre[:, None, None]).div_(spread[:, None, None])
 
 
 def crop(
@@ -176,7 +161,7 @@ def crop(
 def recolour(
     pixels: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
 ) -> Tensor:
-    """Each image in other colours, clamped to [0, 1].
+    """Changes the colours of each image, and clamps them to [0, 1].
 
     With L the projection on grey (every channel becomes the luma) and C the quarter turn of
     chroma, saturation s and a hue of θ are L + s·cos θ·(I − L) + s·sin θ·C; s = 0 is greyscale.
@@ -209,7 +194,7 @@ def recolour(
 
 
 def blur(pixels: Tensor, sigma: Tensor) -> Tensor:
-    """Each image under a Gaussian of its own width; at the border, only what is inside counts.
+    """Blurs each image by a Gaussian of its own width, cut off and renormalised at the border.
 
     Shapes:
         pixels: (n, C, S, S)
@@ -226,13 +211,13 @@ def blur(pixels: Tensor, sigma: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _centres(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Of the pixels in the coordinates of grid_sample: -1 and 1 are the outer borders."""
+    """The centres of pixels in the coordinates of grid_sample: -1 and 1 are the outer borders."""
     return (2 * torch.arange(size, device=device, dtype=dtype) + 1) / size - 1
 
 
 @lru_cache(maxsize=16)
 def _second(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Of ``size`` pairs of numbers, 1 for every second one and 0 for every first."""
+    """``size`` pairs of 0 and 1."""
     return torch.arange(2 * size, device=device, dtype=dtype) % 2
 
 
