@@ -91,9 +91,9 @@ def check_views(
     """
     name = "the encoder with its head" if isinstance(encoder, EncoderWithHead) else "the encoder"
     trial = Trial(encoder, domain, name, autocast)
-    batch = collection.take(torch.arange(min(len(collection), 4)))
+    count = min(len(collection), 4)
+    batch = collection.take(torch.arange(count))
     _check_batch(batch, "what take() gives")
-    count = len(batch)
     if not domain.views_on_cpu:
         batch = batch.to(trial.device)
     views = domain.views(batch, Generator(getattr(batch, "device", "cpu")).manual_seed(0))

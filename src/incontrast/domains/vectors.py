@@ -167,15 +167,11 @@ class Vectors(ArgumentDomain):
 
     def own_encoder(self) -> nn.Module:
         """An MLP with two hidden layers and BatchNorm."""
-        return nn.Sequential(
-            nn.Linear(self.dim, self.hidden, bias=False),
-            nn.BatchNorm1d(self.hidden),
-            nn.ReLU(),
-            nn.Linear(self.hidden, self.hidden, bias=False),
-            nn.BatchNorm1d(self.hidden),
-            nn.ReLU(),
-            nn.Linear(self.hidden, self.out),
-        )
+        layers: list[nn.Module] = []
+        for width in (self.dim, self.hidden):
+            linear = nn.Linear(width, self.hidden, bias=False)
+            layers += [linear, nn.BatchNorm1d(self.hidden), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(self.hidden, self.out))
 
 
 def _numbers(items: Any) -> Tensor:

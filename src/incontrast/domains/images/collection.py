@@ -161,7 +161,6 @@ def _from_sequence(items: Iterable[Any], size: int, channels: int) -> ImageColle
     files: list[str] = []
     on_disk: list[bool] = []
     arrays: list[Tensor] = []  # waiting to be converted together, which is faster
-    first: Tensor | None = None
 
     def convert_arrays() -> None:
         if arrays:
@@ -184,11 +183,15 @@ def _from_sequence(items: Iterable[Any], size: int, channels: int) -> ImageColle
                 raise ValueError(f"item {number} cannot be used as an image: {error}") from error
         elif isinstance(image, np.ndarray | Tensor):
             array = _as_tensor(image)
-            first = array if first is None else first
-            _check_array(array, first, number)
-            arrays.append(array.clone())  # a Dataset may use one buffer for all its items
-            if len(arrays) == CHUNK:
+            if array.dim() not in (2, 3):
+                raise ValueError(
+                    f"item {number} has shape {tuple(array.shape)}: an image is (H, W), (H, W, C) "
+                    "or (C, H, W)"
+                )
+            last = arrays[-1] if arrays else array
+            if len(arrays) == CHUNK or (array.shape, array.dtype) != (last.shape, last.dtype):
                 convert_arrays()
+            arrays.append(array.clone())  # a Dataset may use one buffer for all its items
         else:
             raise TypeError(
                 f"item {number} is {type(image).__name__}: an image is a path, a PIL image, "
@@ -199,26 +202,14 @@ def _from_sequence(items: Iterable[Any], size: int, channels: int) -> ImageColle
     return ImageCollection(torch.cat(pixels), files, torch.tensor(on_disk, dtype=torch.bool))
 
 
-def _check_array(array: Tensor, first: Tensor, number: int) -> None:
-    shape = tuple(array.shape)
-    if len(shape) not in (2, 3):
-        raise ValueError(
-            f"item {number} has shape {shape}: an image is (H, W), (H, W, C) or (C, H, W)"
-        )
-    if array.shape != first.shape or array.dtype != first.dtype:
-        raise ValueError(
-            f"item {number} has shape {shape} and type {array.dtype} where the first array has "
-            f"{tuple(first.shape)} and {first.dtype}: arrays must share one size, number of "
-            "channels and type; pass PIL images or files, which may differ"
-        )
-
-
 def _as_tensor(array: np.ndarray[Any, Any] | Tensor) -> Tensor:
     """The array as a tensor on the CPU, without a copy where that is possible."""
     dtype = array.dtype if isinstance(array, Tensor) else array.dtype.newbyteorder("=")
     kind = str(dtype).removeprefix("torch.")
     if kind not in DTYPES:
-        raise ValueError(f"images must be uint8 (0 to 255) or floating point (0 to 1), got {kind}")
+        raise ValueError(
+            f"images must be uint8 (0 to 255) or floating point (0 to 1), got {kind}: convert them"
+        )
     return array.detach().cpu() if isinstance(array, Tensor) else tensor_of(array)
 
 
@@ -237,29 +228,24 @@ def _fit_arrays(images: Tensor, size: int, channels: int) -> Tensor:
 def _channels_first(images: Tensor) -> Tensor:
     """(n, H, W), (n, H, W, C) or (n, C, H, W), checked, as a (n, C, H, W) view."""
     shape = tuple(images.shape)
-    if images.dim() == 3:
-        if shape[2] in (1, 3):
-            raise ValueError(
-                f"shape {shape} looks like one image, where (n, H, W) holds many: pass images[None]"
-            )
-        images = images[:, None]
-    elif images.dim() == 4:
-        first, last = shape[1] in (1, 3), shape[3] in (1, 3)
-        if first and last:
-            raise ValueError(
-                f"shape {shape} can be read as (n, C, H, W) and as (n, H, W, C): "
-                "images must be larger than 3 pixels"
-            )
-        if not (first or last):
-            raise ValueError(
-                f"images must have 1 or 3 channels, got shape {shape}: leave other channels out"
-            )
-        images = images if first else images.permute(0, 3, 1, 2)
-    else:
-        raise ValueError(f"images must be (n, H, W), (n, H, W, C) or (n, C, H, W), got {shape}")
-    if 0 in images.shape[2:]:
-        raise ValueError(f"images have no pixels: got shape {shape}")
-    return images
+    first, last = [len(shape) == 4 and shape[axis] in (1, 3) for axis in (1, -1)]
+    problem = ""
+    if len(shape) not in (3, 4):
+        problem = f"has {len(shape)} dimensions"
+    elif len(shape) == 3 and shape[2] in (1, 3):
+        problem = "looks like one image: pass images[None]"
+    elif len(shape) == 4 and not (first or last):
+        problem = "has neither 1 nor 3 channels: leave other channels out"
+    elif first and last:
+        problem = "can be read as two of them: images must be larger than 3 pixels"
+    elif 0 in shape[1:]:
+        problem = "has no pixels"
+    if problem:
+        shapes = "(n, H, W), (n, H, W, C) or (n, C, H, W)"
+        raise ValueError(f"images must be {shapes}, got shape {shape}, which {problem}")
+    if len(shape) == 3:
+        return images[:, None]
+    return images if first else images.permute(0, 3, 1, 2)
 
 
 def _to_bytes(images: Tensor) -> Tensor:

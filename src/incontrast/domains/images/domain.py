@@ -41,13 +41,12 @@ class Images(ArgumentDomain):
         size: Side in pixels; larger and smaller images are resized and cropped at the centre.
         channels: 3 (colour) or 1 (grey); images are converted.
         encoder: ``"resnet18"``; ``"resnet18-standard"``, with its usual 7×7 beginning at any
-            size, a third of the work at 32 px; ``"small"``, for 8 to 32 px without an
-            accelerator; a module of your own, whose weights are the start (of every encoder: it
-            is copied), so that pretrained ones are kept; or a function without arguments that
+            size, a third of the work at 32 px; ``"small"``, for 8 to 32 px without an accelerator;
+            your own (pretrained) module, which is copied; or a function without arguments that
             makes a new module. Takes (n, channels, size, size) and gives (n, d).
-        views: What a random view is: ``ImageViews``, or whatever makes one view of (n, channels,
-            size, size) pixels in [0, 1]: a function of pixels and a ``torch.Generator``, or a
-            ``torch.nn.Module`` (torchvision's v2 transforms, kornia).
+        views: ``ImageViews``, or whatever makes one random view of (n, channels, size, size) pixels
+            in [0, 1]: a function of pixels and a ``torch.Generator``, or a ``torch.nn.Module``
+            (torchvision's v2 transforms, kornia).
         mean: Mean of the pixels in [0, 1] for each channel, or one number for all; None for
             ImageNet's.
         std: Their standard deviation; None for ImageNet's.
@@ -76,14 +75,12 @@ class Images(ArgumentDomain):
         if self.channels not in _IMAGENET:
             raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {self.channels!r}")
         for name, usual in zip(("mean", "std"), _IMAGENET[self.channels], strict=True):
-            if getattr(self, name) is None:
+            value = getattr(self, name)
+            if value is None:
                 continue
-            given = getattr(self, name)
-            numbers = tuple(given) if isinstance(given, Iterable) else (given,) * self.channels
+            numbers = tuple(value) if isinstance(value, Iterable) else (value,) * self.channels
             if len(numbers) != self.channels:
-                raise ValueError(
-                    f"{name} must have {self.channels} numbers, one for each channel, got {numbers}"
-                )
+                raise ValueError(f"{name} must have {self.channels} numbers, got {numbers}")
             for number in numbers:
                 check_number("(-inf, inf)" if name == "mean" else "[1e-6, inf)", **{name: number})
             object.__setattr__(self, name, None if numbers == usual else numbers)
@@ -187,9 +184,9 @@ class Images(ArgumentDomain):
         return ImageCollection(flat.view(-1, *shape), files, on_disk)
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        given: tuple[Any, Any] = (self.mean, self.std)
+        statistics: tuple[Any, Any] = (self.mean, self.std)
         mean, std = _IMAGENET[self.channels]
-        return given[0] or mean, given[1] or std
+        return statistics[0] or mean, statistics[1] or std
 
 
 def _content(item: Any, number: int) -> bytes:

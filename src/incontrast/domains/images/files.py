@@ -207,7 +207,16 @@ def fit(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
 
     Transparent parts become white; with one channel, colours become luma; 16 bits become 8.
     """
-    image = _convert(image, "L" if channels == 1 else "RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels (mode {image.mode}) have no fixed range: save it with 8 bits")
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    mode = "L" if channels == 1 else "RGB"
+    if image.mode != mode:
+        image = image.convert(mode)
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     image = image.crop((left, top, left + side, top + side))
@@ -228,14 +237,3 @@ def note_lost_colours() -> None:
         "images with 3 channels are made grey (luma): the domain has channels=1. If colours "
         "matter, begin with channels=3"
     )
-
-
-def _convert(image: Image.Image, mode: str) -> Image.Image:
-    if image.mode in ("I", "F"):
-        raise ValueError(f"its pixels (mode {image.mode}) have no fixed range: save it with 8 bits")
-    if image.mode.startswith("I;16"):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image if image.mode == mode else image.convert(mode)
