@@ -228,7 +228,8 @@ def _fit_arrays(images: Tensor, size: int, channels: int) -> Tensor:
 def _channels_first(images: Tensor) -> Tensor:
     """(n, H, W), (n, H, W, C) or (n, C, H, W), checked, as a (n, C, H, W) view."""
     shape = tuple(images.shape)
-    first, last = [len(shape) == 4 and shape[axis] in (1, 3) for axis in (1, -1)]
+    first = len(shape) == 4 and shape[1] in (1, 3)
+    last = len(shape) == 4 and shape[3] in (1, 3)
     problem = ""
     if len(shape) not in (3, 4):
         problem = f"has {len(shape)} dimensions"

@@ -4,17 +4,20 @@ import io
 import logging
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -69,19 +72,21 @@ def is_image(name: str) -> bool:
 
 def typical_image(files: Sequence[str]) -> tuple[int, int]:
     """Size and channels that fit most images: the median shorter side, and grey if all are."""
-    sides, grey = [], []
-
-    def measure(image: Image.Image) -> None:
-        side, mode = min(image.size), image.mode
-        image.draft("L", (2 * SMALLEST, 2 * SMALLEST))
-        image.load()  # to its end: a header may be whole where the rest is not
-        sides.append(side)
-        grey.append(mode in ("1", "L", "I;16"))
-
+    sides, grey, errors = [], [], []
     stride = -(-len(files) // SAMPLE)
-    reasons = [_use_image(file, measure) for file in files[::stride]]
+    for file in files[::stride]:
+        try:
+            with _opened(file) as image:
+                side, mode = min(image.size), image.mode
+                image.draft("L", (2 * SMALLEST, 2 * SMALLEST))
+                image.load()  # to its end: a header may be whole where the rest is not
+        except ValueError as error:
+            errors.append(error)
+        else:
+            sides.append(side)
+            grey.append(mode in ("1", "L", "I;16"))
     if not sides:
-        raise ValueError(f"none of {len(reasons)} images can be read; the first: {reasons[0]}")
+        raise ValueError(f"none of {len(errors)} images can be read; the first: {errors[0]}")
     median = sorted(sides)[len(sides) // 2]
     return min(max(median, SMALLEST), LARGEST), 1 if all(grey) else 3
 
@@ -104,17 +109,19 @@ def decode(
     coloured = [False] * len(sources)
 
     def read(number: int) -> str | None:
-        def use(image: Image.Image) -> None:
-            coloured[number] = is_coloured(image)
-            # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size: here at twice the final size or
-            # more, so that the better filter of fit() does the rest.
-            image.draft("L" if channels == 1 else "RGB", (2 * size, 2 * size))
-            ImageOps.exif_transpose(image, in_place=True)
-            result = fit(image, size, channels)
-            if keep:
-                pixels.numpy()[number] = result
-
-        return _use_image(sources[number], use, f"image {number}")
+        try:
+            with _opened(sources[number], f"image {number}") as image:
+                coloured[number] = is_coloured(image)
+                # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size: here at twice the final
+                # size or more, so that the better filter of fit() does the rest.
+                image.draft("L" if channels == 1 else "RGB", (2 * size, 2 * size))
+                ImageOps.exif_transpose(image, in_place=True)
+                result = fit(image, size, channels)
+        except ValueError as error:
+            return str(error)
+        if keep:
+            pixels.numpy()[number] = result
+        return None
 
     reasons = _in_threads(read, len(sources))
     if keep and channels == 1 and any(coloured):
@@ -133,12 +140,15 @@ def decode(
 
 def check_headers(files: Sequence[str]) -> None:
     """Raise an error if the header of a file cannot be read."""
-    reasons = _in_threads(lambda number: _use_image(files[number], lambda image: None), len(files))
-    for reason in filter(None, reasons):
-        raise ValueError(reason)
+
+    def check(number: int) -> None:
+        with _opened(files[number]):
+            pass
+
+    _in_threads(check, len(files))
 
 
-def _in_threads(function: Callable[[int], str | None], count: int) -> list[str | None]:
+def _in_threads(function: Callable[[int], T], count: int) -> list[T]:
     """The results for 0 to ``count``, in order. Pillow decodes without Python's lock."""
     # In chunks: one future per file would need more memory than the paths.
     size = 256 if count >= 256 else 1
@@ -166,10 +176,9 @@ def printable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _use_image(
-    source: str | bytes, use: Callable[[Image.Image], None], name: str = ""
-) -> str | None:
-    """Open a file, or the content of one, and use the image; returns the reason if that fails."""
+@contextmanager
+def _opened(source: str | bytes, name: str = "") -> Iterator[Image.Image]:
+    """Open an image file, or the content of one; what fails, in the block too, is a ValueError."""
     try:
         file: str | io.BytesIO
         if isinstance(source, bytes):
@@ -186,20 +195,20 @@ def _use_image(
             limit = Image.MAX_IMAGE_PIXELS
             if limit is not None and image.width * image.height > limit:
                 raise Image.DecompressionBombError(f"{image.width}×{image.height} pixels")
-            use(image)
-    except FileNotFoundError:
-        return f"{name} does not exist: was it moved or deleted?"
+            yield image
+    except FileNotFoundError as error:
+        raise ValueError(f"{name} does not exist: was it moved or deleted?") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        return (
+        raise ValueError(
             f"{name} is larger than the {Image.MAX_IMAGE_PIXELS} pixels that Pillow takes for safe "
             f"({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
-        )
+        ) from error
     except Exception as error:  # damaged files make Pillow raise nearly anything
         reason = str(error) or type(error).__name__
         if isinstance(error, UnidentifiedImageError) and isinstance(source, bytes):
             reason = "it has none of the formats that are read"  # Pillow names an address in memory
-        return f"{name} cannot be read as an image: {reason}. Replace or remove it"
-    return None
+        message = f"{name} cannot be read as an image: {reason}. Replace or remove it"
+        raise ValueError(message) from error
 
 
 def fit(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:

@@ -53,25 +53,23 @@ class ImageViews:
     blur_sigma: tuple[float, float] = (0.1, 2.0)
 
     def __post_init__(self) -> None:
-        for name, count in (("scale", 2), ("ratio", 2), ("jitter", 4), ("blur_sigma", 2)):
+        for name, count, interval in (
+            ("scale", 2, "(0, 1]"),
+            ("ratio", 2, "(0, inf)"),
+            ("jitter", 4, "[0, 1]"),
+            ("blur_sigma", 2, "(0, inf)"),
+        ):
             values = tuple(getattr(self, name))
             if len(values) != count:
                 raise ValueError(f"{name} must be {count} numbers, got {values}")
+            for value in values:
+                check_number(interval, **{name: value})
+            if count == 2 and values[0] > values[1]:
+                raise ValueError(f"{name} must be (low, high) with low <= high, got {values}")
             object.__setattr__(self, name, values)
-        for name, largest in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
-            low, high = getattr(self, name)
-            if not (0 < low <= high <= largest and math.isfinite(high)):
-                bound = "" if largest == math.inf else f" <= {largest:g}"
-                interval = f"(low, high) with 0 < low <= high{bound}"
-                raise ValueError(f"{name} must be {interval}, got {(low, high)}")
         names = ("flip", "jitter_probability", "grayscale", "blur")
         check_number("[0, 1]", "it is a probability", **{n: getattr(self, n) for n in names})
-        *factors, hue = self.jitter
-        if not (all(0 <= factor <= 1 for factor in factors) and 0 <= hue <= 0.5):
-            raise ValueError(
-                "jitter must be (brightness, contrast, saturation) in [0, 1] and hue in [0, 0.5], "
-                f"got {self.jitter}"
-            )
+        check_number("[0, 0.5]", hue=self.jitter[3])
 
     def __call__(self, pixels: Tensor, generator: Generator) -> Tensor:
         """One random view of every image, (n, C, S, S) in [0, 1]; the images do not change."""
