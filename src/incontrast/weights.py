@@ -41,8 +41,9 @@ def load_weights(
     elif isinstance(weights, Mapping):
         tensors = dict(weights)
     else:
-        kind = type(weights).__name__
-        raise TypeError(f"weights are a .safetensors file or a state dict, got a {kind}")
+        raise TypeError(
+            f"weights are a .safetensors file or a state dict, got a {type(weights).__name__}"
+        )
     if parts := [key for key, part in tensors.items() if isinstance(part, Mapping)]:
         dicts = [k for k in parts if all(isinstance(v, Tensor) for v in tensors[k].values())]
         raise ValueError(

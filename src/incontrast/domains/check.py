@@ -19,23 +19,6 @@ from incontrast.streams import pick
 Context = AbstractContextManager[Any]  # that can be entered again
 NO_CONTEXT = nullcontext()
 
-ASKED = "must give the items that were asked for, in that order"
-AS_VIEWS = "must give what views() gives, by the same draws"
-RULES = {
-    "collect()": "must give the items that it gets, in their order, and nothing may change them",
-    "take()": f"{ASKED}; and an embedding must depend on its item alone, not on its batch",
-    "select()": ASKED,
-    "extend()": "must give a new collection: its own items first, then those of the other",
-    "sizes()": "must give the bytes of each item, as (n,) int64",
-    "join()": "must hold the items of all batches in their order",
-    "materialise()": ASKED,
-    "pack()": "must give bytes for each item that was asked for, the same for the same item",
-    "unpack()": "must give back the items that pack() took",
-    "joined_views()": AS_VIEWS,
-    "views_in_a_row()": AS_VIEWS,
-    "views_of_part()": AS_VIEWS,
-}
-
 
 class DomainError(ValueError):
     """A domain breaks its contract."""
@@ -148,9 +131,6 @@ class Trial:
     def device(self) -> torch.device:
         return next((p.device for p in self.encoder.parameters()), torch.device("cpu"))
 
-    def embed_all(self, items: Collection) -> Tensor:
-        return self.embed_items(items.take(torch.arange(len(items))))
-
     def embed_items(self, batch: Any) -> Tensor:
         prepared = self.domain.prepare(batch)
         _check_batch(prepared, "what prepare() gives")
@@ -205,8 +185,8 @@ def _check_collection(collection: Collection) -> None:
     _check_batch(batch, "what take() gives")
     _require(len(batch) == 3, f"take() must give one item per index: 3 indices, {len(batch)} items")
     sizes: Any = collection.sizes()
-    shape, dtype = getattr(sizes, "shape", None), getattr(sizes, "dtype", None)
-    _check_rule("sizes()", shape == (count,) and dtype == torch.int64)
+    right = getattr(sizes, "shape", None) == (count,) and sizes.dtype == torch.int64
+    _require(right, "sizes() must give the bytes of each item, as (n,) int64")
     for name in ("nbytes", "background"):
         value = getattr(collection, name, None)
         rule = f"a collection must have {name}, as an attribute or a property"
@@ -216,25 +196,32 @@ def _check_collection(collection: Collection) -> None:
 def _check_items(trial: Trial, collection: Collection, rolled: Collection | None) -> None:
     """Check that every method but ``views`` keeps the items and their order."""
     domain, every, some = trial.domain, torch.arange(len(collection)), torch.tensor([3, 1, 3])
-    batch = collection.take(every)
-    whole = trial.embed_items(batch)
-    again = trial.embed_items(batch)
+    batch = _all(collection)
+    whole, again = trial.embed_items(batch), trial.embed_items(batch)
     rule = "prepare() and the encoder must give the same for the same batch, and not change it"
     _require(torch.equal(whole, again), rule)
     rule = "all items have the same embedding: give items that differ, or look at the encoder"
     _require(not bool((whole == whole[:1]).all()), rule)
-    _check_rule("take()", _close(trial.embed_items(collection.take(some)), whole[some]))
+
+    def check(rule: str, batch: Any, indices: Tensor) -> None:
+        """The batch must have the embeddings of the items at these indices."""
+        _require(_close(trial.embed_items(batch), whole[indices]), rule)
+
+    asked = "must give the items that were asked for, in that order"
+    rule = f"take() {asked}; and an embedding must depend on its item alone, not on its batch"
+    check(rule, collection.take(some), some)
     selected = collection.select(some)
-    _check_rule("select()", _close(trial.embed_all(selected), whole[some]))
-    extended = trial.embed_all(collection.extend(selected))
-    _check_rule("extend()", len(collection) == len(every))
-    _check_rule("extend()", _close(extended, torch.cat([whole, whole[some]])))
+    check(f"select() {asked}", _all(selected), some)
+    extended = collection.extend(selected)
+    rule = "extend() must give a new collection: its own items first, then those of the other"
+    _require(len(collection) == len(every), rule)
+    check(rule, _all(extended), torch.cat([every, some]))
     joined = domain.join([collection.take(part) for part in every.tensor_split(3)])
-    _check_rule("join()", _close(trial.embed_items(joined), whole))
-    materialised = trial.embed_all(domain.materialise(collection, some))
-    _check_rule("materialise()", _close(materialised, whole[some]))
+    check("join() must hold the items of all batches in their order", joined, every)
+    check(f"materialise() {asked}", _all(domain.materialise(collection, some)), some)
     if rolled is not None:
-        _check_rule("collect()", _close(trial.embed_all(rolled), whole.roll(-1, 0)))
+        rule = "collect() must give the items that it gets, in their order; nothing may change them"
+        check(rule, _all(rolled), every.roll(-1))
     try:
         json.dumps(domain.differences(batch, batch) | {})
     except TypeError as error:
@@ -242,7 +229,7 @@ def _check_items(trial: Trial, collection: Collection, rolled: Collection | None
 
 
 def _check_randomness(trial: Trial, collection: Collection) -> None:
-    batch = collection.take(torch.arange(len(collection)))
+    batch = _all(collection)
     before = trial.embed_items(batch)
     views = trial.embed_views(batch, 0)
     after = trial.embed_items(batch)
@@ -260,33 +247,41 @@ def _check_randomness(trial: Trial, collection: Collection) -> None:
 def _check_faster_views(trial: Trial, collection: Collection) -> None:
     """Check that the optional methods give what ``views`` gives."""
     domain, every, some = trial.domain, torch.arange(len(collection)), torch.arange(2, 4)
-    batch, sources = collection.take(every), [(collection, every)]
+    batch, sources = _all(collection), [(collection, every)]
     expected = trial.embed_views(batch, 0)
 
     def draws() -> Generator:
         return Generator().manual_seed(0)
 
     def check(method: str, joined: Any, expected: Tensor) -> None:
-        embeddings = trial.embed(joined, len(expected), f"of {method}")
-        _check_rule(method, _close(embeddings, expected))
+        embeddings = trial.embed(joined, len(expected), f"of {method}()")
+        rule = f"{method}() must give what views() gives, by the same draws"
+        _require(_close(embeddings, expected), rule)
 
-    check("joined_views()", domain.joined_views(batch, draws()), expected)
+    check("joined_views", domain.joined_views(batch, draws()), expected)
     for joined in domain.views_in_a_row([sources, sources], [draws(), draws()]) or ():
-        check("views_in_a_row()", joined, expected)
+        check("views_in_a_row", joined, expected)
     if type(domain).views_of_part is not Domain.views_of_part:
         part = Part(collection.take(some), 2, sources, torch.device("cpu"))
         joined = domain.join(domain.views_of_part(part, draws()))
-        check("views_of_part()", joined, expected[torch.cat([some, len(every) + some])])
+        check("views_of_part", joined, expected[torch.cat([some, len(every) + some])])
 
 
 def _check_bytes(trial: Trial, collection: Collection) -> None:
     domain, every = trial.domain, torch.arange(len(collection))
     blobs = domain.pack(collection, every)
-    _check_rule("pack()", len(blobs) == len(every) and all(isinstance(b, bytes) for b in blobs))
+    rule = "pack() must give bytes for each item that was asked for, the same for the same item"
+    _require(len(blobs) == len(every) and all(isinstance(blob, bytes) for blob in blobs), rule)
     again = domain.unpack(blobs)
-    _check_rule("unpack()", torch.equal(trial.embed_all(collection), trial.embed_all(again)))
-    _check_rule("pack()", domain.pack(again, every) == blobs)
-    _check_rule("pack()", domain.pack(again, every[2:3]) == blobs[2:3])
+    same = torch.equal(trial.embed_items(_all(collection)), trial.embed_items(_all(again)))
+    _require(same, "unpack() must give back the items that pack() took")
+    _require(domain.pack(again, every) == blobs, rule)
+    _require(domain.pack(again, every[2:3]) == blobs[2:3], rule)
+
+
+def _all(collection: Collection) -> Any:
+    """A batch of all items."""
+    return collection.take(torch.arange(len(collection)))
 
 
 def _close(embeddings: Tensor, expected: Tensor) -> bool:
@@ -299,10 +294,6 @@ def _close(embeddings: Tensor, expected: Tensor) -> bool:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise DomainError(message)
-
-
-def _check_rule(method: str, kept: bool) -> None:
-    _require(kept, f"{method} {RULES[method]}")
 
 
 def _pooling_hint(output: Any) -> str:

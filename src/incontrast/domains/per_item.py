@@ -50,7 +50,7 @@ class PerItem:
         size, where = (len(batch),), generator.device
         seeds = torch.randint(2**62, size, generator=generator, device=where).tolist()
         items = batch.cpu().unbind()
-        if _accepts(self.function, "item", "generator") and not _accepts(self.function, "item"):
+        if _arguments(self.function) == 2:
             with ThreadPoolExecutor(self.workers) as pool:
                 generators = [Generator().manual_seed(seed) for seed in seeds]
                 results = list(pool.map(self.function, items, generators))
@@ -71,12 +71,14 @@ class PerItem:
             return torch.as_tensor(image).permute(2, 0, 1)
 
 
-def _accepts(function: Callable[..., Any], *arguments: object) -> bool:
+def _arguments(function: Callable[..., Any]) -> int:
+    """The number of arguments that a function must get by position."""
     try:
-        inspect.signature(function).bind(*arguments)
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # functions written in C have no signature
-        return False
-    return True
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is p.empty for p in parameters)
 
 
 @contextmanager

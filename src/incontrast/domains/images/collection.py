@@ -221,7 +221,9 @@ def _fit_arrays(images: Tensor, size: int, channels: int) -> Tensor:
     pixels = torch.empty(len(images), channels, size, size, dtype=torch.uint8)
     for start in range(0, len(images), CHUNK):
         chunk = _to_bytes(images[start : start + CHUNK])
-        pixels[start : start + CHUNK] = _resized(_with_channels(chunk, channels), size)
+        if chunk.shape[1] != channels:
+            chunk = _luma(chunk) if channels == 1 else chunk.expand(-1, 3, -1, -1)
+        pixels[start : start + CHUNK] = _resized(chunk, size)
     return pixels
 
 
@@ -263,14 +265,10 @@ def _to_bytes(images: Tensor) -> Tensor:
     return (images.float() * 255).round_().to(torch.uint8)
 
 
-def _with_channels(images: Tensor, channels: int) -> Tensor:
-    if images.shape[1] == channels:
-        return images
-    if channels == 3:
-        return images.expand(-1, 3, -1, -1)
+def _luma(images: Tensor) -> Tensor:
+    """Grey images, by Pillow's integers, so that arrays and files give exactly the same pixels."""
     note_lost_colours()
     red, green, blue = images.to(torch.int32).unbind(1)
-    # Pillow's integers for luma, so that arrays and files give the same bits.
     luma = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
     return luma.to(torch.uint8)[:, None]
 

@@ -24,13 +24,11 @@ class ImageViews:
     """What a random view of an image is: SimCLR's recipe, with parameters drawn per image.
 
     The recipe is torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ColorJitter``,
-    ``RandomGrayscale`` and ``GaussianBlur``, with deliberate differences that make one small matrix
-    per image out of all colour changes: hue is a rotation in YIQ space (linear) where torchvision
-    goes through HSV, and colours change in a fixed order (brightness, contrast, saturation, hue,
-    grayscale) with one clamp at the end where torchvision shuffles and clamps after each. Crops
-    may begin and end between pixels, and one that reaches over the border is cut to it.
-
-    With one channel, only brightness and contrast change.
+    ``RandomGrayscale`` and ``GaussianBlur``. Unlike there, all colour changes of an image are one
+    small matrix: hue is a rotation in YIQ space, not a shift in HSV, and brightness, contrast,
+    saturation, hue and grayscale change in this order, with one clamp at the end. Crops may begin
+    and end between pixels, and are cut at the border. With one channel, only brightness and
+    contrast change.
 
     Args:
         scale: Smallest and largest area of the crop, as a share of the image.
@@ -92,8 +90,9 @@ class ImageViews:
         if len(pixels) <= size:
             return self._apply(torch.cat([pixels, pixels]), draws.flatten(1))
         views = pixels.new_empty(2, *pixels.shape)
-        chunks = zip(pixels.split(size), draws.split(size, 2), views.split(size, 1), strict=True)
-        for images, numbers, result in chunks:
+        columns = ((pixels, 0), (draws, 2), (views, 1))
+        chunks = (torch.split(column, size, dim) for column, dim in columns)
+        for images, numbers, result in zip(*chunks, strict=True):
             both = self._apply(torch.cat([images, images]), numbers.flatten(1))
             result.copy_(both.view_as(result))
         return views.flatten(0, 1)
@@ -145,15 +144,9 @@ def crop(
     xs = pixels.new_zeros(len(pixels), size, 2)
     xs[..., 0] = across[:, None] * centres + (2 * left + width - 1)[:, None]
     ys = height[:, None] * centres + (2 * top + height - 1)[:, None]
-    second = _second(size, pixels.dtype, pixels.device)
-    grid = torch.addcmul(xs.view(-1, 1, 2 * size), ys[:, :, None], second)
-    return functional.grid_sample(
-        pixels,
-        grid.view(-1, size, size, 2),
-        mode="bilinear",
-        padding_mode="border",
-        align_corners=False,
-    )
+    only_y = constant((0.0, 1.0) * size, pixels.dtype, pixels.device)
+    grid = torch.addcmul(xs.view(-1, 1, 2 * size), ys[:, :, None], only_y).view(-1, size, size, 2)
+    return functional.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
 
 
 def recolour(
@@ -211,12 +204,6 @@ def blur(pixels: Tensor, sigma: Tensor) -> Tensor:
 def _centres(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The centres of pixels in the coordinates of grid_sample: -1 and 1 are the outer borders."""
     return (2 * torch.arange(size, device=device, dtype=dtype) + 1) / size - 1
-
-
-@lru_cache(maxsize=16)
-def _second(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``size`` pairs of 0 and 1."""
-    return torch.arange(2 * size, device=device, dtype=dtype) % 2
 
 
 @cache
