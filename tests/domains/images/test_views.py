@@ -248,18 +248,18 @@ def test_crops_have_the_area_and_shape_asked_for() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scale": (0, 1)}, r"scale must be in \(0, 1\], got 0"),
-        ({"scale": (0.2, 1.5)}, "scale must be"),
+        ({"scale": (0, 1)}, r"scale\[0\] must be in \(0, 1\], got 0"),
+        ({"scale": (0.2, 1.5)}, r"scale\[1\] must be"),
         ({"scale": (0.9, 0.2)}, r"scale must be \(low, high\) with low <= high, got \(0.9, 0.2\)"),
         ({"scale": (0.2,)}, "scale must be 2 numbers"),
-        ({"ratio": (-1, 1)}, "ratio must be"),
-        ({"ratio": (1, math.inf)}, "ratio must be"),
+        ({"ratio": (-1, 1)}, r"ratio\[0\] must be"),
+        ({"ratio": (1, math.inf)}, r"ratio\[1\] must be"),
         ({"flip": 1.5}, r"flip must be in \[0, 1\], got 1.5: it is a probability"),
         ({"grayscale": math.nan}, "grayscale must be in"),
         ({"jitter": (0.4, 0.4, 0.4)}, "jitter must be 4 numbers"),
-        ({"jitter": (2, 0.4, 0.4, 0.1)}, r"jitter must be in \[0, 1\], got 2"),
+        ({"jitter": (2, 0.4, 0.4, 0.1)}, r"jitter\[0\] must be in \[0, 1\], got 2"),
         ({"jitter": (0.4, 0.4, 0.4, 0.6)}, r"hue must be in \[0, 0.5\], got 0.6"),
-        ({"blur_sigma": (0, 1)}, "blur_sigma must be"),
+        ({"blur_sigma": (0, 1)}, r"blur_sigma\[0\] must be"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:

@@ -81,8 +81,8 @@ class Images(ArgumentDomain):
             numbers = tuple(value) if isinstance(value, Iterable) else (value,) * self.channels
             if len(numbers) != self.channels:
                 raise ValueError(f"{name} must have {self.channels} numbers, got {numbers}")
-            for number in numbers:
-                check_number("(-inf, inf)" if name == "mean" else "[1e-6, inf)", **{name: number})
+            interval = "(-inf, inf)" if name == "mean" else "[1e-6, inf)"
+            check_number(interval, **{f"{name}[{i}]": value for i, value in enumerate(numbers)})
             object.__setattr__(self, name, None if numbers == usual else numbers)
         super().__post_init__()
 

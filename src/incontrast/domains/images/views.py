@@ -60,8 +60,7 @@ class ImageViews:
             values = tuple(getattr(self, name))
             if len(values) != count:
                 raise ValueError(f"{name} must be {count} numbers, got {values}")
-            for value in values:
-                check_number(interval, **{name: value})
+            check_number(interval, **{f"{name}[{i}]": value for i, value in enumerate(values)})
             if count == 2 and values[0] > values[1]:
                 raise ValueError(f"{name} must be (low, high) with low <= high, got {values}")
             object.__setattr__(self, name, values)
