@@ -98,11 +98,9 @@ class ArgumentDomain(Domain):
     @property
     def usual_views(self) -> bool:
         """Whether ``own_views`` makes the views, not a user's argument or subclass."""
-        inherited = type(self).views, type(self).joined_views
-        return isinstance(self._given("views"), self.recipe) and inherited == (
-            ArgumentDomain.views,
-            Domain.joined_views,
-        )
+        kind = type(self)
+        inherited = kind.views is ArgumentDomain.views and kind.joined_views is Domain.joined_views
+        return inherited and isinstance(self._given("views"), self.recipe)
 
     @property
     def views_draw_globally(self) -> bool:  # type: ignore[override]

@@ -246,7 +246,7 @@ class Domain(ABC):
         if issubclass(kind, Tensor):
             return torch.cat(list(batches))
         if not hasattr(kind, "join"):
-            raise TypeError(f"batches of type {kind.__name__} need join(), of theirs or the domain")
+            raise TypeError(f"batches of type {kind.__name__} need a join(), or the domain does")
         return kind.join(batches)
 
     def differences(self, old: Any, new: Any) -> dict[str, Any]:
