@@ -110,12 +110,17 @@ def _by_prefix(
 
 def misfits(weights: dict[str, Tensor], own: dict[str, Tensor], name: str = "encoder") -> list[str]:
     """Why weights are not those of a module, each reason in a few words."""
+
+    def nearest(key: str, others: list[str], owner: str) -> str:
+        near = get_close_matches(key, others, n=1)
+        return f"{key} ({owner} has {near[0]})" if near else key
+
     # Not every file has the counters, which nothing reads.
     missing = [k for k in own if k not in weights and not k.endswith("num_batches_tracked")]
     unknown = [k for k in weights if k not in own]
     problems = {
-        "missing": [_nearest(key, unknown, "the file has") for key in missing],
-        "unknown": [_nearest(key, missing, f"the {name} has") for key in unknown],
+        "missing": [nearest(key, unknown, "the file") for key in missing],
+        "unknown": [nearest(key, missing, f"the {name}") for key in unknown],
         "of another shape": [
             f"{k} is {tuple(weights[k].shape)}, the {name}'s is {tuple(own[k].shape)}"
             for k in own
@@ -135,8 +140,3 @@ def _stem_hint(weights: dict[str, Tensor], own: dict[str, Tensor]) -> str:
     if [stem.shape[-1] for stem in stems] != [7, 3]:
         return ""
     return ". Its first convolution is of 7×7, as encoder='resnet18-standard' has it at any size"
-
-
-def _nearest(name: str, others: list[str], whose: str) -> str:
-    near = get_close_matches(name, others, n=1)
-    return f"{name} ({whose} {near[0]})" if near else name

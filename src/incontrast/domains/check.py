@@ -174,11 +174,8 @@ def _check_batch(batch: Any, name: str) -> None:
 
 def _check_collection(collection: Collection) -> None:
     for name in ("__len__", "take", "select", "extend", "sizes"):
-        _require(
-            hasattr(collection, name),
-            f"collect() must return a collection, got {_kind(collection)}, which has no {name}(): "
-            "use TensorCollection, or see Collection",
-        )
+        got = f"{_kind(collection)}, which has no {name}(): use TensorCollection, or see Collection"
+        _require(hasattr(collection, name), f"collect() must return a collection, got {got}")
     count = len(collection)
     _require(count >= 4, f"give check_domain at least 4 items, got {count}")
     batch = collection.take(torch.tensor([2, 0, 2]))
