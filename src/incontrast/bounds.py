@@ -1,4 +1,4 @@
-"""Settings that are numbers, refused in one form of words where they are out of bounds."""
+"""Validation of numeric settings, with uniform messages."""
 
 import math
 from numbers import Integral, Real
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def given(**numbers: Any) -> dict[str, Any]:
-    """Those of some settings that are not None.
+    """The settings that are not None.
 
     >>> check_whole(1, **given(items=None, bytes=3))
     """
@@ -14,7 +14,7 @@ def given(**numbers: Any) -> dict[str, Any]:
 
 
 def check_whole(least: int, /, advice: str = "", **numbers: Any) -> None:
-    """Refuse what is no whole number, or too small a one."""
+    """Refuse settings that are not whole numbers, or below ``least``."""
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise TypeError(f"{name} must be a whole number, got {value!r}")
@@ -23,7 +23,7 @@ def check_whole(least: int, /, advice: str = "", **numbers: Any) -> None:
 
 
 def check_number(interval: str, /, advice: str = "", **numbers: Any) -> None:
-    """Refuse what is no finite number in an interval.
+    """Refuse settings that are not finite numbers in an interval.
 
     >>> check_number("[0, 1)", "0 averages nothing", decay=1.0)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Libraries that come with an extra of the package."""
+"""Optional libraries, which come with an extra of the package."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needed(what: str, extra: str, error: type[Exception] = ImportError) -> Iterator[None]:
-    """A block of imports; where a library is missing, says what needs it and how to install it.
+    """A block of imports; if a library is missing, the error says how to install it.
 
     >>> with needed("sails need wind", "weather"):
     ...     import wind

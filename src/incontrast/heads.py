@@ -1,4 +1,4 @@
-"""Projection heads: the loss sees a head's output, an embedding is its input, the backbone's."""
+"""Projection heads: the loss sees a head's output; embeddings are its input, from the backbone."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from incontrast.import_path import ImportPath, as_import_path
 Head = str | nn.Module | Callable[[int], nn.Module] | None
 """None, ``"linear"``, ``"mlp"``, a module, or a function of embeddings' width that makes one."""
 
-OUT = 128  # dimensions that a head of ours gives, as in SimCLR
+OUT = 128  # dimensions of the output of the built-in heads, as in SimCLR
 
 
 class EncoderWithHead(nn.Module):
@@ -27,19 +27,19 @@ class EncoderWithHead(nn.Module):
 
 
 def backbone_of(encoder: nn.Module) -> nn.Module:
-    """What gives embeddings: the encoder without its head."""
+    """The encoder without its head, which gives embeddings."""
     return encoder.backbone if isinstance(encoder, EncoderWithHead) else encoder
 
 
 def named_parameters(encoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The backbone's parameters under its own names; a head's begin with ``head.``."""
+    """Parameters by name: the backbone's as in the backbone alone, a head's after ``head.``."""
     yield from backbone_of(encoder).named_parameters()
     if isinstance(encoder, EncoderWithHead):
         yield from encoder.head.named_parameters("head")
 
 
 def check_head(head: Head) -> Head:
-    """Refuse what cannot be a head; a string with a colon in it is an import path."""
+    """Refuse what cannot be a head; a string with a colon becomes an import path."""
     head = as_import_path(head)
     if head is None or head in ("linear", "mlp") or (callable(head) and not isinstance(head, type)):
         return head
@@ -65,21 +65,20 @@ def make_head(head: Head, width: int) -> nn.Module:
     return new_module(head, "head", "of the width of embeddings", width)
 
 
-def new_module(given: Any, name: str, how: str, *arguments: Any) -> nn.Module:
-    """A copy of a module, or what a function makes; messages call it by its name."""
-    if isinstance(given, nn.Module):
-        return copy.deepcopy(given)
+def new_module(source: Any, name: str, how: str, *arguments: Any) -> nn.Module:
+    """A copy of a module, or the result of a function; messages call the source by its name."""
+    if isinstance(source, nn.Module):
+        return copy.deepcopy(source)
     try:
-        made = given(*arguments)
+        module = source(*arguments)
     except Exception as error:
-        if isinstance(given, ImportPath):  # which says what failed
+        if isinstance(source, ImportPath):  # its message says what failed
             raise
+        reason = f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"the function given as {name} must make one {how}, and failed: "
-            f"{type(error).__name__}: {error}"
+            f"the function given as {name} must make one {how}, and failed: {reason}"
         ) from error
-    if not isinstance(made, nn.Module):
-        raise TypeError(
-            f"the function given as {name} must return a torch.nn.Module, got {type(made).__name__}"
-        )
-    return made
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise TypeError(f"the function given as {name} must return a torch.nn.Module, got {kind}")
+    return module

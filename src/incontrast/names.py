@@ -1,11 +1,11 @@
-"""Names that people mistype, or know from elsewhere."""
+"""Suggestions for misspelt names of arguments and settings, and for names of other libraries."""
 
 import inspect
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Self
 
-KNOWN_AS = {  # what other libraries call it, without underscores
+KNOWN_AS = {  # names in other libraries, without underscores
     "lr": ("learningrate", "rate", "stepsize", "schedule", "scheduler", "lrscheduler"),
     "max_epochs": ("epochs", "epoch", "nepochs", "numepochs", "maxiter"),
     "batch_size": ("batch", "bs", "batchsize", "bsz"),
@@ -21,27 +21,27 @@ SYNONYMS = {other: ours for ours, others in KNOWN_AS.items() for other in others
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of these names that is meant, if it is likely to be one of them.
+    """The known name that was probably meant, if there is one.
 
     >>> nearest("epochs", ["lr", "max_epochs"]), nearest("patiense", ["lr", "patience"])
     ('max_epochs', 'patience')
     """
     known = list(known)
     synonym = SYNONYMS.get(name.lower().replace("_", "").replace("-", ""))
-    found = [synonym] if synonym in known else get_close_matches(name, known, 1, 0.7)
-    return found[0] if found else None
+    matches = [synonym] if synonym in known else get_close_matches(name, known, 1, 0.7)
+    return matches[0] if matches else None
 
 
 class NamedArguments:
-    """Of dataclasses whose constructors name the nearest argument to one that they have not."""
+    """A base of dataclasses: an unknown argument is refused with the nearest name."""
 
-    def __new__(cls, *values: Any, **given: Any) -> Self:
+    def __new__(cls, *values: Any, **named: Any) -> Self:
         _, *parameters = inspect.signature(cls.__init__).parameters.values()
         known = [parameter.name for parameter in parameters]
         any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        for name in given if not any_name else ():
-            if name not in known:
-                near = nearest(name, known)
-                hint = f"the nearest is {near}" if near else f"it has {', '.join(known)}"
-                raise TypeError(f"{cls.__name__}() has no argument {name!r}: {hint}")
+        unknown = [] if any_name else [name for name in named if name not in known]
+        if unknown:
+            near = nearest(unknown[0], known)
+            hint = f"the nearest is {near}" if near else f"it has {', '.join(known)}"
+            raise TypeError(f"{cls.__name__}() has no argument {unknown[0]!r}: {hint}")
         return super().__new__(cls)

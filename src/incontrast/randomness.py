@@ -9,7 +9,7 @@ from torch import Generator
 
 
 def generator(seed: int, *purpose: str | int) -> Generator:
-    """A generator for one purpose: an extra draw here shifts nothing anywhere else.
+    """A generator for one purpose, so that one more draw changes nothing elsewhere.
 
     >>> generator(0, "views").initial_seed() == generator(0, "views").initial_seed()
     True
@@ -21,9 +21,9 @@ def generator(seed: int, *purpose: str | int) -> Generator:
 
 @contextmanager
 def seeded(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's global generators inside the block and leave them as they were after it.
+    """Seed torch's global generators inside the block and restore their states after it.
 
-    For what draws from them without asking: the initialisation of modules, dropout.
+    For operations that draw from them: the initialisation of modules, dropout.
     """
     device, number = torch.device(device), _derive(seed, purpose)
     devices = []
@@ -31,7 +31,7 @@ def seeded(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -
         devices = [torch.cuda.current_device() if device.index is None else device.index]
     mps = torch.mps.get_rng_state() if device.type == "mps" else None
     with torch.random.fork_rng(devices):
-        # Not torch.manual_seed, which would seed every accelerator there is.
+        # Not torch.manual_seed, which would seed every accelerator.
         torch.default_generator.manual_seed(number)
         for index in devices:
             torch.cuda.default_generators[index].manual_seed(number)

@@ -1,4 +1,4 @@
-"""Splitting data into what came first and what came later, to try updates on."""
+"""Splits of data into old and new parts, to try updates on."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,12 +35,12 @@ def by_growth(items: Any, alpha: float, seed: int = 0) -> tuple[Any, Any]:
 
 
 def by_class(items: Any, new: Sequence[int], labels: Any = None) -> tuple[Any, Any]:
-    """Split items so that some classes are new: the distribution of negatives really changes.
+    """Split items by class: those of some classes come later.
 
     Args:
         items: As in ``by_growth``.
         new: The classes that come later.
-        labels: (n,) class of each item; labelled data brings its own.
+        labels: (n,) class of each item; labelled data have their own.
 
     >>> by_class(list("abcd"), new=[2], labels=[0, 1, 2, 0])
     (['a', 'b', 'd'], ['c'])
@@ -51,11 +51,10 @@ def by_class(items: Any, new: Sequence[int], labels: Any = None) -> tuple[Any, A
     missing = [label for label in new if label not in labels]
     if missing:
         raise ValueError(f"no items have the classes {missing}: there are {np.unique(labels)}")
-    later = np.isin(labels, list(new))
+    later = torch.from_numpy(np.isin(labels, list(new)))
     if later.all():
         raise ValueError("all classes are new: leave at least one for the old data")
-    old, late = torch.from_numpy(np.flatnonzero(~later)), torch.from_numpy(np.flatnonzero(later))
-    return pick(items, old), pick(items, late)
+    return pick(items, (~later).nonzero()[:, 0]), pick(items, later.nonzero()[:, 0])
 
 
 def in_batches(items: Any, batches: int, seed: int | None = 0) -> Iterator[Any]:
@@ -63,8 +62,8 @@ def in_batches(items: Any, batches: int, seed: int | None = 0) -> Iterator[Any]:
 
     Args:
         items: As in ``by_growth``.
-        batches: How many.
-        seed: Determines the order of arrival; None keeps the order as it is.
+        batches: Number of batches.
+        seed: Determines the order of arrival; None keeps the given order.
 
     >>> list(in_batches(list("abcde"), batches=2, seed=None))
     [['a', 'b', 'c'], ['d', 'e']]
@@ -80,8 +79,8 @@ def in_batches(items: Any, batches: int, seed: int | None = 0) -> Iterator[Any]:
 
 
 def pick(items: Any, indices: Tensor) -> Any:
-    """Some of the items, as the same kind of thing."""
-    if isinstance(items, Tensor):  # a tensor has a select() of another kind
+    """Some of the items, in a container of the same type."""
+    if isinstance(items, Tensor):  # whose select() does something else
         return items[indices]
     if hasattr(items, "select"):
         return items.select(indices)

@@ -22,46 +22,48 @@ def load_weights(
 ) -> M:
     """Give a module the weights of a file or a state dict; returns the module.
 
-    A prefix of the names (``module.``, ``backbone.``) and a classifier at the end, which an encoder
-    does not have, are left away: so a state dict of torchvision's or timm's ``resnet18`` fits ours.
-    Where the names have a prefix, parts with another one (a projection head) are left away too.
+    A prefix of the names (``module.``, ``backbone.``) is removed, and a classifier that the module
+    does not have is left out: a state dict of torchvision's or timm's ``resnet18`` fits ours. With
+    a prefix, parts under other prefixes (a projection head) are left out too.
 
     Args:
         module: Its weights are replaced.
         weights: A ``.safetensors`` file, or names and tensors.
-        prefix: Of the names to take (``encoder_q.``); None for the one under which most fit.
+        prefix: Prefix of the names to take (``encoder_q.``); None for the one that fits best.
         name: What errors call the module.
 
     Raises:
         ValueError: They do not fit, and it says which names, and the nearest ones; or different
             weights fit equally well under two prefixes.
     """
-    if not isinstance(weights, str | Path | Mapping):
+    if isinstance(weights, str | Path):
+        tensors: dict[str, Any] = dict(_read(Path(weights)))
+    elif isinstance(weights, Mapping):
+        tensors = dict(weights)
+    else:
         raise TypeError(
             f"weights are a .safetensors file or a state dict, got a {type(weights).__name__}"
         )
-    found: dict[str, Any] = dict(weights) if isinstance(weights, Mapping) else _read(Path(weights))
-    if parts := [name for name, part in found.items() if isinstance(part, Mapping)]:
-        tensors = [n for n in parts if all(isinstance(v, Tensor) for v in found[n].values())]
+    if parts := [key for key, part in tensors.items() if isinstance(part, Mapping)]:
+        dicts = [k for k in parts if all(isinstance(v, Tensor) for v in tensors[k].values())]
         raise ValueError(
-            f"the weights are a checkpoint with {', '.join(map(repr, found))}: give the state dict "
-            f"in it, [{(tensors or parts)[0]!r}]"
+            f"the weights are a checkpoint with {', '.join(map(repr, tensors))}: give the state "
+            f"dict in it, [{(dicts or parts)[0]!r}]"
         )
     own = module.state_dict()
-    choices = _renamed(found, own, prefix)
-    (first, fitting), *others = choices.items()
-    if problems := misfits(fitting, own, name):
-        hint = _stem_hint(fitting, own)
+    choices = _by_prefix(tensors, own, prefix)
+    (first, chosen), *others = choices.items()
+    if problems := misfits(chosen, own, name):
+        hint = _stem_hint(chosen, own)
         raise ValueError(f"the weights do not fit the {name}: {'; '.join(problems)}{hint}")
-    for other, named in others:
-        common = own.keys() & fitting.keys() & named.keys()
-        if not all(torch.equal(fitting[k], named[k].to(fitting[k])) for k in common):
+    for other, renamed in others:
+        common = own.keys() & chosen.keys() & renamed.keys()
+        if not all(torch.equal(chosen[k], renamed[k].to(chosen[k])) for k in common):
             raise ValueError(
                 f"different weights fit the {name} equally well, those under {first!r} and under "
-                f"{other!r}: choose by load_weights(encoder, weights, prefix={first!r}), or give "
-                "the tensors of one alone"
+                f"{other!r}: choose by load_weights(encoder, weights, prefix={first!r})"
             )
-    module.load_state_dict(fitting, strict=False)
+    module.load_state_dict(chosen, strict=False)
     return module
 
 
@@ -78,64 +80,63 @@ def _read(file: Path) -> dict[str, Tensor]:
                 f"{file} is no complete safetensors file ({error}): copy or write it again"
             ) from error
         raise ValueError(
-            f"{file} is not a safetensors file ({error}): convert a state dict with "
-            "safetensors.torch.save_file(torch.load(file, weights_only=True), 'new.safetensors'), "
-            "of a checkpoint its state dict alone, such as torch.load(…)['model']"
+            f"{file} is not a safetensors file ({error}): convert its state dict with "
+            "safetensors.torch.save_file(torch.load(file, weights_only=True), 'new.safetensors')"
         ) from error
 
 
-def _renamed(
-    found: dict[str, Tensor], own: dict[str, Tensor], prefix: str | None
+def _by_prefix(
+    tensors: dict[str, Tensor], own: dict[str, Tensor], prefix: str | None
 ) -> dict[str, dict[str, Tensor]]:
-    """By prefix, under the encoder's names without it and the classifier: those that fit best."""
-    ends = {name[: place + 1] for name in found for place, sign in enumerate(name) if sign == "."}
+    """For the prefixes that fit best, the tensors without prefix and classifier."""
+    dots = ((key, place) for key in tensors for place, sign in enumerate(key) if sign == ".")
+    prefixes = ["", *sorted({key[: place + 1] for key, place in dots})]
     choices = {
-        start: {name.removeprefix(start): v for name, v in found.items() if name.startswith(start)}
-        for start in (("", *sorted(ends)) if prefix is None else (prefix,))
+        start: {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+        for start in (prefixes if prefix is None else [prefix])
     }
 
-    def fit(named: dict[str, Tensor]) -> tuple[int, int]:
-        common = named.keys() & own.keys()
-        return len(common), sum(named[k].shape == own[k].shape for k in common)
+    def fit(renamed: dict[str, Tensor]) -> tuple[int, int]:
+        common = renamed.keys() & own.keys()
+        return len(common), sum(renamed[k].shape == own[k].shape for k in common)
 
     best = max(map(fit, choices.values()))
     return {
-        start: {k: v for k, v in named.items() if k in own or not k.startswith(CLASSIFIERS)}
-        for start, named in choices.items()
-        if fit(named) == best
+        start: {k: v for k, v in renamed.items() if k in own or not k.startswith(CLASSIFIERS)}
+        for start, renamed in choices.items()
+        if fit(renamed) == best
     }
 
 
-def misfits(found: dict[str, Tensor], own: dict[str, Tensor], name: str = "encoder") -> list[str]:
-    """What keeps weights from being a module's own, each kind in a few words."""
-    # Counters that nothing reads are not in every file.
-    missing = [k for k in own if k not in found and not k.endswith("num_batches_tracked")]
-    unknown = [k for k in found if k not in own]
-    shapes = [
-        f"{k} is {tuple(found[k].shape)}, the {name}'s is {tuple(own[k].shape)}"
-        for k in own
-        if k in found and found[k].shape != own[k].shape
-    ]
-    lists = {
-        "missing": [_nearest(key, unknown, "the file has") for key in missing],
-        "unknown": [_nearest(key, missing, f"the {name} has") for key in unknown],
-        "of another shape": shapes,
+def misfits(weights: dict[str, Tensor], own: dict[str, Tensor], name: str = "encoder") -> list[str]:
+    """Why weights are not those of a module, each reason in a few words."""
+
+    def nearest(key: str, others: list[str], owner: str) -> str:
+        near = get_close_matches(key, others, n=1)
+        return f"{key} ({owner} has {near[0]})" if near else key
+
+    # Not every file has the counters, which nothing reads.
+    missing = [k for k in own if k not in weights and not k.endswith("num_batches_tracked")]
+    unknown = [k for k in weights if k not in own]
+    problems = {
+        "missing": [nearest(key, unknown, "the file") for key in missing],
+        "unknown": [nearest(key, missing, f"the {name}") for key in unknown],
+        "of another shape": [
+            f"{k} is {tuple(weights[k].shape)}, the {name}'s is {tuple(own[k].shape)}"
+            for k in own
+            if k in weights and weights[k].shape != own[k].shape
+        ],
     }
     return [
-        f"{len(names)} {kind}: {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}"
-        for kind, names in lists.items()
+        f"{len(names)} {problem}: {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}"
+        for problem, names in problems.items()
         if names
     ]
 
 
-def _stem_hint(found: dict[str, Tensor], own: dict[str, Tensor]) -> str:
-    """What to do where only the beginning of a ResNet differs, which goes by the images' size."""
-    kernels = [named["conv1.weight"].shape[-1] for named in (found, own) if "conv1.weight" in named]
-    if kernels != [7, 3]:
+def _stem_hint(weights: dict[str, Tensor], own: dict[str, Tensor]) -> str:
+    """What to do if only the first convolution of a ResNet differs, which depends on the size."""
+    stems = [tensors["conv1.weight"] for tensors in (weights, own) if "conv1.weight" in tensors]
+    if [stem.shape[-1] for stem in stems] != [7, 3]:
         return ""
     return ". Its first convolution is of 7×7, as encoder='resnet18-standard' has it at any size"
-
-
-def _nearest(name: str, others: list[str], whose: str) -> str:
-    near = get_close_matches(name, others, n=1)
-    return f"{name} ({whose} {near[0]})" if near else name

@@ -24,9 +24,8 @@ STEPS = 8
 class WideImages(ic.Images):
     """Images whose views are of double precision."""
 
-    def own_views(self, recipe: Any) -> Any:
-        own = super().own_views(recipe)
-        return own and (lambda batch, *rest: own(batch.double(), *rest))
+    def own_views(self, batch: Tensor, *others: Any) -> Tensor:
+        return super().own_views(batch.double(), *others)
 
 
 def vectors(wide: bool) -> tuple[ic.Domain, Any]:

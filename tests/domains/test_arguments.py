@@ -172,13 +172,20 @@ def test_what_cannot_work_is_refused_at_once(
         domain(**settings, **arguments)
 
 
+@pytest.mark.parametrize("domain", [ic.Images, lambda *_, **views: ic.Text(**views)])
+@pytest.mark.parametrize("views", [None, (None, None)])
+def test_views_are_not_none_where_a_recipe_is_needed(domain: Any, views: Any) -> None:
+    with pytest.raises(TypeError, match=r"views must be a function of a batch .*got None"):
+        domain(8, views=views)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: ic.Images((32, 32)), r"size must be a whole number, got \(32, 32\)"),  # type: ignore[arg-type]
         (lambda: ic.Images(8.5), "size must be a whole number, got 8.5"),  # type: ignore[arg-type]
         (lambda: ic.Images(8, "RGB"), "channels must be 1 .* got 'RGB'"),  # type: ignore[arg-type]
-        (lambda: ic.Images(8, std=("a", 1, 1)), "std must be a number, got 'a'"),  # type: ignore[arg-type]
+        (lambda: ic.Images(8, std=("a", 1, 1)), r"std\[0\] must be a number, got 'a'"),  # type: ignore[arg-type]
         (lambda: ic.Vectors("4"), "dim must be a whole number, got '4'"),  # type: ignore[arg-type]
         (lambda: ic.Vectors(4, drop=None), "drop must be a number, got None"),  # type: ignore[arg-type]
         (lambda: ic.Graphs(hidden=True), "hidden must be a whole number, got True"),

@@ -129,7 +129,7 @@ def test_the_check_leaves_the_global_generator_alone() -> None:
         ),
         (
             lambda self, batch, generator: (batch.clamp_(min=0), noisy(batch, generator)),
-            r"views\(\) must not change its input: the batch was another one after it",
+            r"views\(\) must not change its input",
         ),
     ],
     ids=[
@@ -175,11 +175,11 @@ def test_broken_encoders(change: Any, message: str) -> None:
         ),
         (
             {"pack": lambda self, collection, indices: [b"everything"]},
-            r"pack\(\) must give the bytes of each item",
+            r"pack\(\) must give bytes for each item",
         ),
         (
             {"pack": lambda self, collection, indices: collection.take(indices).tolist()},
-            r"pack\(\) must give the bytes of each item",
+            r"pack\(\) must give bytes for each item",
         ),
         (
             {"unpack": lambda self, blobs: Noisy().unpack(blobs[::-1])},
@@ -187,7 +187,7 @@ def test_broken_encoders(change: Any, message: str) -> None:
         ),
         (
             {"unpack": lambda self, blobs: Noisy().unpack(blobs[:-1])},
-            r"unpack\(\) must give back every item: 6 packed, 5 read",
+            r"unpack\(\) must give back the items that pack\(\) took",
         ),
     ],
     ids=[
@@ -205,10 +205,13 @@ def test_other_broken_methods(methods: dict[str, Any], message: str) -> None:
     [
         (
             {"take": lambda self, indices: self.data[indices.unique()]},
-            r"take\(\) must give one item per index: 3 asked for, 2 given",
+            r"take\(\) must give one item per index: 3 indices, 2 items",
         ),
-        ({"select": lambda self, indices: self}, r"select\(\) must give a collection of the items"),
-        ({"extend": lambda self, other: self}, r"extend\(\) must give a new collection with the"),
+        (
+            {"select": lambda self, indices: self},
+            r"select\(\) must give the items that were asked for",
+        ),
+        ({"extend": lambda self, other: self}, r"extend\(\) must give a new collection"),
         ({"sizes": lambda self: torch.tensor([4])}, r"sizes\(\) must give the bytes of each item"),
     ],
     ids=["take", "select", "extend", "sizes"],
@@ -349,13 +352,13 @@ def test_a_plain_tuple_is_no_batch() -> None:
         ),
         (
             collecting(select=lambda self, indices: TensorCollection(self.data[: len(indices)])),
-            r"select\(\) must keep the items that were asked for",
+            r"select\(\) must give the items that were asked for",
         ),
         (
             collecting(
                 extend=lambda self, other: TensorCollection(torch.cat([other.data, self.data]))
             ),
-            r"extend\(\) must give its own items first",
+            r"extend\(\) must give a new collection: its own items first",
         ),
         (
             broken(join=lambda self, batches: torch.cat(list(batches)[::-1])),
@@ -404,7 +407,7 @@ def stamped(self: Domain, collection: Any, indices: Tensor) -> list[bytes]:
 
 
 COUNTER = count()
-ALL = r"collect\(\) must give the items that it is given, in their order"
+ALL = r"collect\(\) must give the items that it gets, in their order"
 SAME = r"prepare\(\) and the encoder must give the same for the same batch"
 
 
@@ -437,7 +440,7 @@ SAME = r"prepare\(\) and the encoder must give the same for the same batch"
         ),
         (
             {"encoder": lambda self: Returns(lambda embeddings: embeddings.detach())},
-            r"embeddings with gradients: its weights cannot learn .*detach\(\)",
+            r"embeddings with gradients \(detach\(\) or no_grad\(\)",
         ),
         (
             {"views": lambda self, b, g: (noisy(b, g) / (len(b) > 1), noisy(b, g))},
@@ -456,11 +459,11 @@ SAME = r"prepare\(\) and the encoder must give the same for the same batch"
                 "pack": stamped,
                 "unpack": lambda self, blobs: Noisy().unpack([b[:-9] for b in blobs]),
             },
-            r"pack\(\) must give the same bytes for the same item",
+            r"pack\(\) must give .* the same for the same item",
         ),
         (
             {"pack": lambda self, c, i: Noisy().pack(c, torch.arange(len(i)))},
-            r"pack\(\) must give .* of the items that were asked for",
+            r"pack\(\) must give bytes for each item that was asked for",
         ),
         (
             {"joined_views": lambda self, batch, generator: torch.cat([batch, batch])},

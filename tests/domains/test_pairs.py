@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import incontrast as ic
 
@@ -20,6 +22,14 @@ def test_pairs_keep_the_contract_of_a_domain(blobs) -> None:
     ic.check_domain(ic.Pairs(ic.Vectors(8)), (rows, rows + 0.1))
     images = ic.Pairs(ic.Images(size=8, channels=1, encoder="small"))
     ic.check_domain(images, (DIGITS[:30], DIGITS[30:]))
+
+
+def test_single_items_come_as_the_json_of_their_kind() -> None:
+    content = BytesIO()
+    Image.fromarray(DIGITS[0].astype(np.uint8)).save(content, "png")
+    domain = ic.Pairs(ic.Images(size=8, channels=1, encoder="small"))
+    (pair,) = domain.pack(domain.collect_json([content.getvalue()]), torch.arange(1))
+    assert pair == domain.pack(domain.collect(DIGITS[:1]), torch.arange(1))[0]
 
 
 def test_what_is_learned_is_that_pairs_belong_together(tmp_path: Path) -> None:

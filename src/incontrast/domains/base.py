@@ -1,4 +1,4 @@
-"""What a kind of data must know: the Domain base class, and columnar collections of items."""
+"""What a kind of data must provide: the ``Domain`` base class, and collections of items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Collection(Protocol):
 
     @property
     def background(self) -> bool:
-        """Whether ``take`` is slow (files to decode) and wants to be read ahead."""
+        """Whether ``take`` is slow (files to decode) and should run ahead in a thread."""
         return False
 
     @property
@@ -45,14 +45,14 @@ class Collection(Protocol):
         ...
 
     def extend(self, other: Self) -> Self:
-        """The collection of these items followed by those of ``other``; both stay as they are."""
+        """A new collection: these items, then those of ``other``."""
         ...
 
 
 def item_bytes(collection: Collection) -> float:
-    """Bytes of an item once it is taken, on average: of its sizes, unless there are files."""
-    known: float | None = getattr(collection, "item_bytes", None)
-    return collection.sizes().double().mean().item() if known is None else known
+    """Mean bytes of an item in a batch, where files are decoded."""
+    decoded: float | None = getattr(collection, "item_bytes", None)
+    return collection.sizes().double().mean().item() if decoded is None else decoded
 
 
 class TensorCollection(Collection):
@@ -64,7 +64,7 @@ class TensorCollection(Collection):
             [0., 1.]])
     """
 
-    background: bool = False  # a subclass may set it
+    background: bool = False  # an attribute, so that subclasses can set it
 
     def __init__(self, data: Tensor) -> None:
         self.data = data
@@ -85,13 +85,13 @@ class TensorCollection(Collection):
         if other.data.shape[1:] != self.data.shape[1:]:
             raise ValueError(
                 f"items must have shape {tuple(self.data.shape[1:])} like the first ones, "
-                f"got {tuple(other.data.shape[1:])}: bring them to one shape first"
+                f"got {tuple(other.data.shape[1:])}"
             )
         return type(self)(torch.cat([self.data, other.data]))
 
 
 def check_distinct(*columns: Tensor) -> None:
-    """Refuse items that are all the same in columns of a row each: nothing tells them apart."""
+    """Refuse items that are all equal; each column has one row per item."""
     count = len(columns[0])
     if count > 1 and all(bool((column == column[:1]).all()) for column in columns):
         raise ValueError(
@@ -100,32 +100,31 @@ def check_distinct(*columns: Tensor) -> None:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """An array as a tensor; copied where torch cannot share it (read-only, or of other bytes)."""
+    """An array as a tensor; copied where torch cannot share it (read-only, other byte order)."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def dataset_items(dataset: Dataset[Any]) -> Iterator[Any]:
-    """The items of a torch Dataset, without what stands beside them in tuples."""
-    # Not every Dataset ends its own iteration with an IndexError.
+    """The items of a torch Dataset; of tuples (with labels), the first entry."""
     if isinstance(dataset, IterableDataset):
         items = iter(dataset)
-    else:
+    else:  # by index: not every Dataset ends its own iteration with an IndexError
         items = (dataset[index] for index in range(len(dataset)))  # type: ignore[arg-type]
     for item in items:
         yield item[0] if isinstance(item, tuple) and item else item
 
 
 Sources = Sequence[tuple[Any, Tensor]]
-"""The items of a batch: collections, and the places in them that it takes."""
+"""The items of a batch: collections, and the indices to take from each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A range of a batch whose other items are with other processes."""
+    """One process's range of a batch that several processes share."""
 
     batch: Any  # the items of this part
-    start: int  # where they begin in the whole batch
+    start: int  # index of its first item in the whole batch
     sources: Sources  # of the whole batch
     device: torch.device  # of the batch
 
@@ -142,45 +141,43 @@ class Part:
 
 @lru_cache(maxsize=64)
 def constant(numbers: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tuple of numbers (or of tuples) as a tensor, moved to its device once."""
+    """A (nested) tuple of numbers as a tensor, moved to its device once."""
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 class Domain(ABC):
     """One kind of data: how items become batches, what a view is, which encoder fits.
 
-    A domain of your own needs three methods: ``collect``, ``views`` and ``encoder``.
-    Where a batch is not one tensor with an item per row, its class needs a ``join`` of batches, and
-    where its collection is not a ``TensorCollection``, the domain needs ``pack`` and ``unpack``.
-    ``check_domain`` tells what is missing or wrong.
+    Your own domain needs three methods: ``collect``, ``views`` and ``encoder``. If a batch is not
+    one tensor with one row per item, its class needs a ``join`` of batches. If the collection is
+    not a ``TensorCollection``, the domain needs ``pack`` and ``unpack``. ``check_domain`` says what
+    is missing or wrong.
 
-    Domains hold configuration only and are never changed by what they see.
+    A domain holds settings only; no method changes it.
     """
 
     kind: ClassVar[Kind | None] = None
-    """The kind of data in files that the domain takes; None for one of a user's own."""
+    """The kind of data in files that the domain takes; None for a user's own kind."""
     views_draw_globally: bool = False
-    """Whether views draw from torch's own generators, as modules do: then never in a thread, where
-    dropout would draw from them at the same time."""
+    """Whether views draw from torch's global generators, as modules do. Such views are never made
+    in a thread, where dropout could draw from the same generators at the same time."""
     views_by_part: bool = False
-    """Whether ``views_of_part`` costs little for a part of a batch: then views of a batch beyond
-    memory are made when they are embedded, part by part."""
+    """Whether ``views_of_part`` is cheap for a part of a batch. Views of a batch too large for
+    memory are then made part by part, when they are embedded."""
     views_on_cpu: ClassVar[bool] = False
-    """Whether views are made on the CPU and moved to the encoder's device afterwards.
-
-    For views whose size depends on what is drawn, for which a device would have to be waited for.
-    """
+    """Whether views are made on the CPU and then moved to the encoder's device: for views whose
+    size depends on random draws, for which an accelerator would have to wait."""
 
     @abstractmethod
     def collect(self, items: Any) -> Collection:
-        """Check what a user has and bring it into columns."""
+        """Check a user's items and bring them into columns."""
 
     @abstractmethod
     def views(self, batch: Any, generator: Generator) -> tuple[Any, Any]:
         """Two random views of every item, for the whole batch at once, as the encoder takes them.
 
-        ``batch`` stays as it is. All randomness comes from ``generator``, which draws where the
-        batch is: ``torch.rand(size, generator=generator, device=batch.device)``.
+        Must not change ``batch``, and draw from ``generator`` alone, on the device of the batch:
+        ``torch.rand(size, generator=generator, device=batch.device)``.
         """
 
     @abstractmethod
@@ -188,10 +185,9 @@ class Domain(ABC):
         """A freshly initialised encoder: a batch of n items in, (n, d) embeddings out."""
 
     def collect_json(self, items: list[Any]) -> Collection:
-        """Check items that came as JSON, from whoever may ask: no file is opened for them.
+        """Check items that came as JSON, perhaps from strangers: strings never name files.
 
-        Numbers in lists, unless a domain has a method of its own: ``collect`` might take strings
-        for paths.
+        By default, lists of numbers.
         """
         try:
             numbers = np.asarray(items)
@@ -202,43 +198,38 @@ class Domain(ABC):
         return self.collect(numbers)
 
     def joined_views(self, batch: Any, generator: Generator) -> Any:
-        """What ``views`` makes as one batch: first views of all items, then second ones."""
+        """Both views as one batch: the first views of all items, then the second ones."""
         return self.join(self.views(batch, generator))
 
     def views_in_a_row(
         self, batches: Sequence[Sources], generators: Sequence[Generator]
     ) -> list[Any] | None:
-        """``joined_views`` of several small batches, where few and large operations are faster.
-
-        Each batch is a row of items, from collections and the places in them. None, where making
-        one after the other is as good.
-        """
+        """``joined_views`` of several small batches at once, where that is faster, or None."""
         return None
 
     def views_of_part(self, part: Part, generator: Generator) -> tuple[Any, Any]:
-        """What ``views`` makes of these items when it is given the whole batch.
+        """The views that ``views`` makes of these items when it gets the whole batch.
 
-        With several processes, views must not depend on how many there are. This takes the whole
-        batch, makes all views and keeps some, which is always right. A domain that can draw for
-        all items and change only its own is faster with a method of its own.
+        Views must not depend on the number of processes. By default, all views of the whole batch
+        are made and those of this part returned. Override it if they can be made of the part alone.
         """
         taken = [collection.take(indices) for collection, indices in part.sources]
         whole = (taken[0] if len(taken) == 1 else self.join(taken)).to(part.device)
-        views = self.views(whole, generator)
+        first, second = self.views(whole, generator)
         try:
-            return views[0][part.range], views[1][part.range]
+            return first[part.range], second[part.range]
         except TypeError as error:
             raise TypeError(
-                f"a {type(views[0]).__name__} cannot be sliced, which training on several "
-                "processes needs: give it slices, or the domain a views_of_part of its own"
+                f"a {type(first).__name__} cannot be sliced, which training on several processes "
+                "needs: let it take slices, or give the domain a views_of_part method"
             ) from error
 
     def examples(self) -> Collection | None:
-        """A few items of the domain's own making, to try an encoder on; None if it makes none."""
+        """A few generated items to try an encoder on; None if the domain generates none."""
         return None
 
     def fit_statistics(self, collection: Collection) -> Domain:
-        """This domain with what only the first data can tell (a feature width, say) filled in."""
+        """This domain completed with what the first data determine (a feature width, say)."""
         return self
 
     def arguments(self) -> dict[str, Any]:
@@ -255,21 +246,19 @@ class Domain(ABC):
         if issubclass(kind, Tensor):
             return torch.cat(list(batches))
         if not hasattr(kind, "join"):
-            raise TypeError(
-                f"batches that are {kind.__name__} need join(), of theirs or the domain's"
-            )
+            raise TypeError(f"batches of type {kind.__name__} need a join(), or the domain does")
         return kind.join(batches)
 
     def differences(self, old: Any, new: Any) -> dict[str, Any]:
-        """What tells new items from old ones besides their embeddings, for people and for JSON.
+        """How new items differ from old ones, besides their embeddings, for reports and JSON.
 
-        ``old`` and ``new`` are batches, a sample of each. ``summary`` is a sentence, what else
-        there is are its figures; nothing by default.
+        ``old`` and ``new`` are batches, a sample of each. ``summary`` is a sentence; other entries
+        are numbers. Empty by default.
         """
         return {}
 
     def materialise(self, collection: Any, indices: Tensor) -> Any:
-        """These items themselves, in memory: a workspace keeps no paths to files elsewhere."""
+        """These items in memory: a workspace stores no paths to files elsewhere."""
         return collection.select(indices)
 
     def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
@@ -280,14 +269,14 @@ class Domain(ABC):
 
     def unpack(self, blobs: Sequence[bytes]) -> Collection:
         """The collection of items that ``pack`` turned into these bytes."""
-        header, _, _ = blobs[0].partition(b"\n")
-        start = len(header) + 1
+        header, newline, _ = blobs[0].partition(b"\n")
+        header += newline
+        if any(len(b) != len(blobs[0]) or not b.startswith(header) for b in blobs):
+            raise ValueError("packed items are damaged or of different kinds")
         try:
-            kind, *shape = header.decode().split(" ")
-            rows = [np.frombuffer(blob[start:], dtype=kind) for blob in blobs]
-            data = np.stack(rows).reshape(len(blobs), *(int(side) for side in shape if side))
+            dtype, *shape = header.decode().split()
+            content = bytearray().join(blob[len(header) :] for blob in blobs)
+            rows = np.frombuffer(content, dtype).reshape(len(blobs), *map(int, shape))
         except (TypeError, ValueError) as error:
             raise ValueError(f"packed items are damaged or of another kind: {error}") from error
-        if any(not blob.startswith(header + b"\n") for blob in blobs):
-            raise ValueError("packed items are damaged or of different kinds")
-        return TensorCollection(torch.from_numpy(data))
+        return TensorCollection(torch.from_numpy(rows))

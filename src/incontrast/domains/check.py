@@ -1,4 +1,4 @@
-"""Contract checks for people who bring their own kind of data."""
+"""Contract checks for users who bring their own kind of data."""
 
 import copy
 import json
@@ -16,12 +16,12 @@ from incontrast.heads import EncoderWithHead
 from incontrast.randomness import seeded
 from incontrast.streams import pick
 
-Context = AbstractContextManager[Any]  # that may be entered again
+Context = AbstractContextManager[Any]  # that can be entered again
 NO_CONTEXT = nullcontext()
 
 
 class DomainError(ValueError):
-    """A domain does not keep its contract."""
+    """A domain breaks its contract."""
 
 
 def check_domain(domain: Domain, items: Any) -> None:
@@ -30,7 +30,7 @@ def check_domain(domain: Domain, items: Any) -> None:
     ``items`` is what its ``collect`` takes; at least 4 items.
 
     Raises:
-        DomainError: Says which method broke which rule, and what it gave.
+        DomainError: Says which method broke which rule, and what it returned.
     """
     collection = domain.collect(items)
     _check_collection(collection)
@@ -38,16 +38,16 @@ def check_domain(domain: Domain, items: Any) -> None:
     if isinstance(items, list | np.ndarray | Tensor) and len(items) == len(collection):
         rolled = domain.collect(pick(items, torch.arange(len(items)).roll(-1)))
     domain = domain.fit_statistics(collection)
-    _rule(isinstance(domain, Domain), "fit_statistics() must return a domain, got ", domain)
+    rule = f"fit_statistics() must return a domain, got {_kind(domain)}"
+    _require(isinstance(domain, Domain), rule)
     with seeded(0, "check"):
         encoder, other = domain.encoder(), domain.encoder()
-    for made in (encoder, other):
-        _rule(isinstance(made, nn.Module), "encoder() must return a torch.nn.Module, got ", made)
-    _rule(
-        {*map(id, encoder.parameters())}.isdisjoint(map(id, other.parameters())),
-        "encoder() must make a new module at every call: two calls gave the same weights, so "
-        "that training one encoder would change another",
-    )
+    for module in (encoder, other):
+        rule = f"encoder() must return a torch.nn.Module, got {_kind(module)}"
+        _require(isinstance(module, nn.Module), rule)
+    shared = {*map(id, encoder.parameters())} & {*map(id, other.parameters())}
+    rule = "encoder() must make a new module at every call: two calls gave the same weights"
+    _require(not shared, rule)
     check_views(domain, collection, encoder)
     trial = Trial(encoder, domain)
     _check_items(trial, collection, rolled)
@@ -64,54 +64,45 @@ def check_views(
     *,
     learns: bool = True,
 ) -> None:
-    """Make views of a few items and embed them: what training does at every step.
+    """Make views of a few items and embed them, as each step of training does.
 
-    ``autocast`` is what the encoder runs in; one that never ``learns`` needs no gradients.
+    The encoder runs in ``autocast``; one that never ``learns`` needs no gradients.
 
     Raises:
-        DomainError: A view lost items, or the encoder does not give (n, d) finite embeddings, d
-            being the same for every batch and in training mode, or none that it can learn from.
+        DomainError: A view lost items, or the encoder does not give finite (n, d) embeddings, of
+            the same width for every batch and in training mode, with gradients.
     """
     name = "the encoder with its head" if isinstance(encoder, EncoderWithHead) else "the encoder"
     trial = Trial(encoder, domain, name, autocast)
     count = min(len(collection), 4)
-    taken = collection.take(torch.arange(count))
-    _check_batch(taken, "what take() gives")
-    batch = taken if domain.views_on_cpu else taken.to(trial.device)
-    draws = Generator(getattr(batch, "device", "cpu"))
-    views = domain.views(batch, draws.manual_seed(0))
-    pair = isinstance(views, tuple) and len(views) == 2
-    _rule(pair, "views() must return two batches as a tuple, got ", views)
+    batch = collection.take(torch.arange(count))
+    _check_batch(batch, "what take() gives")
+    if not domain.views_on_cpu:
+        batch = batch.to(trial.device)
+    views = domain.views(batch, Generator(getattr(batch, "device", "cpu")).manual_seed(0))
+    rule = f"views() must return two batches as a tuple, got {_kind(views)}"
+    _require(isinstance(views, tuple) and len(views) == 2, rule)
     for which, view in zip(("first", "second"), views, strict=True):
         _check_batch(view, f"the {which} view")
-        _rule(
-            len(view) == count,
-            f"views() must keep the number of items: {count} went in, {len(view)} are in the "
-            f"{which} view",
-        )
+        counts = f"{count} went in, {len(view)} are in the {which} view"
+        _require(len(view) == count, f"views() must keep the number of items: {counts}")
     joined = domain.join(views)
-    _rule(
-        len(joined) == 2 * count,
-        f"join() must hold the items of all batches: 2·{count} went in, {len(joined)} came out",
-    )
+    counts = f"2·{count} went in, {len(joined)} came out"
+    _require(len(joined) == 2 * count, f"join() must hold the items of all batches: {counts}")
     width = trial.embed(joined, 2 * count, "of views").shape[1]
     items = trial.embed_items(batch)
     one = trial.embed_items(collection.take(torch.arange(1)).to(trial.device))
-    twin = Trial(copy.deepcopy(encoder), domain, name, autocast)  # its BatchNorm may learn from it
+    twin = Trial(copy.deepcopy(encoder), domain, name, autocast)  # BatchNorm's statistics change
     trained = twin.embed(joined, 2 * count, "of views in training mode", training=True)
-    for what, found in (("a batch", items), ("one item", one), ("training mode", trained)):
-        _rule(
-            found.shape[1] == width,
+    for what, rows in (("a batch", items), ("one item", one), ("training mode", trained)):
+        _require(
+            rows.shape[1] == width,
             f"{name} must give vectors of one width, got {width} numbers for {2 * count} views "
-            f"and {found.shape[1]} for {what}, {tuple(found.shape)}: pool over what varies, "
-            "and give the same in training and in evaluation mode",
+            f"and {rows.shape[1]} for {what}, {tuple(rows.shape)}: pool over what varies",
         )
-    trains = learns and any(p.requires_grad for p in encoder.parameters())
-    _rule(
-        trained.requires_grad or not trains,
-        f"{name} must give embeddings with gradients: its weights cannot learn from them "
-        "(detach() or no_grad() in its forward()?)",
-    )
+    learnable = learns and any(p.requires_grad for p in encoder.parameters())
+    rule = f"{name} must give embeddings with gradients (detach() or no_grad() in its forward()?)"
+    _require(trained.requires_grad or not learnable, rule)
 
 
 def width_of(
@@ -121,7 +112,7 @@ def width_of(
     name: str = "the encoder",
     autocast: Context = NO_CONTEXT,
 ) -> int:
-    """d: dimensions of the embeddings of an encoder, which messages call by its name."""
+    """d: dimensions of an encoder's embeddings; messages call the encoder by this name."""
     trial = Trial(encoder, domain, name, autocast)
     batch = collection.take(torch.arange(min(len(collection), 2)))
     return trial.embed_items(batch.to(trial.device)).shape[1]
@@ -129,7 +120,7 @@ def width_of(
 
 @dataclass(frozen=True)
 class Trial:
-    """An encoder that is tried on batches of a domain; messages call it by its name."""
+    """An encoder, to be tried on batches of a domain; messages call it by its name."""
 
     encoder: nn.Module
     domain: Domain
@@ -145,9 +136,6 @@ class Trial:
         _check_batch(prepared, "what prepare() gives")
         return self.embed(prepared, len(batch), "of prepared items")
 
-    def embed_all(self, items: Collection) -> Tensor:
-        return self.embed_items(items.take(torch.arange(len(items))))
-
     def embed_views(self, batch: Any, seed: int) -> Tensor:
         views = self.domain.views(batch, Generator().manual_seed(seed))
         return self.embed(self.domain.join(views), 2 * len(batch), "of views")
@@ -162,13 +150,13 @@ class Trial:
             raise DomainError(f"{self.name} cannot take a batch {what}: {error}") from error
         finally:
             self.encoder.train(before)
-        rows = isinstance(result, Tensor) and result.dim() == 2 and result.shape[0] == count
-        rule = f"{self.name} must give ({count}, d) embeddings {what}, got "
-        _rule(rows, rule, result, _remedy(result))
-        rule = f"{self.name} must give embeddings of floating-point numbers {what}, got "
-        remedy = f" of {result.dtype}: give its output as .float()"
-        _rule(result.is_floating_point() and result.shape[1] > 0, rule, result, remedy)
-        _rule(
+        rows = isinstance(result, Tensor) and result.dim() == 2 and len(result) == count
+        got = f"{_kind(result)}{_pooling_hint(result)}"
+        _require(rows, f"{self.name} must give ({count}, d) embeddings {what}, got {got}")
+        got = f"{_kind(result)} of {result.dtype}: give its output as .float()"
+        rule = f"{self.name} must give embeddings of floating-point numbers {what}, got {got}"
+        _require(result.is_floating_point() and result.shape[1] > 0, rule)
+        _require(
             bool(torch.isfinite(result).all()),
             f"{self.name} gave NaN or infinite embeddings {what}: look for extreme values in "
             "the data, for NaN in its weights, or for a division by zero",
@@ -177,79 +165,60 @@ class Trial:
 
 
 def _check_batch(batch: Any, name: str) -> None:
-    _rule(
+    _require(
         hasattr(batch, "__len__") and hasattr(batch, "to"),
-        f"a batch must have a length, its number of items, and to(device): {name} is ",
-        batch,
-        "; use a tensor, or a class with both methods",
+        f"a batch must have a length, its number of items, and to(device): {name} is "
+        f"{_kind(batch)}; use a tensor, or a class with both methods",
     )
 
 
 def _check_collection(collection: Collection) -> None:
-    methods = ("__len__", "take", "select", "extend", "sizes")
-    if missing := [name for name in methods if not hasattr(collection, name)]:
-        advice = f", which has no {missing[0]}(): use TensorCollection, or see Collection"
-        _rule(False, "collect() must return a collection, got ", collection, advice)
+    for name in ("__len__", "take", "select", "extend", "sizes"):
+        got = f"{_kind(collection)}, which has no {name}(): use TensorCollection, or see Collection"
+        _require(hasattr(collection, name), f"collect() must return a collection, got {got}")
     count = len(collection)
-    _rule(count >= 4, f"give check_domain at least 4 items, got {count}")
-    for indices in (torch.tensor([2, 0, 2]), torch.arange(count)):
-        taken = collection.take(indices)
-        _check_batch(taken, "what take() gives")
-        asked, given = len(indices), len(taken)
-        rule = f"take() must give one item per index: {asked} asked for, {given} given"
-        _rule(asked == given, rule)
-    chosen = collection.select(torch.tensor([1, 3]))
-    _rule(len(chosen) == 2, "select() must give a collection of the items asked for")
-    twice = len(collection.extend(collection)) == 2 * count and len(collection) == count
-    _rule(twice, "extend() must give a new collection with the items of both")
+    _require(count >= 4, f"give check_domain at least 4 items, got {count}")
+    batch = collection.take(torch.tensor([2, 0, 2]))
+    _check_batch(batch, "what take() gives")
+    _require(len(batch) == 3, f"take() must give one item per index: 3 indices, {len(batch)} items")
     sizes: Any = collection.sizes()
     right = getattr(sizes, "shape", None) == (count,) and sizes.dtype == torch.int64
-    _rule(right, "sizes() must give the bytes of each item, as (n,) int64")
+    _require(right, "sizes() must give the bytes of each item, as (n,) int64")
     for name in ("nbytes", "background"):
-        plain = hasattr(collection, name) and not callable(getattr(collection, name))
-        _rule(plain, f"a collection must have {name}, as an attribute or a property")
+        value = getattr(collection, name, None)
+        rule = f"a collection must have {name}, as an attribute or a property"
+        _require(value is not None and not callable(value), rule)
 
 
 def _check_items(trial: Trial, collection: Collection, rolled: Collection | None) -> None:
-    """Whether all methods but views give the items that were asked for, in that order."""
-    domain, every = trial.domain, torch.arange(len(collection))
-    order, chosen = torch.tensor([2, 0, 2]), torch.tensor([3, 1])
-    batch = collection.take(every)
-    whole = trial.embed_items(batch)
-    _rule(
-        torch.equal(whole, trial.embed_items(batch)),
-        "prepare() and the encoder must give the same for the same batch: one of them draws at "
-        "random, or changes what it is given",
-    )
-    _rule(
-        not bool((whole == whole[:1]).all()),
-        "all items have the same embedding: give items that differ, or look at the encoder",
-    )
-    _check_close(
-        trial.embed_items(collection.take(order)),
-        whole[order],
-        "take() must give the items that were asked for, in that order; and an embedding must "
-        "depend on its item alone, not on others of its batch",
-    )
-    selected = collection.select(chosen)
-    rule = "select() must keep the items that were asked for, in that order"
-    _check_close(trial.embed_all(selected), whole[chosen], rule)
-    rule = "extend() must give its own items first, then those of the other collection"
-    both = collection.extend(selected)
-    _check_close(trial.embed_all(both), torch.cat([whole, whole[chosen]]), rule)
+    """Check that every method but ``views`` keeps the items and their order."""
+    domain, every, some = trial.domain, torch.arange(len(collection)), torch.tensor([3, 1])
+    twice, batch = torch.tensor([2, 0, 2]), _all(collection)
+    whole, again = trial.embed_items(batch), trial.embed_items(batch)
+    rule = "prepare() and the encoder must give the same for the same batch, and not change it"
+    _require(torch.equal(whole, again), rule)
+    rule = "all items have the same embedding: give items that differ, or look at the encoder"
+    _require(not bool((whole == whole[:1]).all()), rule)
+
+    def check(rule: str, batch: Any, indices: Tensor) -> None:
+        """The batch must have the embeddings of the items at these indices."""
+        _require(_close(trial.embed_items(batch), whole[indices]), rule)
+
+    asked = "must give the items that were asked for, in that order"
+    rule = f"take() {asked}; and an embedding must depend on its item alone, not on its batch"
+    check(rule, collection.take(twice), twice)
+    selected = collection.select(some)
+    check(f"select() {asked}", _all(selected), some)
+    extended = collection.extend(selected)
+    rule = "extend() must give a new collection: its own items first, then those of the other"
+    _require(len(collection) == len(every), rule)
+    check(rule, _all(extended), torch.cat([every, some]))
     joined = domain.join([collection.take(part) for part in every.tensor_split(3)])
-    rule = "join() must hold the items of all batches in their order"
-    _check_close(trial.embed_items(joined), whole, rule)
-    kept = domain.materialise(collection, chosen)
-    rule = "materialise() must give the items that were asked for, in that order"
-    _rule(len(kept) == 2, rule)
-    _check_close(trial.embed_all(kept), whole[chosen], rule)
+    check("join() must hold the items of all batches in their order", joined, every)
+    check(f"materialise() {asked}", _all(domain.materialise(collection, some)), some)
     if rolled is not None:
-        rule = (
-            "collect() must give the items that it is given, in their order, and nobody may change "
-            "them: the same items in another order became others"
-        )
-        _check_close(trial.embed_all(rolled), whole.roll(-1, 0), rule)
+        rule = "collect() must give the items that it gets, in their order; nothing may change them"
+        check(rule, _all(rolled), every.roll(-1))
     try:
         json.dumps(domain.differences(batch, batch) | {})
     except TypeError as error:
@@ -257,90 +226,79 @@ def _check_items(trial: Trial, collection: Collection, rolled: Collection | None
 
 
 def _check_randomness(trial: Trial, collection: Collection) -> None:
-    batch = collection.take(torch.arange(len(collection)))
+    batch = _all(collection)
     before = trial.embed_items(batch)
-    first = trial.embed_views(batch, 0)
-    for kept, rule in (
-        (
-            torch.equal(before, trial.embed_items(batch)),
-            "views() must not change its input: the batch was another one after it",
-        ),
-        (
-            torch.equal(first, trial.embed_views(batch, 0)),
-            "views() must draw from its generator alone: the same seed gave other views",
-        ),
-        (
-            not torch.equal(first, trial.embed_views(batch, 1)),
-            "views() must be random: two seeds gave the same views",
-        ),
-        (
-            not torch.equal(*first.chunk(2)),
-            "views() must draw two different views: both are the same",
-        ),
-    ):
-        _rule(kept, rule)
-    trial.embed_views(collection.take(torch.arange(1)), 0)  # as the last batch may have one item
+    views = trial.embed_views(batch, 0)
+    after = trial.embed_items(batch)
+    _require(torch.equal(before, after), "views() must not change its input")
+    again, other = trial.embed_views(batch, 0), trial.embed_views(batch, 1)
+    rule = "views() must draw from its generator alone: the same seed gave other views"
+    _require(torch.equal(views, again), rule)
+    rule = "views() must be random: two seeds gave the same views"
+    _require(not torch.equal(views, other), rule)
+    rule = "views() must draw two different views: both are the same"
+    _require(not torch.equal(*views.chunk(2)), rule)
+    trial.embed_views(collection.take(torch.arange(1)), 0)  # the last batch may have one item
 
 
 def _check_faster_views(trial: Trial, collection: Collection) -> None:
-    """Whether methods that a domain need not have give what ``views`` gives."""
-    domain, count, places = trial.domain, len(collection), torch.arange(len(collection))
-    batch = collection.take(places)
+    """Check that the optional methods give what ``views`` gives."""
+    domain, every, some = trial.domain, torch.arange(len(collection)), torch.arange(2, 4)
+    batch, sources = _all(collection), [(collection, every)]
     expected = trial.embed_views(batch, 0)
-
-    def check(name: str, joined: Any, expected: Tensor) -> None:
-        found = trial.embed(joined, len(expected), f"of {name}()")
-        _check_close(found, expected, f"{name}() must give what views() gives, by the same draws")
 
     def draws() -> Generator:
         return Generator().manual_seed(0)
 
+    def check(method: str, joined: Any, expected: Tensor) -> None:
+        embeddings = trial.embed(joined, len(expected), f"of {method}()")
+        rule = f"{method}() must give what views() gives, by the same draws"
+        _require(_close(embeddings, expected), rule)
+
     check("joined_views", domain.joined_views(batch, draws()), expected)
-    row = domain.views_in_a_row([[(collection, places)]] * 2, [draws(), draws()])
-    for joined in row or ():
+    for joined in domain.views_in_a_row([sources, sources], [draws(), draws()]) or ():
         check("views_in_a_row", joined, expected)
     if type(domain).views_of_part is not Domain.views_of_part:
-        own = torch.arange(2, count)
-        part = Part(collection.take(own), 2, [(collection, places)], torch.device("cpu"))
+        part = Part(collection.take(some), 2, sources, torch.device("cpu"))
         joined = domain.join(domain.views_of_part(part, draws()))
-        check("views_of_part", joined, expected[torch.cat([own, count + own])])
+        check("views_of_part", joined, expected[torch.cat([some, len(every) + some])])
 
 
 def _check_bytes(trial: Trial, collection: Collection) -> None:
-    domain, indices = trial.domain, torch.arange(len(collection))
-    blobs = domain.pack(collection, indices)
-    whole = len(blobs) == len(indices) and all(isinstance(blob, bytes) for blob in blobs)
-    _rule(whole, "pack() must give the bytes of each item")
+    domain, every = trial.domain, torch.arange(len(collection))
+    blobs = domain.pack(collection, every)
+    rule = "pack() must give bytes for each item that was asked for, the same for the same item"
+    _require(len(blobs) == len(every) and all(isinstance(blob, bytes) for blob in blobs), rule)
     again = domain.unpack(blobs)
-    counts = f"{len(indices)} packed, {len(again)} read"
-    _rule(len(again) == len(indices), f"unpack() must give back every item: {counts}")
-    same = torch.equal(trial.embed_all(collection), trial.embed_all(again))
-    _rule(same, "unpack() must give back the items that pack() took")
-    _rule(
-        domain.pack(again, indices) == blobs and domain.pack(again, indices[2:3]) == blobs[2:3],
-        "pack() must give the same bytes for the same item, by which a memory knows it, and of "
-        "the items that were asked for",
-    )
+    same = torch.equal(trial.embed_items(_all(collection)), trial.embed_items(_all(again)))
+    _require(same, "unpack() must give back the items that pack() took")
+    _require(domain.pack(again, every) == blobs, rule)
+    _require(domain.pack(again, every[2:3]) == blobs[2:3], rule)
 
 
-def _check_close(found: Tensor, expected: Tensor, rule: str) -> None:
-    # Other batches may round otherwise.
-    least = 1e-3 * float(expected.abs().max())
-    _rule(found.shape == expected.shape and torch.allclose(found, expected, 1e-3, least), rule)
+def _all(collection: Collection) -> Any:
+    """A batch of all items."""
+    return collection.take(torch.arange(len(collection)))
 
 
-def _rule(kept: bool, rule: str, got: Any = ..., advice: str = "") -> None:
-    """Raise unless a rule is kept; ``got`` is described behind it, if there is one."""
-    if not kept:
-        raise DomainError(rule + ("" if got is ... else _kind(got)) + advice)
+def _close(embeddings: Tensor, expected: Tensor) -> bool:
+    """Whether embeddings are equal but for rounding, which depends on the batch."""
+    tolerance = 1e-3 * float(expected.abs().max())
+    same_shape = embeddings.shape == expected.shape
+    return same_shape and torch.allclose(embeddings, expected, 1e-3, tolerance)
 
 
-def _remedy(value: Any) -> str:
-    """What to do about an output that is not one vector per item."""
-    tensors = isinstance(value, Tensor) and value.dim() in (3, 4)
-    wanted = "pooling=..." if tensors else "output=..., pooling=..."
-    usual = tensors or isinstance(value, tuple | list | Mapping)
-    return f": name what an embedding is, Pooled(encoder, {wanted})" if usual else ""
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise DomainError(message)
+
+
+def _pooling_hint(output: Any) -> str:
+    """How to make one vector per item of an encoder's output."""
+    sequence_or_map = isinstance(output, Tensor) and output.dim() in (3, 4)
+    arguments = "pooling=..." if sequence_or_map else "output=..., pooling=..."
+    poolable = sequence_or_map or isinstance(output, tuple | list | Mapping)
+    return f": name what an embedding is, Pooled(encoder, {arguments})" if poolable else ""
 
 
 def _kind(value: Any) -> str:

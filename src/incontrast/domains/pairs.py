@@ -60,13 +60,12 @@ class Pairs(Domain):
     """Pairs of items of one kind that belong together, and are each other's positives.
 
     ``fit`` and ``update`` take ``(first, second)``: two collections of one length, as the domain
-    takes them. ``embed`` also takes items alone. An item alone is a pair with itself, so that pairs
-    and other items can be learned from together.
+    takes them. They also take single items, as ``embed`` does: each is then a pair with itself.
 
     Args:
-        domain: The kind of the items: ``Images(...)``, ``Vectors(...)``, ``Graphs()``. ``Text`` has
-            pairs of its own.
-        augment: Whether the loss sees random views of the two; else the items themselves.
+        domain: The kind of the items: ``Images(...)``, ``Vectors(...)``, ``Graphs()``. ``Text``
+            takes pairs without this class.
+        augment: Whether the loss sees random views of the two items, or the items themselves.
 
     >>> import torch
     >>> from incontrast import Vectors
@@ -91,20 +90,20 @@ class Pairs(Domain):
     def collect(self, items: Any) -> PairCollection:
         if isinstance(items, PairCollection):
             return items
-        if isinstance(items, tuple) and len(items) == 2:
-            first, second = (self.domain.collect(side) for side in items)
-            if len(first) != len(second):
-                raise ValueError(
-                    f"pairs need as many first items as second ones, got {len(first)} and "
-                    f"{len(second)}"
-                )
-            return PairCollection(first, second)
-        alone = self.domain.collect(items)
-        return PairCollection(alone, alone)
+        if not isinstance(items, tuple) or len(items) != 2:
+            return _with_itself(self.domain.collect(items))
+        first, second = map(self.domain.collect, items)
+        if len(first) != len(second):
+            counts = f"{len(first)} and {len(second)}"
+            raise ValueError(f"pairs need as many first items as second ones, got {counts}")
+        return PairCollection(first, second)
+
+    def collect_json(self, items: list[Any]) -> PairCollection:
+        return _with_itself(self.domain.collect_json(items))
 
     def examples(self) -> PairCollection | None:
-        alone = self.domain.examples()
-        return None if alone is None else PairCollection(alone, alone)
+        items = self.domain.examples()
+        return None if items is None else _with_itself(items)
 
     def fit_statistics(self, collection: Any) -> Pairs:
         both = collection.first.extend(collection.second)
@@ -113,7 +112,7 @@ class Pairs(Domain):
     def views(self, batch: PairBatch, generator: Generator) -> tuple[Any, Any]:
         if not self.augment:
             return self.domain.prepare(batch.first), self.domain.prepare(batch.second)
-        # Of both sides at once, so that what is drawn depends on their places alone.
+        # Views of both sides at once, so that draws do not depend on which items are pairs.
         first, second = self.domain.views(self.domain.join([batch.first, batch.second]), generator)
         return first[: len(batch)], second[len(batch) :]
 
@@ -121,22 +120,20 @@ class Pairs(Domain):
         return self.domain.encoder()
 
     def prepare(self, batch: PairBatch) -> Any:
-        """Of the first items: what is embedded."""
+        """The first items, which are the ones that are embedded."""
         return self.domain.prepare(batch.first)
 
     def join(self, batches: Sequence[Any]) -> Any:
-        """Of pairs, as of views."""
+        """One batch of several batches of pairs, or of views."""
         if not isinstance(batches[0], PairBatch):
             return self.domain.join(batches)
-        return PairBatch(
-            self.domain.join([batch.first for batch in batches]),
-            self.domain.join([batch.second for batch in batches]),
-        )
+        first = self.domain.join([batch.first for batch in batches])
+        second = self.domain.join([batch.second for batch in batches])
+        return PairBatch(first, second)
 
     def materialise(self, collection: PairCollection, indices: Tensor) -> PairCollection:
-        first, second = collection.first, collection.second
-        materialise = self.domain.materialise
-        return PairCollection(materialise(first, indices), materialise(second, indices))
+        first = self.domain.materialise(collection.first, indices)
+        return PairCollection(first, self.domain.materialise(collection.second, indices))
 
     def pack(self, collection: PairCollection, indices: Tensor) -> list[bytes]:
         firsts = self.domain.pack(collection.first, indices)
@@ -145,8 +142,13 @@ class Pairs(Domain):
         return [len(first).to_bytes(8, "big") + first + second for first, second in pairs]
 
     def unpack(self, blobs: Sequence[bytes]) -> PairCollection:
-        parts = [(8 + int.from_bytes(blob[:8], "big"), blob) for blob in blobs]
-        if any(end > len(blob) for end, blob in parts):
+        ends = [8 + int.from_bytes(blob[:8], "big") for blob in blobs]
+        if any(end > len(blob) for end, blob in zip(ends, blobs, strict=True)):
             raise ValueError("packed pairs are damaged or of another kind")
-        first, second = [blob[8:end] for end, blob in parts], [blob[end:] for end, blob in parts]
-        return PairCollection(self.domain.unpack(first), self.domain.unpack(second))
+        firsts = [blob[8:end] for end, blob in zip(ends, blobs, strict=True)]
+        seconds = [blob[end:] for end, blob in zip(ends, blobs, strict=True)]
+        return PairCollection(self.domain.unpack(firsts), self.domain.unpack(seconds))
+
+
+def _with_itself(items: Collection) -> PairCollection:
+    return PairCollection(items, items)

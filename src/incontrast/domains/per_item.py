@@ -23,14 +23,14 @@ class PerItem:
     """``views=`` of a domain, from a function that makes a random view of one item.
 
     A function of an item and a ``torch.Generator`` runs in worker threads. One of an item alone
-    draws from the global generators of torch, NumPy and Python, as most libraries do: these are
-    seeded for each item, one after the other, so that the same seed gives the same views. A
-    ``Compose`` of albumentations has generators of its own, which are seeded likewise.
+    draws from the global generators of torch, NumPy and Python, as most libraries do: they are
+    seeded for each item, one after the other. A ``Compose`` of albumentations has generators of
+    its own, which are seeded likewise. So the same seed always gives the same views.
 
     Args:
         function: Takes an item, a tensor as the domain's views take it (images: (C, S, S) in
-            [0, 1]), and gives a tensor or an array of the shape that the encoder takes. A
-            ``Compose`` of albumentations is given and gives images as it has them, (S, S, C).
+            [0, 1]), and returns a tensor or an array of the shape that the encoder takes. A
+            ``Compose`` of albumentations takes and returns images as (S, S, C).
         workers: Threads.
 
     >>> halve = PerItem(lambda item, generator: item * torch.rand((), generator=generator))
@@ -50,49 +50,46 @@ class PerItem:
         size, where = (len(batch),), generator.device
         seeds = torch.randint(2**62, size, generator=generator, device=where).tolist()
         items = batch.cpu().unbind()
-        if self._takes_generator():
+        if _arguments(self.function) == 2:
             with ThreadPoolExecutor(self.workers) as pool:
-                draws = [Generator().manual_seed(seed) for seed in seeds]
-                views = list(pool.map(self.function, items, draws))
+                generators = [Generator().manual_seed(seed) for seed in seeds]
+                results = list(pool.map(self.function, items, generators))
         else:
-            views = []
-            for item, seed in zip(items, seeds, strict=True):
-                with _seeded_everywhere(seed):
-                    views.append(self._view(item, seed))
-        tensors = [torch.as_tensor(view) for view in views]
-        if len({view.shape for view in tensors}) > 1:
-            shapes = sorted({tuple(view.shape) for view in tensors})
+            results = [self._view(item, seed) for item, seed in zip(items, seeds, strict=True)]
+        views = [torch.as_tensor(result) for result in results]
+        shapes = sorted({tuple(view.shape) for view in views})
+        if len(shapes) > 1:
             raise ValueError(f"views of items must have one shape, got {shapes[0]} and {shapes[1]}")
-        return torch.stack(tensors).to(batch.device, batch.dtype)
+        return torch.stack(views).to(batch.device, batch.dtype)
 
     def _view(self, item: Tensor, seed: int) -> Any:
-        if not hasattr(self.function, "set_random_seed"):  # which albumentations has
-            return self.function(item)
-        self.function.set_random_seed(seed % 2**32)
-        image = self.function(image=item.permute(1, 2, 0).numpy())["image"]
-        return torch.as_tensor(image).permute(2, 0, 1)
+        with _seeded_everywhere(seed):
+            if not hasattr(self.function, "set_random_seed"):  # as albumentations has it
+                return self.function(item)
+            self.function.set_random_seed(seed % 2**32)
+            image = self.function(image=item.permute(1, 2, 0).numpy())["image"]
+            return torch.as_tensor(image).permute(2, 0, 1)
 
-    def _takes_generator(self) -> bool:
-        if isinstance(self.function, torch.nn.Module):
-            return False
-        try:
-            parameters = inspect.signature(self.function).parameters.values()
-        except (TypeError, ValueError):  # of functions written in C
-            return False
-        places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        needed = [p for p in parameters if p.kind in places and p.default is p.empty]
-        return len(needed) == 2
+
+def _arguments(function: Callable[..., Any]) -> int:
+    """The number of arguments that a function must get by position."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # functions written in C have no signature
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is p.empty for p in parameters)
 
 
 @contextmanager
 def _seeded_everywhere(seed: int) -> Iterator[None]:
-    """Seed the global generators of torch, NumPy and Python, and leave them as they were."""
-    states = np.random.get_state(), random.getstate()  # noqa: NPY002 (which libraries draw from)
+    """Seed the global generators of torch, NumPy and Python; restore their states afterwards."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
         with seeded(seed):
             np.random.seed(seed % 2**32)  # noqa: NPY002
             random.seed(seed)
             yield
     finally:
-        np.random.set_state(states[0])  # noqa: NPY002
-        random.setstate(states[1])
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)

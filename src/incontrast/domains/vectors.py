@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from types import NoneType
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Generator, Tensor, nn
 from torch.utils.data import Dataset
 
 from incontrast.bounds import check_number, check_whole, given
-from incontrast.domains.arguments import ArgumentDomain
+from incontrast.domains.arguments import ArgumentDomain, halves
 from incontrast.domains.base import (
     Part,
     TensorCollection,
@@ -24,7 +23,7 @@ from incontrast.domains.base import (
 )
 from incontrast.randomness import generator
 
-STEPS = 8  # to a standard deviation, and to a factor of two of it
+STEPS = 8  # statistics are rounded to so many steps per deviation, and per doubling of it
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,7 @@ class Vectors(ArgumentDomain):
     """Rows of ``dim`` numbers.
 
     Features are standardised by the mean and deviation of the first data. A view of an item drops
-    each feature with probability ``drop`` (it becomes the mean) and adds Gaussian noise. What a
-    view is depends on the item alone, never on the rest of its batch.
+    each feature with probability ``drop`` (it becomes the mean) and adds Gaussian noise.
 
     Args:
         dim: Features per item.
@@ -44,11 +42,11 @@ class Vectors(ArgumentDomain):
         encoder: A module or a function that makes one, instead of the MLP: (n, dim) in, (n, d) out.
         views: Makes one view of (n, dim) standardised rows, instead of the above: a function of
             rows and a ``torch.Generator``, or a ``torch.nn.Module``.
-        mean: Mean of each feature; None until the first data tells.
-        std: Standard deviation of each feature; None until the first data tells.
-        limit: Standard deviations from which on a feature counts by its logarithm; None for never.
-            One that hardly ever varies has a tiny deviation, and the rare item in which it does
-            would be off by thousands.
+        mean: Mean of each feature; None for that of the first data.
+        std: Standard deviation of each feature; None for that of the first data.
+        limit: Standard deviations beyond which a feature counts by its logarithm; None for no
+            limit. Without it, a feature that is nearly constant could be off by thousands of its
+            tiny deviations in a rare item.
     """
 
     dim: int
@@ -79,10 +77,10 @@ class Vectors(ArgumentDomain):
     @property
     def normalisation(self) -> str:
         """What is done to rows before the encoder sees them."""
-        told = "rows minus mean, divided by std"
+        text = "rows minus mean, divided by std"
         if self.mean is None or self.std is None:
-            told += ", of the first data where they are not given"
-        return told if self.limit is None else f"{told}, beyond {self.limit:g} by their logarithm"
+            text += ", of the first data where they are not given"
+        return text if self.limit is None else f"{text}, beyond {self.limit:g} by their logarithm"
 
     def fit_statistics(self, collection: Any) -> Vectors:
         if self.mean is not None and self.std is not None:
@@ -90,7 +88,7 @@ class Vectors(ArgumentDomain):
         check_distinct(collection.data)
         deviation, mean = torch.std_mean(collection.data, dim=0, correction=0)
         deviation = torch.where(deviation > 0, deviation, 1.0)
-        # Rounded, so that whoever has all other items cannot compute one that was forgotten.
+        # Rounded, so that a forgotten item cannot be computed from all the others.
         deviation = torch.exp2((STEPS * deviation.log2()).round() / STEPS)
         mean = (STEPS * mean / deviation).round() * deviation / STEPS
         return replace(
@@ -107,28 +105,25 @@ class Vectors(ArgumentDomain):
         elif isinstance(items, Dataset):
             items = [np.asarray(row) for row in dataset_items(items)]
         try:
-            array = items if isinstance(items, Tensor) else np.asarray(items)
-            if isinstance(array, np.ndarray) and array.dtype.kind not in "fiub":
-                raise ValueError(f"their type is {array.dtype}")
-            rows = array if isinstance(array, Tensor) else tensor_of(array)
+            rows = items if isinstance(items, Tensor) else _numbers(items)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"vectors must form a (n, {self.dim}) table of numbers, "
                 f"got {type(items).__name__}: {error}"
             ) from error
-        if len(rows) == 0:
+        if rows.shape[:1] == (0,):
             raise ValueError("there are no items: give at least one vector")
         if rows.dim() != 2 or rows.shape[1] != self.dim:
             raise ValueError(
                 f"vectors must have shape (n, {self.dim}), got {tuple(rows.shape)}: "
                 "give one row of features per item"
             )
-        # A copy: a buffer that its owner fills again next week must not change what is remembered.
+        # A copy: a buffer that is filled again later must not change the items in memory.
         rows = rows.detach().to("cpu", torch.float32, copy=True)
-        if not torch.isfinite(rows).all():
-            bad = int((~torch.isfinite(rows)).any(dim=1).nonzero()[0])
+        finite = torch.isfinite(rows).all(dim=1)
+        if not finite.all():
             raise ValueError(
-                f"vectors must be finite, got NaN or infinity in item {bad}: "
+                f"vectors must be finite, got NaN or infinity in item {finite.int().argmin()}: "
                 "drop such rows or fill the gaps first"
             )
         return TensorCollection(rows)
@@ -156,26 +151,31 @@ class Vectors(ArgumentDomain):
         rows = self.prepare(batch)
         return rows, rows
 
-    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
-        return self._two_views if recipe is None else None
-
-    def _two_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
-        # (2, n, dim) changed in place: with many features, memory is what takes time.
+    def own_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
         rows = self.prepare(batch)
-        total, mine = (len(rows), slice(None)) if part is None else (part.total, part.range)
+        total, own = (len(rows), slice(None)) if part is None else (part.total, part.range)
         size, where = (2, total, self.dim), rows.device
-        kept = torch.rand(size, generator=generator, device=where)[:, mine].ge_(self.drop)
-        noise = torch.randn(size, generator=generator, device=where)[:, mine].to(rows.dtype)
+        # In place: with many features, most of the time goes into allocating memory.
+        kept = torch.rand(size, generator=generator, device=where)[:, own].ge_(self.drop)
+        noise = torch.randn(size, generator=generator, device=where)[:, own].to(rows.dtype)
         return noise.mul_(self.noise).addcmul_(rows, kept.to(rows.dtype)).flatten(0, 1)
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[Tensor, Tensor]:
+        if not self.usual_views:
+            return super().views_of_part(part, generator)
+        return halves(self.own_views(part.batch, generator, part))
 
     def own_encoder(self) -> nn.Module:
         """An MLP with two hidden layers and BatchNorm."""
-        return nn.Sequential(
-            nn.Linear(self.dim, self.hidden, bias=False),
-            nn.BatchNorm1d(self.hidden),
-            nn.ReLU(),
-            nn.Linear(self.hidden, self.hidden, bias=False),
-            nn.BatchNorm1d(self.hidden),
-            nn.ReLU(),
-            nn.Linear(self.hidden, self.out),
-        )
+        layers: list[nn.Module] = []
+        for width in (self.dim, self.hidden):
+            linear = nn.Linear(width, self.hidden, bias=False)
+            layers += [linear, nn.BatchNorm1d(self.hidden), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(self.hidden, self.out))
+
+
+def _numbers(items: Any) -> Tensor:
+    array = np.asarray(items)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"their type is {array.dtype}")
+    return tensor_of(array)

@@ -214,7 +214,7 @@ def test_few_files_are_decoded_once_and_many_at_every_step(tmp_path, monkeypatch
     collection.take(torch.tensor([1]))
     assert not collection.background  # nothing is left to be read
     assert collection.item_bytes == 3 * 8 * 8
-    monkeypatch.setattr("incontrast.domains.images.collection.REMEMBERED", 4 * 3 * 8 * 8 - 1)
+    monkeypatch.setattr("incontrast.domains.images.collection.CACHE_BYTES", 4 * 3 * 8 * 8 - 1)
     with pytest.raises(ValueError, match=r"0\.png"):
         collection.take(torch.tensor([0]))
 

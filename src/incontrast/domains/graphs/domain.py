@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, ClassVar, Literal
@@ -68,7 +68,6 @@ class Graphs(ArgumentDomain):
 
     kind = "graphs"
     views_on_cpu: ClassVar[bool] = True
-    drawn_by_part: ClassVar[bool] = False  # but from the sizes of all graphs of a batch
 
     def __post_init__(self) -> None:
         check_whole(1, hidden=self.hidden, layers=self.layers, steps=self.steps)
@@ -115,10 +114,7 @@ class Graphs(ArgumentDomain):
             [(both_ways, torch.randn(3, self.features, generator=draws)) for _ in range(4)]
         )
 
-    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
-        return self._two_views if recipe is None else None
-
-    def _two_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
+    def own_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
         return two_views(batch, [len(batch)], [generator], **self._strengths())[0]
 
     def _strengths(self) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Images in columns: pixels in memory, files decoded when they are taken, or both.
-
-``read_images`` makes a collection of whatever users have that is images.
-"""
+"""Collections of images: pixels in memory, files decoded when they are taken, or both."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -26,62 +23,52 @@ from incontrast.domains.images.files import (
     note_lost_colours,
 )
 
-REMEMBERED = 256 * 2**20  # bytes of pixels up to which files are decoded once, not at every step
+CACHE_BYTES = 256 * 2**20  # files whose pixels fit into this are decoded once, not at every step
 CHUNK = 1024  # images converted at a time, so that large arrays need little memory beside them
-TYPES = ("uint8", "float16", "bfloat16", "float32", "float64")  # that images may have
+DTYPES = ("uint8", "float16", "bfloat16", "float32", "float64")  # that images may have
 
 
 class ImageCollection(Collection):
     """Images of one size, each a row of one tensor or a file that stays on disk.
 
     Args:
-        pixels: (rows, C, S, S) uint8; without rows it still tells channels and size.
+        pixels: (rows, C, S, S) uint8; also without rows it determines channels and size.
         files: Paths of images, decoded by ``take``.
-        on_disk: (n,) whether each item is the next of the files, or else the next row. All rows and
-            then all files, unless given.
+        on_disk: (n,) whether each item is the next file, or else the next row; by default, all
+            rows come first.
 
     >>> gray = ImageCollection(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
     >>> len(gray), gray.background, gray.take(torch.tensor([1])).shape
     (2, False, torch.Size([1, 1, 8, 8]))
     """
 
+    background: bool = False
+    """Whether there are files that have not been decoded, or do not fit into the cache."""
+
     def __init__(
         self, pixels: Tensor, files: Sequence[str] = (), on_disk: Tensor | None = None
     ) -> None:
         self.pixels = pixels
         self.files = tuple(files)
-        if on_disk is not None:
-            self.on_disk = on_disk
-        self._remembered: Tensor | None = None  # (files, C, S, S) uint8, filled as they are read
-        self._known: Tensor | None = None  # (files,) bool, those that were
+        self.on_disk = torch.arange(len(self)) >= len(pixels) if on_disk is None else on_disk
+        self.background = bool(files)
+        self._cache: Tensor | None = None  # (files, C, S, S) uint8, filled as they are decoded
+        self._in_cache = torch.zeros(len(files), dtype=torch.bool)
 
-    @cached_property
-    def on_disk(self) -> Tensor:
-        return torch.arange(len(self)) >= len(self.pixels)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.pixels, self.files, self.on_disk)  # a copy has its own cache
 
     @cached_property
     def _source(self) -> Tensor:
         """(n,) row r as r, file f as -1 - f."""
         return torch.where(self.on_disk, -self.on_disk.cumsum(0), (~self.on_disk).cumsum(0) - 1)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Copies read their files themselves.
-        return {**vars(self), "_remembered": None, "_known": None}
-
-    @property
-    def background(self) -> bool:
-        """Whether there are files that have to be read, and are not remembered."""
-        return bool(self.files) and (self._known is None or not bool(self._known.all()))
-
     @property
     def item_bytes(self) -> float:
         return math.prod(self.pixels.shape[1:])
 
     def sizes(self) -> Tensor:
-        """(n,) bytes of each item: its pixels, or only the path of its file.
-
-        Pixels of files that are remembered once they were read, ``REMEMBERED`` at most, are extra.
-        """
+        """(n,) bytes of each item: its pixels, or only the path of its file (without the cache)."""
         sizes = torch.full((len(self),), self.pixels.shape[1:].numel())
         sizes[self.on_disk] = torch.tensor([len(path) for path in self.files], dtype=torch.int64)
         return sizes
@@ -90,10 +77,7 @@ class ImageCollection(Collection):
         return len(self.pixels) + len(self.files)
 
     def take(self, indices: Tensor) -> Tensor:
-        """(n, C, S, S) uint8 pixels of these items; an error if a file is missing or damaged.
-
-        Where all files are few, one that was read before is not read again.
-        """
+        """(n, C, S, S) uint8 pixels of these items; an error if a file is missing or damaged."""
         if not self.files:
             return self.pixels.index_select(0, indices)  # ten times as fast as pixels[indices]
         source = self._source[indices]
@@ -104,18 +88,18 @@ class ImageCollection(Collection):
         return batch
 
     def _decoded(self, numbers: Tensor) -> Tensor:
-        """The pixels of these files; where all files are few, each is decoded once."""
+        """The pixels of these files, from the cache if those of all files fit into it."""
         shape = (len(self.files), *self.pixels.shape[1:])
-        if math.prod(shape) > REMEMBERED:
+        if math.prod(shape) > CACHE_BYTES:
             return self._read(numbers)
-        if self._remembered is None or self._known is None:
-            self._known = torch.zeros(len(self.files), dtype=torch.bool)
-            self._remembered = torch.empty(shape, dtype=torch.uint8)
-        unknown = numbers[~self._known[numbers]]
-        if len(unknown):
-            self._remembered[unknown] = self._read(unknown)
-            self._known[unknown] = True
-        return self._remembered[numbers]
+        if self._cache is None:
+            self._cache = torch.empty(shape, dtype=torch.uint8)
+        missing = numbers[~self._in_cache[numbers]]
+        if len(missing):
+            self._cache[missing] = self._read(missing)
+            self._in_cache[missing] = True
+            self.background = not bool(self._in_cache.all())
+        return self._cache[numbers]
 
     def _read(self, numbers: Tensor) -> Tensor:
         channels, size = self.pixels.shape[1:3]
@@ -145,22 +129,22 @@ class ImageCollection(Collection):
 def read_images(items: Any, size: int, channels: int) -> ImageCollection:
     """The collection of these images; see ``Images.collect`` for what they can be."""
     if isinstance(items, ImageCollection):
-        expected = (channels, size, size)
-        if items.pixels.shape[1:] != expected:
+        shape = tuple(items.pixels.shape[1:])
+        if shape != (channels, size, size):
             raise ValueError(
-                f"the collection holds images of shape {tuple(items.pixels.shape[1:])}, this "
-                f"domain takes {expected}: collect the original images with this domain"
+                f"the collection holds images of shape {shape}, this domain takes "
+                f"{(channels, size, size)}: collect the original images with this domain"
             )
         collection = items
-    elif isinstance(items, str | Path):
-        path = Path(items)
-        collection = _from_stream(find_images(path) if path.is_dir() else [path], size, channels)
     elif isinstance(items, np.ndarray | Tensor):
         collection = ImageCollection(_fit_arrays(_as_tensor(items), size, channels))
-    elif isinstance(items, Dataset):
-        collection = _from_stream(dataset_items(items), size, channels)
-    elif isinstance(items, list | tuple):
-        collection = _from_stream(items, size, channels)
+    elif isinstance(items, str | Path):
+        path = Path(items)
+        files = find_images(path) if path.is_dir() else [path]
+        collection = _from_sequence(files, size, channels)
+    elif isinstance(items, Dataset | list | tuple):
+        sequence = dataset_items(items) if isinstance(items, Dataset) else items
+        collection = _from_sequence(sequence, size, channels)
     else:
         raise TypeError(
             "images must be an array, a tensor, a folder, a torch Dataset, or a list of paths, "
@@ -171,18 +155,17 @@ def read_images(items: Any, size: int, channels: int) -> ImageCollection:
     return collection
 
 
-def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollection:
-    """Images of any kind, each looked at once."""
+def _from_sequence(items: Iterable[Any], size: int, channels: int) -> ImageCollection:
+    """Paths, PIL images and arrays in any order; of tuples, the first entry."""
     pixels = [torch.empty(0, channels, size, size, dtype=torch.uint8)]
     files: list[str] = []
     on_disk: list[bool] = []
-    waiting: list[Tensor] = []  # arrays, to be converted together
-    first: Tensor | None = None
+    arrays: list[Tensor] = []  # waiting to be converted together, which is faster
 
-    def convert_waiting() -> None:
-        if waiting:
-            pixels.append(_fit_arrays(torch.stack(waiting), size, channels))
-            waiting.clear()
+    def convert_arrays() -> None:
+        if arrays:
+            pixels.append(_fit_arrays(torch.stack(arrays), size, channels))
+            arrays.clear()
 
     for number, item in enumerate(items):
         image = item[0] if isinstance(item, tuple) and item else item
@@ -190,7 +173,7 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
         if isinstance(image, str | Path):
             files.append(str(Path(image).absolute()))
         elif isinstance(image, Image.Image):
-            convert_waiting()
+            convert_arrays()
             try:
                 upright = ImageOps.exif_transpose(image)
                 if channels == 1 and is_coloured(upright):
@@ -200,43 +183,32 @@ def _from_stream(items: Iterable[Any], size: int, channels: int) -> ImageCollect
                 raise ValueError(f"item {number} cannot be used as an image: {error}") from error
         elif isinstance(image, np.ndarray | Tensor):
             array = _as_tensor(image)
-            first = array if first is None else first
-            _check_array(array, first, number)
-            waiting.append(array.clone())  # a Dataset may use one buffer for all its items
-            if len(waiting) == CHUNK:
-                convert_waiting()
+            if array.dim() not in (2, 3):
+                raise ValueError(
+                    f"item {number} has shape {tuple(array.shape)}: an image is (H, W), (H, W, C) "
+                    "or (C, H, W)"
+                )
+            last = arrays[-1] if arrays else array
+            if len(arrays) == CHUNK or (array.shape, array.dtype) != (last.shape, last.dtype):
+                convert_arrays()
+            arrays.append(array.clone())  # a Dataset may use one buffer for all its items
         else:
             raise TypeError(
                 f"item {number} is {type(image).__name__}: an image is a path, a PIL image, "
                 "an array or a tensor, or a tuple that begins with one"
             )
-    convert_waiting()
+    convert_arrays()
     check_headers(files)
     return ImageCollection(torch.cat(pixels), files, torch.tensor(on_disk, dtype=torch.bool))
-
-
-def _check_array(array: Tensor, first: Tensor, number: int) -> None:
-    if array.dim() not in (2, 3):
-        raise ValueError(
-            f"item {number} has shape {tuple(array.shape)}: an image is (H, W), (H, W, C) or "
-            "(C, H, W)"
-        )
-    if array.shape != first.shape or array.dtype != first.dtype:
-        raise ValueError(
-            f"item {number} has shape {tuple(array.shape)} and type {array.dtype} where the first "
-            f"array has {tuple(first.shape)} and {first.dtype}: arrays must share one size, number "
-            "of channels and type; resize them, or pass PIL images or files, which may differ"
-        )
 
 
 def _as_tensor(array: np.ndarray[Any, Any] | Tensor) -> Tensor:
     """The array as a tensor on the CPU, without a copy where that is possible."""
     dtype = array.dtype if isinstance(array, Tensor) else array.dtype.newbyteorder("=")
     kind = str(dtype).removeprefix("torch.")
-    if kind not in TYPES:
+    if kind not in DTYPES:
         raise ValueError(
-            f"images must be uint8 (0 to 255) or floating point (0 to 1), got {kind}: convert "
-            "them, for example with .astype('uint8')"
+            f"images must be uint8 (0 to 255) or floating point (0 to 1), got {kind}: convert them"
         )
     return array.detach().cpu() if isinstance(array, Tensor) else tensor_of(array)
 
@@ -249,39 +221,34 @@ def _fit_arrays(images: Tensor, size: int, channels: int) -> Tensor:
     pixels = torch.empty(len(images), channels, size, size, dtype=torch.uint8)
     for start in range(0, len(images), CHUNK):
         chunk = _to_bytes(images[start : start + CHUNK])
-        pixels[start : start + CHUNK] = _resized(_with_channels(chunk, channels), size)
+        if chunk.shape[1] != channels:
+            chunk = _luma(chunk) if channels == 1 else chunk.expand(-1, 3, -1, -1)
+        pixels[start : start + CHUNK] = _resized(chunk, size)
     return pixels
 
 
 def _channels_first(images: Tensor) -> Tensor:
     """(n, H, W), (n, H, W, C) or (n, C, H, W), checked, as a (n, C, H, W) view."""
     shape = tuple(images.shape)
-    if images.dim() == 3:
-        if shape[2] in (1, 3):
-            raise ValueError(
-                f"shape {shape} looks like one image, where (n, H, W) holds many: pass images[None]"
-            )
-        images = images[:, None]
-    elif images.dim() == 4:
-        first, last = shape[1] in (1, 3), shape[3] in (1, 3)
-        if first and last:
-            raise ValueError(
-                f"shape {shape} can be read as (n, C, H, W) and as (n, H, W, C): "
-                "images must be larger than 3 pixels"
-            )
-        if not (first or last):
-            raise ValueError(
-                f"images must have 1 or 3 channels, got shape {shape}: "
-                "leave other channels (alpha) out"
-            )
-        images = images if first else images.permute(0, 3, 1, 2)
-    else:
-        raise ValueError(
-            f"images must be (n, H, W), (n, H, W, C) or (n, C, H, W), got shape {shape}"
-        )
-    if images.shape[2] == 0 or images.shape[3] == 0:
-        raise ValueError(f"images have no pixels: got shape {shape}")
-    return images
+    first = len(shape) == 4 and shape[1] in (1, 3)
+    last = len(shape) == 4 and shape[3] in (1, 3)
+    problem = ""
+    if len(shape) not in (3, 4):
+        problem = f"has {len(shape)} dimensions"
+    elif len(shape) == 3 and shape[2] in (1, 3):
+        problem = "looks like one image: pass images[None]"
+    elif len(shape) == 4 and not (first or last):
+        problem = "has neither 1 nor 3 channels: leave other channels out"
+    elif first and last:
+        problem = "can be read as two of them: images must be larger than 3 pixels"
+    elif 0 in shape[1:]:
+        problem = "has no pixels"
+    if problem:
+        shapes = "(n, H, W), (n, H, W, C) or (n, C, H, W)"
+        raise ValueError(f"images must be {shapes}, got shape {shape}, which {problem}")
+    if len(shape) == 3:
+        return images[:, None]
+    return images if first else images.permute(0, 3, 1, 2)
 
 
 def _to_bytes(images: Tensor) -> Tensor:
@@ -293,19 +260,15 @@ def _to_bytes(images: Tensor) -> Tensor:
     if low < 0 or high > 1:
         raise ValueError(
             f"floating point images must lie in [0, 1], got {low:.4g} to {high:.4g}: undo the "
-            "normalisation (x * std + mean), or scale them; the domain normalises by itself"
+            "normalisation (x * std + mean), which the domain does itself"
         )
     return (images.float() * 255).round_().to(torch.uint8)
 
 
-def _with_channels(images: Tensor, channels: int) -> Tensor:
-    if images.shape[1] == channels:
-        return images
-    if channels == 3:
-        return images.expand(-1, 3, -1, -1)
+def _luma(images: Tensor) -> Tensor:
+    """Grey images, by Pillow's integers, so that arrays and files give exactly the same pixels."""
     note_lost_colours()
     red, green, blue = images.to(torch.int32).unbind(1)
-    # The whole numbers by which Pillow makes luma, so that arrays and files agree to the bit.
     luma = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
     return luma.to(torch.uint8)[:, None]
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import base64
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from incontrast.bounds import check_number, check_whole
-from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import check_distinct
+from incontrast.domains.arguments import ArgumentDomain, halves
+from incontrast.domains.base import Part, check_distinct, constant
 from incontrast.domains.images.collection import ImageCollection, read_images
 from incontrast.domains.images.encoders import ResNet18, SmallEncoder
 from incontrast.domains.images.files import decode
-from incontrast.domains.images.views import ImageViews, normalised, two_views
+from incontrast.domains.images.views import ImageViews
 from incontrast.randomness import generator
 
 Network = Literal["resnet18", "resnet18-standard", "small"]
@@ -42,13 +41,12 @@ class Images(ArgumentDomain):
         size: Side in pixels; larger and smaller images are resized and cropped at the centre.
         channels: 3 (colour) or 1 (grey); images are converted.
         encoder: ``"resnet18"``; ``"resnet18-standard"``, with its usual 7×7 beginning at any
-            size, a third of the work at 32 px; ``"small"``, for 8 to 32 px without an
-            accelerator; a module of your own, whose weights are the start (of every encoder: it
-            is copied), so that pretrained ones are kept; or a function without arguments that
+            size, a third of the work at 32 px; ``"small"``, for 8 to 32 px without an accelerator;
+            your own (pretrained) module, which is copied; or a function without arguments that
             makes a new module. Takes (n, channels, size, size) and gives (n, d).
-        views: What a random view is: ``ImageViews``, or whatever makes one view of (n, channels,
-            size, size) pixels in [0, 1]: a function of pixels and a ``torch.Generator``, or a
-            ``torch.nn.Module`` (torchvision's v2 transforms, kornia).
+        views: ``ImageViews``, or whatever makes one random view of (n, channels, size, size) pixels
+            in [0, 1]: a function of pixels and a ``torch.Generator``, or a ``torch.nn.Module``
+            (torchvision's v2 transforms, kornia).
         mean: Mean of the pixels in [0, 1] for each channel, or one number for all; None for
             ImageNet's.
         std: Their standard deviation; None for ImageNet's.
@@ -70,22 +68,21 @@ class Images(ArgumentDomain):
 
     kind = "images"
     networks: ClassVar[tuple[str, ...]] = get_args(Network)
+    recipe: ClassVar[type] = ImageViews
 
     def __post_init__(self) -> None:
         check_whole(4, size=self.size)
         if self.channels not in _IMAGENET:
             raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {self.channels!r}")
         for name, usual in zip(("mean", "std"), _IMAGENET[self.channels], strict=True):
-            if getattr(self, name) is None:
+            value = getattr(self, name)
+            if value is None:
                 continue
-            given = getattr(self, name)
-            numbers = tuple(given) if isinstance(given, Iterable) else (given,) * self.channels
+            numbers = tuple(value) if isinstance(value, Iterable) else (value,) * self.channels
             if len(numbers) != self.channels:
-                raise ValueError(
-                    f"{name} must have {self.channels} numbers, one for each channel, got {numbers}"
-                )
-            for number in numbers:
-                check_number("(-inf, inf)" if name == "mean" else "[1e-6, inf)", **{name: number})
+                raise ValueError(f"{name} must have {self.channels} numbers, got {numbers}")
+            interval = "(-inf, inf)" if name == "mean" else "[1e-6, inf)"
+            check_number(interval, **{f"{name}[{i}]": value for i, value in enumerate(numbers)})
             object.__setattr__(self, name, None if numbers == usual else numbers)
         super().__post_init__()
 
@@ -127,21 +124,27 @@ class Images(ArgumentDomain):
 
     def prepare(self, batch: Tensor) -> Tensor:
         """(n, C, S, S) uint8 pixels as normalised floats."""
-        return normalised(batch / 255, *self._statistics())
+        return self.after_views(batch / 255)
 
     def sides(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         return batch / 255, batch / 255
 
     def after_views(self, view: Tensor) -> Tensor:
-        return normalised(view, *self._statistics())
+        """(n, C, S, S) pixels in [0, 1], normalised in place."""
+        mean, std = constant(self._statistics(), view.dtype, view.device)
+        return view.sub_(mean[:, None, None]).div_(std[:, None, None])
+
+    def own_views(self, batch: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
+        return self.after_views(self.views.given.two_views(batch / 255, generator, part))
+
+    def views_of_part(self, part: Part, generator: Generator) -> tuple[Tensor, Tensor]:
+        if not self.usual_views:
+            return super().views_of_part(part, generator)
+        return halves(self.own_views(part.batch, generator, part))
 
     @property
     def views_by_part(self) -> bool:  # type: ignore[override]
         return self.usual_views
-
-    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
-        own = isinstance(recipe, ImageViews)
-        return partial(two_views, recipe, *self._statistics()) if own else None
 
     def own_encoder(self) -> nn.Module:
         name = self.encoder.given
@@ -181,9 +184,9 @@ class Images(ArgumentDomain):
         return ImageCollection(flat.view(-1, *shape), files, on_disk)
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        given: tuple[Any, Any] = (self.mean, self.std)
+        statistics: tuple[Any, Any] = (self.mean, self.std)
         mean, std = _IMAGENET[self.channels]
-        return given[0] or mean, given[1] or std
+        return statistics[0] or mean, statistics[1] or std
 
 
 def _content(item: Any, number: int) -> bytes:

@@ -7,9 +7,9 @@ class ResNet18(nn.Module):
     """ResNet-18 without its classifier: (n, C, S, S) images in, (n, 512) embeddings out.
 
     Parameters are named, shaped and initialised as torchvision's, so that a state dict of its
-    ``resnet18`` fits once ``fc.weight`` and ``fc.bias`` are left out. The stem ``"standard"``
-    begins with a 7×7 convolution of stride 2 and a max pool, which reduce a 224 px image to 56 px;
-    ``"small"`` with one 3×3 convolution of stride 1, which loses nothing of a 32 px image.
+    ``resnet18`` fits without ``fc.weight`` and ``fc.bias``. The stem ``"standard"`` is a 7×7
+    convolution of stride 2 and a max pool, which reduce a 224 px image to 56 px; ``"small"`` is a
+    3×3 convolution of stride 1, which loses nothing of a 32 px image.
     """
 
     def __init__(self, channels: int = 3, stem: str = "standard") -> None:
@@ -81,13 +81,10 @@ class _Block(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = (
-            None
-            if stride == 1 and inputs == outputs
-            else nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
-        )
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(projection, nn.BatchNorm2d(outputs))
 
     def forward(self, features: Tensor) -> Tensor:
         shortcut = features if self.downsample is None else self.downsample(features)

@@ -11,10 +11,10 @@ from torch.nn import functional
 from incontrast.bounds import check_number
 from incontrast.domains.base import Part, constant
 
-DRAWS = 13  # numbers for a view of an image
-AT_ONCE = 2**21  # bytes of views: what is in between is as large, and best stays in the cache
-ON_A_DEVICE = 512  # images at once elsewhere, where each part costs as many launches as all
-SHARP = 1e-3  # pixels: a blur that changes nothing
+DRAWS = 13  # random numbers for a view of an image
+CHUNK_BYTES = 2**21  # of views on a CPU: so many, and what is computed from them, stay in the cache
+CHUNK_IMAGES = 512  # on other devices, where every chunk costs as many launches
+SHARP = 1e-3  # pixels: the deviation of a blur that changes nothing
 _LUMA = (0.299, 0.587, 0.114)
 _YIQ = (_LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 
@@ -24,13 +24,11 @@ class ImageViews:
     """What a random view of an image is: SimCLR's recipe, with parameters drawn per image.
 
     The recipe is torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ColorJitter``,
-    ``RandomGrayscale`` and ``GaussianBlur``, with deliberate differences that make one small matrix
-    per image out of all colour changes: hue is a rotation in YIQ space (linear) where torchvision
-    goes through HSV, and colours change in a fixed order (brightness, contrast, saturation, hue,
-    grayscale) with one clamp at the end where torchvision shuffles and clamps after each. Crops
-    may begin and end between pixels, and one that reaches over the border is cut to it.
-
-    With one channel, only brightness and contrast change.
+    ``RandomGrayscale`` and ``GaussianBlur``. Unlike there, all colour changes of an image are one
+    small matrix: hue is a rotation in YIQ space, not a shift in HSV, and brightness, contrast,
+    saturation, hue and grayscale change in this order, with one clamp at the end. Crops may begin
+    and end between pixels, and are cut at the border. With one channel, only brightness and
+    contrast change.
 
     Args:
         scale: Smallest and largest area of the crop, as a share of the image.
@@ -53,39 +51,59 @@ class ImageViews:
     blur_sigma: tuple[float, float] = (0.1, 2.0)
 
     def __post_init__(self) -> None:
-        for name, count in (("scale", 2), ("ratio", 2), ("jitter", 4), ("blur_sigma", 2)):
+        for name, count, interval in (
+            ("scale", 2, "(0, 1]"),
+            ("ratio", 2, "(0, inf)"),
+            ("jitter", 4, "[0, 1]"),
+            ("blur_sigma", 2, "(0, inf)"),
+        ):
             values = tuple(getattr(self, name))
             if len(values) != count:
                 raise ValueError(f"{name} must be {count} numbers, got {values}")
+            check_number(interval, **{f"{name}[{i}]": value for i, value in enumerate(values)})
+            if count == 2 and values[0] > values[1]:
+                raise ValueError(f"{name} must be (low, high) with low <= high, got {values}")
             object.__setattr__(self, name, values)
-        for name, highest in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
-            low, high = getattr(self, name)
-            if not (0 < low <= high <= highest and math.isfinite(high)):
-                bound = "" if highest == math.inf else f" <= {highest:g}"
-                given = f"got {(low, high)}"
-                raise ValueError(f"{name} must be (low, high) with 0 < low <= high{bound}, {given}")
         names = ("flip", "jitter_probability", "grayscale", "blur")
         check_number("[0, 1]", "it is a probability", **{n: getattr(self, n) for n in names})
-        *factors, hue = self.jitter
-        if not (all(0 <= factor <= 1 for factor in factors) and 0 <= hue <= 0.5):
-            raise ValueError(
-                "jitter must be (brightness, contrast, saturation) in [0, 1] and hue in [0, 0.5], "
-                f"got {self.jitter}"
-            )
+        check_number("[0, 0.5]", hue=self.jitter[3])
 
     def __call__(self, pixels: Tensor, generator: Generator) -> Tensor:
-        """One random view of every image, (n, C, S, S) in [0, 1]; the images stay as they are."""
+        """One random view of every image, (n, C, S, S) in [0, 1]; the images do not change."""
         draws = torch.rand(DRAWS, len(pixels), generator=generator, device=pixels.device)
-        return self._changed(pixels, draws.to(pixels.dtype))
+        return self._apply(pixels, draws.to(pixels.dtype))
 
-    def _changed(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        """Each image as (13, n) numbers from 0 to 1 tell."""
-        ends = (  # of each draw
+    def two_views(self, pixels: Tensor, generator: Generator, part: Part | None = None) -> Tensor:
+        """Two random views of every image; ``pixels`` may be those of a ``part`` of a batch.
+
+        Shapes:
+            pixels: (n, C, S, S) in [0, 1], C 1 or 3
+            result: (2n, C, S, S), all first views and then all second ones
+        """
+        total, own = (len(pixels), slice(None)) if part is None else (part.total, part.range)
+        # One draw for everything, used or not: changing one setting does not change the others.
+        draws = torch.rand(DRAWS, 2, total, generator=generator, device=pixels.device)
+        draws = draws[..., own].to(pixels.dtype)
+        in_cache = max(CHUNK_BYTES // (2 * pixels[:1].nbytes or 1), 1)
+        size = in_cache if pixels.is_cpu else CHUNK_IMAGES
+        if len(pixels) <= size:
+            return self._apply(torch.cat([pixels, pixels]), draws.flatten(1))
+        views = pixels.new_empty(2, *pixels.shape)
+        columns = ((pixels, 0), (draws, 2), (views, 1))
+        chunks = (torch.split(column, size, dim) for column, dim in columns)
+        for images, numbers, result in zip(*chunks, strict=True):
+            both = self._apply(torch.cat([images, images]), numbers.flatten(1))
+            result.copy_(both.view_as(result))
+        return views.flatten(0, 1)
+
+    def _apply(self, pixels: Tensor, draws: Tensor) -> Tensor:
+        """The views that (13, n) numbers from 0 to 1 determine."""
+        intervals = (  # of each number
             *(self.scale, tuple(map(math.log, self.ratio)), *[(0.0, 1.0)] * 4),
             *((-change, change) for change in self.jitter),
             *((0.0, 1.0), (0.0, 1.0), self.blur_sigma),
         )
-        numbers = tuple(zip(*((low, high - low) for low, high in ends), strict=True))
+        numbers = tuple(zip(*((low, high - low) for low, high in intervals), strict=True))
         low, span = constant(numbers, draws.dtype, draws.device)
         draws = (draws * span[:, None]).add_(low[:, None])
         area, ratio, _, _, flip, jitter, *_, gray, blurred, sigma = draws.unbind()
@@ -100,46 +118,9 @@ class ImageViews:
         view = recolour(view, brightness, contrast, saturation, changes[3])
 
         if self.blur > 0:
-            # All images are blurred, most of them by nothing: to choose some is to wait for them.
+            # All images are blurred, most of them by nothing: a device would wait for a choice.
             view = blur(view, torch.where(blurred < self.blur, sigma, SHARP))
         return view
-
-
-def two_views(
-    recipe: ImageViews,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    batch: Tensor,
-    generator: Generator,
-    part: Part | None = None,
-) -> Tensor:
-    """Two random views of every image, normalised; ``batch`` may be ``part`` of a larger one.
-
-    Shapes:
-        batch: (n, C, S, S) from 0 to 255, C 1 or 3
-        result: (2n, C, S, S), all first views and then all second ones
-    """
-    pixels = batch / 255
-    total, own = (len(batch), slice(None)) if part is None else (part.total, part.range)
-    # One draw for everything, used or not: changing one setting does not change the others.
-    draws = torch.rand(DRAWS, 2, total, generator=generator, device=pixels.device)
-    draws = draws[..., own].to(pixels.dtype)
-    some = max(AT_ONCE // (2 * pixels[:1].nbytes or 1), 1) if pixels.is_cpu else ON_A_DEVICE
-    if len(pixels) <= some:
-        both = recipe._changed(torch.cat([pixels, pixels]), draws.flatten(1))
-        return normalised(both, mean, std)
-    views = pixels.new_empty(2, *pixels.shape)
-    columns = ((pixels, 0), (draws, 2), (views, 1))
-    split = (torch.split(column, some, dim) for column, dim in columns)
-    for few, drawn, made in zip(*split, strict=True):
-        made.copy_(recipe._changed(torch.cat([few, few]), drawn.flatten(1)).view_as(made))
-    return normalised(views.flatten(0, 1), mean, std)
-
-
-def normalised(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """(n, C, S, S) pixels in [0, 1], changed in place."""
-    centre, spread = constant((mean, std), pixels.dtype, pixels.device)
-    return pixels.sub_(centre[:, None, None]).div_(spread[:, None, None])
 
 
 def crop(
@@ -162,21 +143,15 @@ def crop(
     xs = pixels.new_zeros(len(pixels), size, 2)
     xs[..., 0] = across[:, None] * centres + (2 * left + width - 1)[:, None]
     ys = height[:, None] * centres + (2 * top + height - 1)[:, None]
-    second = _second(size, pixels.dtype, pixels.device)
-    grid = torch.addcmul(xs.view(-1, 1, 2 * size), ys[:, :, None], second)
-    return functional.grid_sample(
-        pixels,
-        grid.view(-1, size, size, 2),
-        mode="bilinear",
-        padding_mode="border",
-        align_corners=False,
-    )
+    only_y = constant((0.0, 1.0) * size, pixels.dtype, pixels.device)
+    grid = torch.addcmul(xs.view(-1, 1, 2 * size), ys[:, :, None], only_y).view(-1, size, size, 2)
+    return functional.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
 
 
 def recolour(
     pixels: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
 ) -> Tensor:
-    """Each image in other colours, clamped to [0, 1].
+    """Changes the colours of each image, and clamps them to [0, 1].
 
     With L the projection on grey (every channel becomes the luma) and C the quarter turn of
     chroma, saturation s and a hue of θ are L + s·cos θ·(I − L) + s·sin θ·C; s = 0 is greyscale.
@@ -209,7 +184,7 @@ def recolour(
 
 
 def blur(pixels: Tensor, sigma: Tensor) -> Tensor:
-    """Each image under a Gaussian of its own width; at the border, only what is inside counts.
+    """Blurs each image by a Gaussian of its own width, cut off and renormalised at the border.
 
     Shapes:
         pixels: (n, C, S, S)
@@ -226,14 +201,8 @@ def blur(pixels: Tensor, sigma: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _centres(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Of the pixels in the coordinates of grid_sample: -1 and 1 are the outer borders."""
+    """The centres of pixels in the coordinates of grid_sample: -1 and 1 are the outer borders."""
     return (2 * torch.arange(size, device=device, dtype=dtype) + 1) / size - 1
-
-
-@lru_cache(maxsize=16)
-def _second(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Of ``size`` pairs of numbers, 1 for every second one and 0 for every first."""
-    return torch.arange(2 * size, device=device, dtype=dtype) % 2
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -67,7 +67,7 @@ class Text(ArgumentDomain):
     kind = "texts"
     networks: ClassVar[tuple[str, ...]] = get_args(Network)
     views_on_cpu: ClassVar[bool] = True  # their lengths depend on what is drawn
-    drawn_by_part: ClassVar[bool] = False  # but for the longest text of the whole batch
+    recipe: ClassVar[type] = TextViews
 
     def __post_init__(self) -> None:
         check_whole(1, layers=self.layers, length=self.length)
@@ -140,10 +140,7 @@ class Text(ArgumentDomain):
     def after_views(self, view: TokenBatch) -> TokenBatch:
         return self.tokeniser.framed(view)
 
-    def own_views(self, recipe: Any) -> Callable[..., Any] | None:
-        return self._two_views if isinstance(recipe, TextViews) else None
-
-    def _two_views(self, batch: Texts, generator: Generator) -> TokenBatch:
+    def own_views(self, batch: Texts, generator: Generator) -> TokenBatch:
         sides = TokenBatch.join(self.sides(batch))
         return self.after_views(self.views.given(sides, self.tokeniser, generator))
 
