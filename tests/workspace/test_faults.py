@@ -488,7 +488,7 @@ def test_no_space_for_a_file(space: Workspace, later: Path, monkeypatch, where: 
     code, shown = run(space, "update", later, "--force")
     assert code == Exit.MACHINE
     assert "No space left on device" in shown
-    assert "the workspace is as it was; run it again" in shown
+    assert "what was complete is kept; run the same command again" in shown
     monkeypatch.undo()
     assert current_is_untouched(space)
     assert run(space, "update", later, "--force")[0] == 0
@@ -506,7 +506,7 @@ def test_an_interrupted_update_is_resumed(
         patched.setattr(Learner, "update", interrupt)
         code, shown = run(space, "update", later)
     assert code == Exit.INTERRUPTED
-    assert "interrupted: the current version keeps serving; the same command resumes" in shown
+    assert "interrupted: what was complete is kept; run the same command again" in shown
     assert current_is_untouched(space)
     assert "to be trained" in run(space, "status")[1]
     # Other data have to wait until this is finished or dropped.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import BadParameter, Option
+from typer import Argument, BadParameter, Option
 
 from incontrast._version import __version__
 from incontrast.cli import options as opt
@@ -25,8 +25,8 @@ CREATE, USE, INSPECT = "Create and train", "Use the encoder", "Inspect"
 UNDO, TRY = "Undo", "Try it out"
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -89,7 +89,7 @@ def fit(data: opt.Data = None, *, workspace: opt.Folder = Path(), trust: opt.Tru
     """Train the first encoder, and remember the data."""
 
 
-@command(app, "encoder", opt.network, opt.views, opt.probing, opt.table, panel=CREATE)
+@command(app, "adopt", opt.network, opt.views, opt.probing, opt.table, panel=CREATE)
 def adopt(
     data: Path | None = None,
     *,
@@ -108,10 +108,10 @@ def adopt(
     discard: opt.Discard = False,
     trust: opt.Trust = False,
 ) -> None:
-    """Start with an encoder that was trained elsewhere, as version 1, without training.
+    """Adopt an encoder that was trained elsewhere as version 1, without training.
 
-    A workspace that does not exist is created, as init does it with its defaults. Give the encoder
-    by name or by its import path, and its weights, unless your function loads them itself.
+    Creates the workspace, with the defaults of init, if there is none. Give the encoder by name or
+    import path, and its weights, unless your function loads them itself.
 
     Args:
         data: The data the encoder was trained on, or a sample of them. Leave out to finish an
@@ -166,7 +166,7 @@ def embed(
     workspace: opt.Folder = Path(),
     version: opt.Version = None,
     space: int | None = None,
-    normalized: Annotated[bool, Option("--normalize")] = False,
+    normalized: opt.Normalized = False,
     dtype: opt.NumberType = "float32",
     append: bool = False,
     overwrite: bool = False,
@@ -179,15 +179,12 @@ def embed(
         data: Data of the workspace's kind.
         to: File to write: .npy (ids beside it) or .parquet; or a folder, for shards.
         space: Map the embeddings into the space of this version. Default: no map.
-        normalized: Write unit vectors.
         dtype: Number type of the embeddings.
         append: Append to an existing file of the same version.
         overwrite: Overwrite an existing file.
     """
     if to.suffix not in (".npy", ".parquet", ""):
-        raise BadParameter(
-            f"embeddings are written to .npy, to .parquet or to a folder, got {to.name!r}"
-        )
+        raise BadParameter(f"embeddings are written to .npy, .parquet or a folder, got {to.name!r}")
     if append and not to.suffix:
         raise BadParameter("a folder holds embeddings of one source: choose another for more")
 
@@ -198,7 +195,7 @@ def export(
     *,
     workspace: opt.Folder = Path(),
     version: opt.Version = None,
-    normalized: Annotated[bool, Option("--normalize")] = False,
+    normalized: opt.Normalized = False,
     trust: opt.Trust = False,
 ) -> None:
     """Write the encoder for other programs: ONNX, torch.export, or its weights.
@@ -208,12 +205,9 @@ def export(
 
     Args:
         file: The file to write: .onnx, .pt2 or .safetensors.
-        normalized: Give unit vectors.
     """
     if file.suffix not in (".onnx", ".pt2", ".safetensors"):
-        raise BadParameter(
-            f"an encoder is exported to .onnx, .pt2 or .safetensors, got {file.name!r}"
-        )
+        raise BadParameter(f"the file must be .onnx, .pt2 or .safetensors, got {file.name!r}")
 
 
 @command(app, "encoder", opt.table, panel=USE)
@@ -239,10 +233,8 @@ def reembed(
         seconds: Time limit for re-embedding.
         queries: Typical queries, to plan for. Default: items of later updates.
     """
-    if share is not None and not re.fullmatch(r"\d+(\.\d+)?%", share):
-        raise BadParameter(f"a share is a percentage, such as 10%, got {share!r}")
-    if share is not None and float(share.rstrip("%")) > 100:
-        raise BadParameter(f"a share is at most 100%, got {share}")
+    if share is not None and not re.fullmatch(r"(\d\d?(\.\d+)?|100)%", share):
+        raise BadParameter(f"a share is a percentage up to 100%, such as 10%, got {share!r}")
 
 
 @command(app, "encoder", opt.table, panel=INSPECT)
@@ -250,7 +242,7 @@ def drift(
     data: Path,
     *,
     workspace: opt.Folder = Path(),
-    significance: float = 0.05,
+    significance: opt.Share = 0.05,
     fail_on_drift: bool = False,
     strict: opt.Strict = False,
     trust: opt.Trust = False,
@@ -262,8 +254,6 @@ def drift(
         significance: Accepted rate of false alarms.
         fail_on_drift: Exit with code 8 if there is drift.
     """
-    if not 0.0 < significance < 1.0:
-        raise BadParameter(f"significance must be between 0 and 1, got {significance:g}")
 
 
 @command(app, "workspace", panel=INSPECT)
@@ -284,9 +274,7 @@ def config(
 
 @command(app, "workspace", panel=INSPECT)
 def log(
-    *,
-    workspace: opt.Folder = Path(),
-    last: Annotated[int | None, Option(min=0)] = None,
+    *, workspace: opt.Folder = Path(), last: Annotated[int | None, Option(min=0)] = None
 ) -> None:
     """Show the journal: what was done when, with which data and result.
 
@@ -308,7 +296,7 @@ def rollback(*, workspace: opt.Folder = Path(), to: int | None = None) -> None:
 
 @command(app, "workspace", opt.table, panel=UNDO)
 def forget(
-    ids: list[int] | None = None,
+    ids: Annotated[list[int] | None, Argument(min=0, max=2**63 - 1)] = None,
     *,
     workspace: opt.Folder = Path(),
     like: Path | None = None,
@@ -317,7 +305,7 @@ def forget(
     """Delete items for good, from the memory and from the file on disk.
 
     Args:
-        ids: Item ids: places in the order of arrival, from 0.
+        ids: Item ids, in the order of arrival, from 0; log shows them.
         like: A file or folder: forget all items with the same content.
         hashes: A content hash; repeat for more.
     """
@@ -325,8 +313,6 @@ def forget(
         raise BadParameter("say which items: their ids, --like DATA, or --hash")
     if any(not re.fullmatch("[0-9a-fA-F]{32}", digest) for digest in hashes or []):
         raise BadParameter("a hash is 32 hexadecimal digits")
-    if any(not 0 <= item < 2**63 for item in ids or []):
-        raise BadParameter("an id is a place in the order of arrival, from 0")
 
 
 @command(app, "report", panel=INSPECT)
@@ -385,7 +371,7 @@ def serve(
     if max_waiting < max_items:
         raise BadParameter(f"--max-waiting must be at least --max-items, which is {max_items}")
     if not (token or token_file or re.fullmatch(r"localhost|127(\.\d+){3}|::1", host)):
-        raise BadParameter(f"{host} can be reached from elsewhere: give --token or --token-file")
+        raise BadParameter(f"others can reach {host!r}: give --token or --token-file")
 
 
 @command(app, "compare", workspace=False, panel=TRY)
@@ -404,7 +390,7 @@ def compare(
     old: Path,
     new: Path,
     *,
-    minutes: float = 5.0,
+    minutes: Annotated[float, Option(min=0.01)] = 5.0,
     items: Annotated[int, Option(min=8)] = 2000,
     seed: Annotated[int, Option(min=0)] = 0,
     out: Path | None = None,
@@ -424,13 +410,10 @@ def compare(
         out: HTML report to write.
         workspace: Workspace whose table options to use.
     """
-    if minutes <= 0:
-        raise BadParameter(f"minutes must be positive, got {minutes:g}")
     if out is not None:
         _check_page(out)
 
 
 def _check_page(out: Path) -> None:
     if out.is_dir() or not out.absolute().parent.is_dir():
-        problem = "is a folder" if out.is_dir() else "is in a folder that does not exist"
-        raise BadParameter(f"--out {out} {problem}: name a file")
+        raise BadParameter(f"--out must name a file in a folder that exists, got {str(out)!r}")

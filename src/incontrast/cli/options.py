@@ -1,4 +1,4 @@
-"""Options that several commands share, one by one or as a group, and the names that they take."""
+"""Options that several commands share, one by one or as a group, and the names they take."""
 
 import json
 from pathlib import Path
@@ -42,6 +42,7 @@ Discard = Annotated[bool, Option(help="Drop an interrupted or refused update, wi
 Trust = Annotated[
     bool, Option(help="Allow the code that this workspace names to run; needed once.")
 ]
+Normalized = Annotated[bool, Option("--normalize", help="Write unit vectors.")]
 Changes = Annotated[
     list[str] | None,
     Option(
@@ -66,8 +67,8 @@ def _encoder(name: str | None) -> str | None:
 def _json_object(text: str | None) -> dict[str, Any] | None:
     try:
         value = None if text is None else json.loads(text)
-    except ValueError as error:
-        raise BadParameter(f"arguments are a JSON object, got {text!r}: {error}") from error
+    except ValueError:
+        value = text
     if value is not None and not isinstance(value, dict):
         raise BadParameter(f"arguments are a JSON object, as in '{{\"depth\": 3}}', got {text!r}")
     return value
@@ -80,11 +81,13 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
         raise BadParameter(f"numbers with commas, as in 0.5,0.4,0.3, got {text!r}") from error
 
 
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
 Json = Annotated[str | None, Option(callback=_json_object)]
 Numbers = Annotated[str | None, Option(callback=_numbers)]
-Names = Annotated[
-    str | None, Option(callback=lambda text: text and [name.strip() for name in text.split(",")])
-]
+Names = Annotated[str | None, Option(callback=_names)]
 
 
 def network(

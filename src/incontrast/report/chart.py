@@ -1,9 +1,9 @@
-"""Charts of lines and bars as SVG, in the page's own type and colours.
+"""Line charts as SVG, in the page's own type and colours.
 
-Drawn by hand: a plotting library takes longer to import than all else that a report needs.
+Drawn here because a plotting library takes longer to import than everything else in a report.
 
->>> drawn = chart([Panel({"ICL": [(1, 0.9), (2, 0.5)]}, x="epoch")], title="Loss")
->>> drawn.count("<polyline")
+>>> svg = chart([Panel({"ICL": [(1, 0.9), (2, 0.5)]}, x="epoch")], title="Loss")
+>>> svg.count("<polyline")
 1
 """
 
@@ -14,47 +14,39 @@ from itertools import groupby
 from typing import NamedTuple
 
 WIDTH = 648
-LEFT, RIGHT, BELOW, LINE = 52, 12, 40, 18  # space beside a panel, below it, and for a line of text
-COLOURS = 8  # that a page has, by day and by night
-ACROSS = 3  # names in a row of the legend
+LEFT, RIGHT, BELOW, LINE = 52, 12, 40, 18  # space beside a panel, below it, and per line of text
+COLOURS = 8  # in the page's style sheet
+LEGEND_COLUMNS = 3
 
 Points = Sequence[tuple[float, float]]
 
 
 class Panel(NamedTuple):
-    """Series by name, each of points (x, y); a point that is not finite leaves a gap."""
+    """Series of points (x, y) by name; a point that is not finite leaves a gap."""
 
     series: Mapping[str, Points]
     title: str = ""
-    x: str = ""  # what the axes show
+    x: str = ""  # titles of the axes
     y: str = ""
-    bars: bool = False
-    dots: bool = False  # whether to mark the points; without, a single one is a dotted level
-    logs: tuple[bool, bool] = (False, False)  # which axes are logarithmic
+    dots: bool = False  # whether to mark points; if not, a single point is a dotted level line
+    logs: tuple[bool, bool] = (False, False)  # whether the axes are logarithmic
 
 
 def chart(panels: Sequence[Panel], *, title: str, legend: bool = False, height: int = 200) -> str:
-    """The panels side by side; ``title`` is what a reader hears who cannot see them.
-
-    A series has the same colour in all panels.
-    """
+    """The panels side by side; a series has the same colour in all. ``title`` is read aloud."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
     colours = {name: f"var(--series-{place % COLOURS})" for place, name in enumerate(names)}
     parts, top = [], LINE
     for place, name in enumerate(names if legend else ()):
-        x, y = LEFT + place % ACROSS * (WIDTH - LEFT) // ACROSS, LINE * (place // ACROSS)
+        row, column = divmod(place, LEGEND_COLUMNS)
+        x, y = LEFT + column * (WIDTH - LEFT) // LEGEND_COLUMNS, LINE * row
         top = y + 2 * LINE
-        parts.append(_bar(x, y + 6, 14, 3, colours[name]))
+        parts.append(f'<rect x="{x}" y="{y + 6}" width="14" height="3" fill="{colours[name]}"/>')
         parts.append(_text(x + 20, y + 12, name))
-    wide = WIDTH // len(panels)
+    width = WIDTH // len(panels)
     for place, panel in enumerate(panels):
-        frame = (
-            place * WIDTH // len(panels) + LEFT,
-            top,
-            wide - LEFT - RIGHT,
-            height - LINE - BELOW,
-        )
-        parts += _panel(panel, frame, colours)
+        left = place * width + LEFT
+        parts += _panel(panel, left, top, width - LEFT - RIGHT, height - LINE - BELOW, colours)
     return (
         f'<svg viewBox="0 0 {WIDTH} {top + height - LINE}" role="img" aria-label="{escape(title)}" '
         f'font-size="10">{"".join(parts)}</svg>'
@@ -62,16 +54,12 @@ def chart(panels: Sequence[Panel], *, title: str, legend: bool = False, height: 
 
 
 def _panel(
-    panel: Panel, frame: tuple[int, int, int, int], colours: Mapping[str, str]
+    panel: Panel, left: int, top: int, width: int, height: int, colours: Mapping[str, str]
 ) -> Iterator[str]:
-    left, top, width, height = frame
     right, bottom = left + width, top + height
     points = [point for series in panel.series.values() for point in series]
-    xs, ys = ([point[axis] for point in points] for axis in (0, 1))
-    if panel.bars:  # a bar is wider than its place, and begins at 0
-        xs, ys = [x + side for x in xs for side in (-0.4, 0.4)], [0.0, *ys]
-    across = _Axis(xs, panel.logs[0], left, width, whole=not panel.logs[0])
-    up = _Axis(ys, panel.logs[1], bottom, -height)
+    across = _Axis([x for x, _ in points], panel.logs[0], left, width, whole=not panel.logs[0])
+    up = _Axis([y for _, y in points], panel.logs[1], bottom, -height)
     yield _text(left + width / 2, top - 6, panel.title, "middle", size=11)
     yield _text(left + width / 2, bottom + 32, panel.x, "middle")
     yield _text(left - LEFT + 4, top - 6, panel.y)
@@ -84,35 +72,31 @@ def _panel(
     yield _line(left, bottom, right, bottom)
     yield _line(left, top, left, bottom)
     for name, series in panel.series.items():
-        colour, level = colours[name], len(series) == 1 and not panel.dots
+        level = len(series) == 1 and not panel.dots
+        dashes = ' stroke-dasharray="2 3"' if level else ""
         for drawn, run in groupby(series, lambda point: across.has(point[0]) and up.has(point[1])):
             if not drawn:
                 continue
             places = [(across(x), up(y)) for x, y in run]
-            if panel.bars:
-                wide = across(0.6) - across(0.0)
-                yield from (_bar(x - wide / 2, y, wide, up(0.0) - y, colour) for x, y in places)
-                continue
             ends = [(left, places[0][1]), (right, places[0][1])]
-            way = " ".join(f"{x:.1f},{y:.1f}" for x, y in (ends if level else places))
-            dotted = ' stroke-dasharray="2 3"' if level else ""
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (ends if level else places))
             yield (
-                f'<polyline points="{way}" fill="none" stroke="{colour}" '
-                f'stroke-width="1.8"{dotted}/>'
+                f'<polyline points="{path}" fill="none" stroke="{colours[name]}" '
+                f'stroke-width="1.8"{dashes}/>'
             )
             for x, y in places if panel.dots else ():
-                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colours[name]}"/>'
 
 
 class _Axis:
-    """Where values go: ``length`` pixels from ``start``, some space at both ends."""
+    """Maps values to places: ``length`` pixels from ``start``, with some space at both ends."""
 
     def __init__(
         self, values: Sequence[float], log: bool, start: int, length: int, *, whole: bool = False
     ) -> None:
         self.log, self.whole, self.start, self.length = log, whole, start, length
-        found = [self._scaled(value) for value in values if self.has(value)] or [0.0, 1.0]
-        low, high = min(found), max(found)
+        scaled = [self._scaled(value) for value in values if self.has(value)] or [0.0, 1.0]
+        low, high = min(scaled), max(scaled)
         space = 0.05 * (high - low) or max(0.5, 0.05 * abs(high))
         self.low, self.high = low - space, high + space
 
@@ -155,8 +139,3 @@ def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 10) 
 def _line(x: float, y: float, until_x: float, until_y: float, opacity: float = 1.0) -> str:
     ends = f'x1="{x:.1f}" y1="{y:.1f}" x2="{until_x:.1f}" y2="{until_y:.1f}"'
     return f'<line {ends} stroke="currentColor" stroke-width="0.8" opacity="{opacity}"/>'
-
-
-def _bar(x: float, y: float, width: float, height: float, colour: str) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    return f'<rect {place} fill="{colour}"/>'
