@@ -27,7 +27,9 @@ def duration(seconds: float) -> str:
 
 
 _COMMANDS = "adopt compare config drift embed export fit forget history log reembed report rollback"
-_COMMAND = re.compile(rf"\bincontrast ({_COMMANDS.replace(' ', '|')}|serve|status|update)\b( DATA)?")
+_COMMAND = re.compile(
+    rf"\bincontrast ({_COMMANDS.replace(' ', '|')}|serve|status|update)\b( DATA)?"
+)
 
 
 def addressed(text: str, folder: str) -> str:

@@ -342,11 +342,9 @@ def test_an_interrupt_while_the_program_starts(monkeypatch, capsys) -> None:
 
 def test_init_says_how_long_a_fit_takes(rows: list[Path], tmp_path: Path) -> None:
     shown = run("init", tmp_path / "a", "--like", rows[0])
-    assert re.search(r"A fit on 80 items takes at most [\d.]+ (s|min) on this machine\.$", shown)
+    assert re.search(r"A fit on 80 items takes at most [\d.]+ (s|min) on this machine;", shown)
     made = run_json("init", tmp_path / "b", "--like", rows[0], "--fit-epochs", 10**9)
     assert made["fit_seconds"] > 3600
-    shown = run("init", tmp_path / "c", "--like", rows[0], "--fit-epochs", 10**9)
-    assert re.search(r"Minutes instead: --fit-epochs \d+, fit --seconds 600\.", shown)
     (tmp_path / "photos").mkdir()
     for number in range(9):
         pixels = np.random.default_rng(number).integers(0, 256, (80, 80, 3), dtype=np.uint8)

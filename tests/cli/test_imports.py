@@ -85,7 +85,9 @@ def test_every_command_is_carried_out_with_the_options_it_declares() -> None:
             declared -= {*inspect.signature(group).parameters}
             declared.add(group.__name__)
         module = import_module(f"incontrast.cli.{closure['module']}")
-        anywhere = options_read(module) | options_read(import_module("incontrast.cli.encoder").opened)
+        anywhere = options_read(module) | options_read(
+            import_module("incontrast.cli.encoder").opened
+        )
         named = options_read(getattr(module, name))
         assert named <= {*declared, "begun"}, name
         assert declared <= anywhere, name

@@ -189,7 +189,10 @@ def test_an_interrupted_comparison_says_so(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr("incontrast.cli.compare.read_source", interrupted)
     shown = CliRunner().invoke(app, ["compare", "a", "b"])
-    assert (shown.exit_code, "interrupted: what was complete is kept" in shown.output) == (130, True)
+    assert (shown.exit_code, "interrupted: what was complete is kept" in shown.output) == (
+        130,
+        True,
+    )
 
 
 def test_images_are_made_small_unless_asked_for(tmp_path) -> None:

@@ -43,7 +43,12 @@ def test_versions_in_order_with_their_standing() -> None:
     assert lines[0].as_json()["figures"]["drift"] is None
     assert lines[3].figures["kNN accuracy, new"] == 0.875
     html = render(history_page(lines, "/model"))
-    for words in ("4 versions so far", "version 4, not promoted: ICL on 40 items in 8 s", "0.875", "Drift and neighbours kept"):
+    for words in (
+        "4 versions so far",
+        "version 4, not promoted: ICL on 40 items in 8 s",
+        "0.875",
+        "Drift and neighbours kept",
+    ):
         assert words in html
     assert "retrieval precision, old" not in html  # nothing is known of it
 

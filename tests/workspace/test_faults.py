@@ -629,16 +629,10 @@ def test_no_items_of_ones_own_domain(space: Workspace) -> None:
     assert current_is_untouched(space)
 
 
-def test_before_the_first_fit_commands_say_how_to_do_it(tmp_path: Path, later, monkeypatch) -> None:
+def test_before_the_first_fit_commands_say_how_to_do_it(tmp_path: Path, later) -> None:
     space = Workspace.create(tmp_path / "new", Learner(Vectors(8)))
     for command in (("status",), ("update", later), ("fit",)):
         assert f"incontrast fit DATA -w {space.folder}" in run(space, *command)[1]
-
-    def interrupt(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Learner, "fit", interrupt)
-    assert "there is no version yet; the same command resumes" in run(space, "fit", later)[1]
 
 
 def test_a_first_fit_that_fails_leaves_nothing(tmp_path: Path, blobs, monkeypatch) -> None:

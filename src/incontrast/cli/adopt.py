@@ -110,11 +110,12 @@ def _remarks(space: Workspace, args: Namespace) -> Iterator[str]:
     template = space.template()
     domain, bound = template.initial_domain, template.keep_neighbours
     if isinstance(domain, Images | Vectors):
-        advice = ""
-        if not (args.mean and args.std):
-            advice = ": give what your model was trained with by --mean and --std"
-            advice += " (rows as they are: --mean 0 --std 1)" * isinstance(domain, Vectors)
-        yield domain.normalisation + advice
+        yield domain.normalisation + (
+            ""
+            if args.mean and args.std
+            else ": give what your model was trained with by --mean "
+            "and --std (0 and 1 leave rows unchanged)"
+        )
     if space.current is not None:
         return
     encoder = domain.arguments()["encoder"]
@@ -124,18 +125,12 @@ def _remarks(space: Workspace, args: Namespace) -> Iterator[str]:
         yield f"no --weights given: the encoder is as {encoder.path} makes it"
     if template.head is not None and args.head_weights is None:
         yield "no --head-weights given: those of the head are random"
-    if args.probing["probe"] is None and bound is not None:
+    if args.probing["probe"] is None:
+        limit = "any number" if bound is None else f"at most {1 - bound:.0%}"
         yield (
-            "no --probe given: an update keeps a part of its change if all of it would replace "
-            f"more than {100 - 100 * bound:.0f} % of old items' ten nearest. Labelled items tell "
-            "better how much it may change; for a model that was trained on views of these data, "
-            "incontrast config --set keep_neighbours=none removes the bound"
-        )
-    elif args.probing["probe"] is None:
-        yield (
-            "no --probe given, and keep_neighbours is none: only losses tell what an update does "
-            "to old items. For a model that knows more than views can teach, incontrast config "
-            f"--set keep_neighbours={ADOPTED} bounds it"
+            f"no --probe given: an update may replace {limit} of old items' ten nearest; "
+            "labelled items would judge better. incontrast config --set keep_neighbours=none suits "
+            f"a model trained on views of these data, {ADOPTED} one that knows more"
         )
 
 

@@ -156,16 +156,15 @@ def strategies_table(
     """
     retraining, scores = result.retraining, scores or {}
     target = retraining.loss if parity else result.before
-    rows = [("no update", DASH, DASH, DASH, *_losses(result.before, target))]
+    rows = {"no update": [DASH, DASH, DASH, *_losses(result.before, target)]}
     for attempt in (*result.attempts, retraining):
-        name = attempt.strategy
         if attempt.failed:
-            diverged = Cell("diverged", mark="bad", note=attempt.failed)
-            rows.append((name, diverged, *5 * [DASH]))
+            cells = [Cell("diverged", mark="bad", note=attempt.failed), *5 * [DASH]]
         else:
-            times = _times(attempt, retraining) if parity else (DASH, DASH)
             took = Cell(f"{attempt.seconds:.1f} s", sort=attempt.seconds)
-            rows.append((name, took, *times, *_losses(attempt.loss, target)))
+            times = _times(attempt, retraining) if parity else (DASH, DASH)
+            cells = [took, *times, *_losses(attempt.loss, target)]
+        rows[attempt.strategy] = cells
     return parts.Table(
         title=title,
         columns=(
@@ -175,7 +174,7 @@ def strategies_table(
         ),
         rows=tuple(
             (Cell(name), *cells, *(figure_cell(column.get(name)) for column in scores.values()))
-            for name, *cells in rows
+            for name, cells in rows.items()
         ),
         caption=CAPTION.format(reference="retraining" if parity else "no update")
         + (PARITY if parity else "Retraining had not converged: there is no parity to measure. ")

@@ -28,11 +28,12 @@ from incontrast.cli.output import (
     stderr,
     training_bar,
 )
-from incontrast.cli.report import recorded, summary, write_report
+from incontrast.cli.report import recorded, write_report
 from incontrast.data import ProbeSet
 from incontrast.exporting import export as write_encoder
 from incontrast.loggers import logger_named
 from incontrast.memory.store import KnownHashes, Store
+from incontrast.report.update import summary
 from incontrast.text import counted, index_advice
 from incontrast.training.collectives import LostProcess
 from incontrast.training.engine import choose_engine
@@ -152,8 +153,11 @@ def drift(args: Namespace) -> Answer:
     space = opened(args)
     version = space.serving()  # another may be promoted meanwhile
     learner = space.learner(version)
-    source = space.read(args.data, check=True, strict=args.strict, **args.table)
+    options = {"strict": args.strict, **args.table}
+    source = space.read(args.data, **options)
     source.check(learner.domain)
+    if source.kind == "images":
+        source = space.read(args.data, check=True, **options)  # finds those that cannot be read
     note_skipped([skip.reason for skip in source.skipped])
     with closing(Store.open(space.store_file, readonly=True)) as store:
         hashes = KnownHashes(store, space.versions.extent(version))

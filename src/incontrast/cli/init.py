@@ -78,12 +78,10 @@ def init(args: Namespace) -> Answer:
     workspace = create_workspace(args.folder, learner, settings)
     lines = [f"{workspace.folder} is a workspace for {source.kind}: {in_words(domain)}"]
     if seconds is not None:
-        time_limit = f"A fit on {counted(len(source))} takes at most {duration(seconds)}"
-        lines.append(f"{time_limit} on this machine.")
-    if seconds is not None and seconds > 3600.0:
-        epochs = max(1, int(learner.fit_strategy.max_epochs or 200) * 600 // int(seconds))
-        smaller = ", or smaller images, --size 32" if isinstance(domain, Images) else ""
-        lines.append(f"Minutes instead: --fit-epochs {epochs}, fit --seconds 600{smaller}.")
+        lines.append(
+            f"A fit on {counted(len(source))} takes at most {duration(seconds)} on this machine; "
+            "--fit-epochs, fit --seconds and a smaller --size shorten it."
+        )
     value = {"folder": str(workspace.folder), "id": workspace.id, "kind": source.kind}
     return Answer({**value, "domain": repr(domain), "fit_seconds": seconds}, lines)
 

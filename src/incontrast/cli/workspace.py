@@ -42,9 +42,13 @@ def _status_lines(about: dict[str, Any]) -> Iterator[str]:
             f"  memory: {about['kept']:,} items stored / {about['seen']:,} seen ({about['policy']})"
         )
     yield f"  disk: {about['bytes'] / 2**20:.1f} MB"
-    for name, title in (("unfinished", "unfinished"), ("advice", "next"), ("writer", "being written by")):
+    for name, title in (
+        ("unfinished", "unfinished:"),
+        ("advice", "next:"),
+        ("writer", "being written by"),
+    ):
         if about[name]:
-            yield f"  {title}: {about[name]}"
+            yield f"  {title} {about[name]}"
     for output in about["embeddings"]:
         state = "" if output["complete"] else "unfinished, "
         state += "up to date" if output["current"] else "out of date"
@@ -55,11 +59,9 @@ def _status_lines(about: dict[str, Any]) -> Iterator[str]:
 
 
 def log(args: Namespace) -> Answer:
-    value, lines = [], []
-    for record in Workspace.open(args.workspace).journal.records(args.last):
-        damaged = not isinstance(record, dict)
-        value.append({"damaged": str(record)} if damaged else record)
-        lines.append(str(record) if damaged else f"{record['time']}  {sentence(record)}")
+    records = Workspace.open(args.workspace).journal.records(args.last)
+    value = [event if isinstance(event, dict) else {"damaged": str(event)} for event in records]
+    lines = (event.get("damaged") or f"{event['time']}  {sentence(event)}" for event in value)
     return Answer(value, lines)
 
 
@@ -76,15 +78,15 @@ def rollback(args: Namespace) -> Answer:
     space = Workspace.open(args.workspace)
     dropped, before = unfinished(space), None if args.to else space.current
     number = space.rollback(args.to)
+    lines = [f"Version {number} is the current one."]
     if number == before:
-        numbers = ", ".join(map(str, space.versions.numbers()))
-        line = (
+        dropped, kept = None, ", ".join(map(str, space.versions.numbers()))
+        lines = [
             f"Version {number} is the current one already: the last update was rolled back. "
-            f"incontrast rollback --to N goes to another (kept: {numbers})."
-        )
-        return Answer({"current": number, "dropped": None}, [line])
-    lines = [] if dropped is None else [f"Dropped: {dropped}."]
-    lines.append(f"Version {number} is the current one.")
+            f"incontrast rollback --to N goes to another (kept: {kept})."
+        ]
+    elif dropped is not None:
+        lines.insert(0, f"Dropped: {dropped}.")
     return Answer({"current": number, "dropped": dropped}, lines)
 
 

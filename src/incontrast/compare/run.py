@@ -29,36 +29,15 @@ STRATEGIES: dict[str, Strategy] = {
 }
 UNLIMITED = 1_000_000  # epochs: time ends a run
 FIRST_FIT = 0.25  # of the time; retraining and the updates share the rest equally
-SPARE = 0.1  # of the time, for the table and whatever is slower than expected
-SAMPLE, FEWEST = 512, 64  # old and new items, each, to evaluate on; fewest if that is slow
-MEASURING = 0.25  # limit of the evaluations along the way, as a multiple of training
-EVALUATIONS = 3  # that a run also takes: before, after, statistics and the map
-EVALUATING = 0.3  # limit of these, as a share of the time
-LEAST = 0.1  # of a run's share of the time, to train in even if evaluation takes all of it
+SPARE = 0.1  # of the time, for the table and for what is slower than expected
+SAMPLE, FEWEST = 512, 64  # old and new items, each, to evaluate on; the fewest if that is slow
+EVALUATING = 0.3  # of a run's time, for the evaluation before and after
+EVALUATIONS = 3  # what that takes, as a multiple of an evaluation
+MEASURING = 0.25  # limit of the evaluations along the way, as a multiple of the training
 UNEQUAL = 0.8  # of retraining's time: a run that had less is named
 
 Show = Callable[[str], AbstractContextManager[ProgressCallback]]
 """A context for the run of this name, with a callback for its progress."""
-
-
-@dataclass
-class Clock:
-    """Gives every run the same time to train; less if the end would be missed otherwise."""
-
-    end: float  # of the last run, by ``time.perf_counter``
-    runs: int  # still to come
-    closing: float  # seconds that a run takes after its last step; at least the longest so far
-    training: float = math.inf  # seconds of training of the runs so far
-
-    def limits(self) -> dict[str, Any]:
-        """Arguments of ``trace`` for the next run."""
-        now = time.perf_counter()
-        share = max(self.end - now, 0.01) / self.runs
-        most, least = share - self.closing, LEAST * share
-        self.training = min(self.training, max(most / (1 + MEASURING), least))
-        self.runs -= 1
-        budget = Budget(seconds=self.training)
-        return {"budget": budget, "until": now + max(most, least), "measuring": MEASURING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,14 +111,13 @@ def compare(
     with progress("first fit") as callback:
         fitted = learner.fit(old, budget=Budget(seconds=FIRST_FIT * seconds), callbacks=[callback])
     runs = {"retraining": Retrain(), **(STRATEGIES if strategies is None else strategies)}
-    sample, closing = _affordable(learner, old, new, end, len(runs))
+    sample = _affordable(learner, old, new, end, len(runs))
     result = side_by_side(
         learner,
         old,
         new,
         {name: replace(run, max_epochs=UNLIMITED, patience=None) for name, run in runs.items()},
-        clock=Clock(end, len(runs), closing),
-        before=learner.evaluation_loss(old, new, sample=sample),
+        end=end,
         sample=sample,
         progress=progress,
     )
@@ -147,17 +125,14 @@ def compare(
     return replace(result, first_falling=falling)
 
 
-def _affordable(
-    learner: Learner, old: Collection, new: Collection, end: float, runs: int
-) -> tuple[int, float]:
-    """How many old and new items to evaluate on, and seconds that this takes in a run."""
+def _affordable(learner: Learner, old: Collection, new: Collection, end: float, runs: int) -> int:
+    """How many old and new items each run has time to evaluate on."""
     begin = time.perf_counter()
     learner.evaluation_loss(old, new, sample=FEWEST)
     now = time.perf_counter()
     per_item = (now - begin) / sum(min(len(part), FEWEST) for part in (old, new))
-    affordable = EVALUATING * max(end - now, 0.0) / (runs * EVALUATIONS * per_item)
-    sample = int(min(max(affordable / 2, FEWEST), SAMPLE))
-    return sample, EVALUATIONS * per_item * sum(min(len(part), sample) for part in (old, new))
+    items = EVALUATING * max(end - now, 0.0) / (runs * EVALUATIONS * per_item)
+    return int(min(max(items / 2, FEWEST), SAMPLE))
 
 
 def side_by_side(
@@ -167,18 +142,23 @@ def side_by_side(
     strategies: Mapping[str, Strategy],
     *,
     progress: Show,
-    clock: Clock | None = None,
-    before: EvaluationLoss | None = None,
+    end: float | None = None,
     sample: int = SAMPLE,
 ) -> Comparison:
     """Update copies of a learner, fitted on the old items, by every strategy.
 
     "retraining" must be among them: the others are compared with it. "no update" is not an attempt.
+    ``end`` is when the last run must end, by ``time.perf_counter``.
     """
+    before = learner.evaluation_loss(old, new, sample=sample)
     traces: dict[str, Trace] = {}
-    diverged: dict[str, str] = {}
-    for name, strategy in strategies.items():
-        limits = {} if clock is None else clock.limits()
+    attempts: dict[str, Attempt] = {}
+    training = math.inf
+    for number, (name, strategy) in enumerate(strategies.items()):
+        limits: dict[str, Any] = {}
+        if end is not None:
+            limits = _limits(end, len(strategies) - number, training)
+            training = limits["budget"].seconds
         try:
             with progress(name) as callback:
                 traces[name] = trace(
@@ -194,16 +174,11 @@ def side_by_side(
         except TrainingDiverged as error:
             if name == "retraining":
                 raise
-            diverged[name] = str(error)
-        else:
-            if clock is not None:
-                clock.closing = max(clock.closing, traces[name].closing_seconds)
-    first, *_, last = traces["retraining"].points
-    attempts = {name: Attempt.of(name, run, last.loss) for name, run in traces.items()}
-    for name, error in diverged.items():
-        attempts[name] = Attempt(name, seconds=0.0, loss=first.loss, failed=error)
+            attempts[name] = Attempt(name, seconds=0.0, loss=before, failed=str(error))
+    target = traces["retraining"].points[-1].loss
+    attempts |= {name: Attempt.of(name, run, target) for name, run in traces.items()}
     return Comparison(
-        before=first.loss,
+        before=before,
         retraining=attempts["retraining"],
         attempts=tuple(
             attempts[name] for name in strategies if name not in ("no update", "retraining")
@@ -211,6 +186,14 @@ def side_by_side(
         traces=traces,
         sample=sample,
     )
+
+
+def _limits(end: float, runs: int, training: float) -> dict[str, Any]:
+    """Arguments of ``trace``: as much training as the runs before had, or less to end in time."""
+    now = time.perf_counter()
+    share = (1 - EVALUATING) * max(end - now, 0.01) / runs
+    budget = Budget(seconds=min(training, share / (1 + MEASURING)))
+    return {"budget": budget, "until": now + share, "measuring": MEASURING}
 
 
 def sampled(old: Any, new: Any, items: int, seed: int = 0) -> tuple[Any, Any]:

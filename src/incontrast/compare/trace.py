@@ -41,7 +41,6 @@ class Trace:
     points: tuple[Point, ...]  # the first is before the update, the last after it
     outcome: Outcome
     learner: Learner  # after the update
-    closing_seconds: float = 0.0  # from the last step to the end
 
     def reaches(self, target: EvaluationLoss) -> Point | None:
         """The first point after the start that is at parity with ``target``."""
@@ -84,7 +83,6 @@ def trace(
     increment = Increment(first, later, learner.memory.seen)
     points: list[Point] = []
     due = measured = longest = 0.0
-    last_step = time.perf_counter()
 
     def evaluate(encoder: nn.Module, seconds: float, forward_passes: int, epochs: float) -> None:
         loss = measure(
@@ -101,10 +99,10 @@ def trace(
             seen(points[-1], encoder)
 
     def after_step(step: Progress) -> bool | None:
-        nonlocal due, measured, longest, last_step
+        nonlocal due, measured, longest
         if progress is not None:
             progress(step)
-        last_step = begin = time.perf_counter()
+        begin = time.perf_counter()
         if begin >= until:
             return False
         if step.finished is None or step.steps < due or measured > measuring * step.seconds:
@@ -122,5 +120,4 @@ def trace(
         points.append(Point(0.0, 0, 0, before))
     outcome = learner.update(later, strategy=strategy, budget=budget, callbacks=[after_step])
     evaluate(learner.encoder, outcome.seconds, outcome.forward_passes, outcome.epochs)
-    closing = time.perf_counter() - last_step
-    return Trace(strategy, tuple(points), outcome, learner, closing)
+    return Trace(strategy, tuple(points), outcome, learner)

@@ -142,7 +142,7 @@ class Page(NamedTuple):
 
 def render(page: Page) -> str:
     """The page as one HTML document with its styles, script and figures."""
-    return str(_template().render(page=page))
+    return str(template("page.html").render(page=page))
 
 
 def save(page: Page, path: str | Path) -> None:
@@ -151,7 +151,8 @@ def save(page: Page, path: str | Path) -> None:
 
 
 @cache
-def _template() -> Any:
+def template(name: str) -> Any:
+    """A template of this package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -162,7 +163,7 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {"marked": _marked, "kind": lambda block: type(block).__name__}
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def _marked(text: str) -> Any:

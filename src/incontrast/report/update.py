@@ -45,7 +45,7 @@ def update_page(
             f"`incontrast {record['kind']} --probe DATA`, with labelled items, does."
         )
     verdict = [_checks(evaluation), *(f"**Next:** {addressed(step, folder)}" for step in steps)]
-    sections = {
+    sections: dict[str, list[page.Block]] = {
         "Verdict": [page.Text("\n\n".join(verdict))],
         "What changed": [_changes_table(record["outcome"])],
         "How far embeddings moved": [*_moved(evaluation, items)],
@@ -289,8 +289,8 @@ def _stored_vectors(evaluation: Figures, items: Mapping[int, page.Item]) -> Iter
     rows = []
     for direction, kinds in stored["tried"].items():
         for kind, quality in kinds.items():
-            mark = "best" if kind == stored["kinds"][direction] else ""
-            cells = [Cell(MAPS[direction]), Cell(kind, mark=mark)]
+            best = kind == stored["kinds"][direction]
+            cells = [Cell(MAPS[direction]), Cell(kind, mark="best" if best else "")]
             for name in SEARCH:
                 interval = "{:.3f} to {:.3f}".format(*quality[f"{name}_interval"])
                 cells.append(figure_cell(quality[name], note=interval))
