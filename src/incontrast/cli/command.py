@@ -100,16 +100,11 @@ def command(
     """Make a command of a declaration: a signature, a docstring, and checks of its options.
 
     The function of the same name in ``incontrast.cli.<module>`` does the work. It takes all options
-    as one ``Namespace`` and returns an ``Answer``, or None if there is nothing to print.
-
-    Args:
-        app: Gets the command.
-        module: Where the work is done.
-        groups: Functions that declare more options, which the help shows under the docstring of
-            the function. The ``Namespace`` has them as a dict by the function's name.
-        workspace: Whether it has ``--json`` and ``--config``.
-        torchrun: Whether several processes can run it together.
-        panel: Its group in the list of commands.
+    as one ``Namespace`` and returns an ``Answer``, or None if there is nothing to print. ``groups``
+    declare more options: the ``Namespace`` has a dict of them by the name of the group, and the
+    help shows them under its docstring. A command on a ``workspace`` has ``--json`` and
+    ``--config``; with ``torchrun``, several processes can run it together; ``panel`` is its place
+    in the list of commands.
     """
 
     def declare(check: Callable[..., None]) -> Callable[..., None]:

@@ -80,7 +80,7 @@ def init(args: Namespace) -> Answer:
     if seconds is not None:
         lines.append(
             f"A fit on {counted(len(source))} takes at most {duration(seconds)} on this machine; "
-            "--fit-epochs, fit --seconds and a smaller --size shorten it."
+            "--fit-epochs and fit --seconds limit it."
         )
     value = {"folder": str(workspace.folder), "id": workspace.id, "kind": source.kind}
     return Answer({**value, "domain": repr(domain), "fit_seconds": seconds}, lines)

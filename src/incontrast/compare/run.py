@@ -86,15 +86,15 @@ def compare(
 ) -> Comparison:
     """Fit on the old items, then update with the new ones by every strategy, within a time limit.
 
-    A quarter of the time is for the first fit; retraining and the updates share the rest equally.
-    Evaluation counts: if it is slow, it uses fewer items, and if the machine becomes slower, later
+    A quarter of the time is for the first fit; retraining and the updates share the rest equally,
+    with evaluation, which uses fewer items if it is slow. If the machine becomes slower, later
     runs are shorter.
 
     Args:
         domain: The kind of data.
         old: Items that came first.
         new: Items that came later.
-        seconds: Time limit, with reading and evaluation.
+        seconds: Time limit, reading included.
         strategies: What to compare with retraining, by name; ``STRATEGIES`` if None.
         seed: Determines all random choices.
         progress: Shows what is running.

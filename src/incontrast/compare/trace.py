@@ -49,34 +49,22 @@ class Trace:
 
 def trace(
     learner: Learner,
-    old: Any,
+    old: Any,  # all old items, to evaluate on: memory may hold only some of them
     new: Any,
     strategy: Strategy,
     *,
-    sample: int | None = None,
+    sample: int | None = None,  # old and new items, each, to evaluate on; all of them if None
     spacing: float = SPACING,
-    measuring: float = math.inf,
-    until: float = math.inf,
+    measuring: float = math.inf,  # limit of evaluation along the way, as a multiple of training
+    until: float = math.inf,  # when training must end, by ``time.perf_counter``
     budget: Budget | None = None,
-    before: EvaluationLoss | None = None,
+    before: EvaluationLoss | None = None,  # the loss before the update, if known
     progress: ProgressCallback | None = None,
-    seen: Callable[[Point, nn.Module], None] | None = None,
+    seen: Callable[[Point, nn.Module], None] | None = None,  # gets every later point, its encoder
 ) -> Trace:
-    """Update a copy of a learner and evaluate it along the way, which does not count as time.
+    """Update a copy of a fitted learner, evaluated along the way, which does not count as time.
 
-    Args:
-        learner: Fitted on the old items; does not change.
-        old: All old items, to evaluate on (memory may hold only some of them).
-        new: The new items.
-        strategy: How to update.
-        sample: Number of old and of new items to evaluate on; all of them if None.
-        spacing: Evaluate at the end of an epoch, once the steps have grown by this factor.
-        measuring: Limit of the time for evaluation along the way, as a multiple of training time.
-        until: When training must end, by ``time.perf_counter``.
-        budget: Limit of the update.
-        before: The loss of the learner before the update, if known.
-        progress: Called after every step as well.
-        seen: Called with every point but the first, and its encoder.
+    It is evaluated at ends of epochs, once the steps have grown by the factor ``spacing``.
     """
     learner = copy.deepcopy(learner)
     first, later = learner.domain.collect(old), learner.domain.collect(new)
