@@ -40,7 +40,7 @@ def test_versions_in_order_with_their_standing() -> None:
     assert [line.standing for line in lines] == [
         *("deleted since", "current", "dropped", "not promoted")
     ]
-    assert lines[0].as_json()["figures"]["drift"] is None
+    assert lines[0].figures["drift"] is None
     assert lines[3].figures["kNN accuracy, new"] == 0.875
     html = render(history_page(lines, "/model"))
     for words in (

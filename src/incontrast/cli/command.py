@@ -75,12 +75,11 @@ class Answer:
 class _PlainFlags:
     """Shows flags in the help without the type of a value, which they do not take."""
 
-    def get_params(self, context: Any) -> list[Any]:
-        params: list[Any] = super().get_params(context)  # type: ignore[misc]
-        for param in params:
+    def format_help(self, context: Any, formatter: Any) -> None:
+        for param in self.get_params(context):  # type: ignore[attr-defined]
             if getattr(param, "is_flag", False):
                 param.metavar = ""
-        return params
+        super().format_help(context, formatter)  # type: ignore[misc]
 
 
 class Group(_PlainFlags, TyperGroup): ...

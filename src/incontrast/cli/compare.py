@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from rich.status import Status
 
-from incontrast._version import __version__
 from incontrast.cli.init import domain_of, in_words
 from incontrast.cli.output import note, note_skipped, print_table, say, stderr, stdout, training_bar
 from incontrast.compare.recommend import Attempt
@@ -114,7 +113,7 @@ def _save_page(
     title: str, lead: str, table: parts.Table, traces: Mapping[str, Trace], file: Path
 ) -> None:
     section = parts.Section("Strategies", (table, loss_figure(traces)))
-    save(parts.Page(title, (section,), lead, foot=f"Written by incontrast {__version__}."), file)
+    save(parts.Page(title, (section,), lead), file)
     say(f"Report: {file}")
 
 

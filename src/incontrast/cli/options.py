@@ -81,13 +81,11 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
         raise BadParameter(f"numbers with commas, as in 0.5,0.4,0.3, got {text!r}") from error
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
-
-
 Json = Annotated[str | None, Option(callback=_json_object)]
 Numbers = Annotated[str | None, Option(callback=_numbers)]
-Names = Annotated[str | None, Option(callback=_names)]
+Names = Annotated[
+    str | None, Option(callback=lambda text: text and [name.strip() for name in text.split(",")])
+]
 
 
 def network(

@@ -40,7 +40,7 @@ def history(args: Namespace) -> Answer:
     page = _page_file(args.to) or workspace.reports / "history.html"
     with workspace.writing_reports() if args.to is None else nullcontext():
         save(history_page(lines, str(workspace.folder)), page)
-    value = {"versions": [line.as_json() for line in lines], "report": page}
+    value = {"versions": [line._asdict() for line in lines], "report": page}
     return Answer(value, [*map(str, lines), f"Report: {page}"])
 
 

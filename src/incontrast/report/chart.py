@@ -19,11 +19,11 @@ LEFT, RIGHT, BELOW, LINE = 52, 12, 40, 18  # space beside a panel, below it, and
 COLOURS = 8  # in the page's style sheet
 LEGEND_COLUMNS = 3
 
-Points = Sequence[tuple[float, float]]
+Points = Sequence[tuple[float, float | None]]
 
 
 class Panel(NamedTuple):
-    """Series of points (x, y) by name; a point that is not finite leaves a gap."""
+    """Series of points (x, y) by name; None and what is not finite leave a gap."""
 
     series: Mapping[str, Points]
     title: str = ""
@@ -55,14 +55,18 @@ def chart(panels: Sequence[Panel], *, title: str, legend: bool = False, height: 
 
 def _drawn(panel: Panel, frame: dict[str, int], colours: Mapping[str, int]) -> dict[str, Any]:
     """Where the template draws the parts of a panel."""
-    points = [point for series in panel.series.values() for point in series]
+    curves = {
+        name: [(x, math.nan if y is None else y) for x, y in series]
+        for name, series in panel.series.items()
+    }
+    points = [point for curve in curves.values() for point in curve]
     x_log, y_log = panel.logs
     across = _Axis([x for x, _ in points], x_log, frame["left"], frame["right"], whole=not x_log)
     up = _Axis([y for _, y in points], y_log, frame["bottom"], frame["top"])
     lines = []
-    for name, series in panel.series.items():
-        level = len(series) == 1 and not panel.dots
-        for has_both, run in groupby(series, lambda p: across.has(p[0]) and up.has(p[1])):
+    for name, curve in curves.items():
+        level = len(curve) == 1 and not panel.dots
+        for has_both, run in groupby(curve, lambda p: across.has(p[0]) and up.has(p[1])):
             if has_both:
                 places = [(across(x), up(y)) for x, y in run]
                 if level:

@@ -1,6 +1,5 @@
 """A page over all versions of a workspace: quality, drift, cost, neighbours kept."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,24 +16,14 @@ MOVED = ["drift", "neighbours kept"]
 STANDINGS = {"promote": "promoted", "discard": "dropped", "drop": "deleted since"}
 CHARTS = (
     ("Quality by the probe set", PROBED, "Higher is better; 1 is perfect."),
-    (
-        "Loss",
-        LOSSES,
-        "The evaluation loss of each version on the items that were old and new to it; lower is "
-        "better. Losses on new items are of other data each time.",
-    ),
-    (
-        "Drift and neighbours kept",
-        MOVED,
-        "Drift is the change ratio of the new data before the update; 1 is none. Neighbours kept "
-        "is the share of the 10 nearest that stayed in an update.",
-    ),
+    ("Loss", LOSSES, "Lower is better. Losses on new items are of other data each time."),
+    ("Drift and neighbours kept", MOVED, "A drift of 1 is none."),
     ("Cost", ["seconds"], "Seconds of training of each version."),
 )
 
 
 class Line(NamedTuple):
-    """What the journal says about a version; nan for figures that it does not have."""
+    """What the journal says about a version."""
 
     version: int
     created: str
@@ -42,13 +31,8 @@ class Line(NamedTuple):
     items: int
     strategy: str
     seconds: float
-    figures: dict[str, float]  # by columns of the table
+    figures: dict[str, float | None]  # by columns of the table; None if unknown
     standing: str
-
-    def as_json(self) -> dict[str, Any]:
-        """The same as JSON, with None for nan."""
-        figures = {name: None if math.isnan(v) else v for name, v in self.figures.items()}
-        return {**self._asdict(), "figures": figures}
 
     def __str__(self) -> str:
         items, seconds = counted(self.items), duration(self.seconds)
@@ -106,7 +90,6 @@ def _line(
         None if ratio is None else ratio["before"]["median"],  # as the previous version saw it
         event["overlap"],
     ]
-    figures = zip([*PROBED, *LOSSES, *MOVED], values, strict=True)
     return Line(
         version=event["version"],
         created=event["time"],
@@ -114,7 +97,7 @@ def _line(
         items=sum(part["items"] for part in data),
         strategy=ADOPTED if training.get("kind") == "adopt" else training["strategy"],
         seconds=training["seconds"],
-        figures={name: math.nan if value is None else value for name, value in figures},
+        figures=dict(zip([*PROBED, *LOSSES, *MOVED], values, strict=True)),
         standing="not promoted",
     )
 
@@ -125,7 +108,7 @@ def history_page(lines: Sequence[Line], folder: str) -> page.Page:
     points = [{**line.figures, "seconds": line.seconds} for line in lines]
 
     def known(names: Iterable[str]) -> list[str]:
-        return [name for name in names if any(not math.isnan(point[name]) for point in points)]
+        return [name for name in names if any(point[name] is not None for point in points)]
 
     figures = []
     for title, names, caption in CHARTS if len(lines) > 1 else ():
@@ -171,6 +154,7 @@ def _table(lines: Sequence[Line], names: Sequence[str]) -> page.Table:
             )
             for line in reversed(lines)
         ),
-        caption="Loss: evaluation loss, lower is better. Drift: the change ratio of the new data "
-        "before the update. Neighbours kept: of the 10 nearest, in the update.",
+        caption="Loss: evaluation loss on the items that were old and new to a version. Drift: the "
+        "change ratio of the new data before the update. Neighbours kept: the share of the 10 "
+        "nearest that stayed in the update.",
     )

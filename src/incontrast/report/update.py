@@ -249,10 +249,7 @@ def _cost(record: Figures) -> Iterator[page.Block]:
         return
     panels = []
     for figure, name, log in (("loss", "training loss", False), ("lr", "learning rate", True)):
-        points = [
-            (epoch["number"], math.nan if epoch[figure] is None else epoch[figure])
-            for epoch in history
-        ]
+        points = [(epoch["number"], epoch[figure]) for epoch in history]
         panels.append(Panel({name: points}, name, x="epoch", logs=(False, log)))
     title = "Training loss and learning rate over epochs"
     yield page.Figure(
