@@ -9,17 +9,9 @@ from typer import Argument, BadParameter, Option
 
 from incontrast._version import __version__
 from incontrast.cli import options as opt
-from incontrast.cli.command import Group, command
+from incontrast.cli.command import app, command
 
-app = typer.Typer(
-    name="incontrast",
-    cls=Group,
-    help="Keep a self-supervised encoder up to date.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
+__all__ = ["app"]
 
 CREATE, USE, INSPECT = "Create and train", "Use the encoder", "Inspect"
 UNDO, TRY = "Undo", "Try it out"
@@ -40,7 +32,7 @@ def incontrast(
     """Keep a self-supervised encoder up to date."""
 
 
-@command(app, "init", opt.network, opt.views, opt.table, panel=CREATE)
+@command("init", opt.network, opt.views, opt.table, common=(opt.automation,), panel=CREATE)
 def init(
     folder: Path,
     *,
@@ -84,16 +76,15 @@ def init(
         raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
 
 
-@command(app, "encoder", opt.training, opt.probing, opt.table, torchrun=True, panel=CREATE)
-def fit(data: opt.Data = None, *, workspace: opt.Folder = Path(), trust: opt.Trust = False) -> None:
+@command("encoder", opt.training, opt.probing, opt.table, opt.code, torchrun=True, panel=CREATE)
+def fit(data: opt.Data = None) -> None:
     """Train the first encoder, and remember the data."""
 
 
-@command(app, "adopt", opt.network, opt.views, opt.probing, opt.table, panel=CREATE)
+@command("adopt", opt.network, opt.views, opt.probing, opt.table, opt.code, panel=CREATE)
 def adopt(
     data: Path | None = None,
     *,
-    workspace: opt.Folder = Path(),
     weights: Path | None = None,
     head: str | None = None,
     head_args: opt.Json = None,
@@ -106,7 +97,6 @@ def adopt(
     strict: opt.Strict = False,
     force: opt.Force = False,
     discard: opt.Discard = False,
-    trust: opt.Trust = False,
 ) -> None:
     """Adopt an encoder that was trained elsewhere as version 1, without training.
 
@@ -129,17 +119,15 @@ def adopt(
     """
 
 
-@command(app, "encoder", opt.training, opt.probing, opt.table, torchrun=True, panel=CREATE)
+@command("encoder", opt.training, opt.probing, opt.table, opt.code, torchrun=True, panel=CREATE)
 def update(
     data: opt.Data = None,
     *,
-    workspace: opt.Folder = Path(),
     strategy: opt.StrategyName | None = None,
     epochs: opt.OptionalCount = None,
     again: bool = False,
     tolerance: opt.Amount = None,
     only_if_drift: bool = False,
-    trust: opt.Trust = False,
 ) -> None:
     """Ingest new data, train, evaluate, and promote the new version.
 
@@ -158,12 +146,11 @@ def update(
     """
 
 
-@command(app, "encoder", opt.table, torchrun=True, panel=USE)
+@command("encoder", opt.table, opt.code, torchrun=True, panel=USE)
 def embed(
     data: Path,
     to: Path,
     *,
-    workspace: opt.Folder = Path(),
     version: opt.Version = None,
     space: int | None = None,
     normalized: opt.Normalized = False,
@@ -171,7 +158,6 @@ def embed(
     append: bool = False,
     overwrite: bool = False,
     strict: opt.Strict = False,
-    trust: opt.Trust = False,
 ) -> None:
     """Write embeddings of data to a file; the same command resumes if interrupted.
 
@@ -189,15 +175,8 @@ def embed(
         raise BadParameter("a folder holds embeddings of one source: choose another for more")
 
 
-@command(app, "encoder", panel=USE)
-def export(
-    file: Path,
-    *,
-    workspace: opt.Folder = Path(),
-    version: opt.Version = None,
-    normalized: opt.Normalized = False,
-    trust: opt.Trust = False,
-) -> None:
+@command("encoder", opt.code, panel=USE)
+def export(file: Path, *, version: opt.Version = None, normalized: opt.Normalized = False) -> None:
     """Write the encoder for other programs: ONNX, torch.export, or its weights.
 
     ONNX and torch.export (.pt2) take items as they are, standardise them, and are compared with
@@ -210,16 +189,14 @@ def export(
         raise BadParameter(f"the file must be .onnx, .pt2 or .safetensors, got {file.name!r}")
 
 
-@command(app, "encoder", opt.table, panel=USE)
+@command("encoder", opt.table, opt.code, panel=USE)
 def reembed(
     vectors: Path,
     *,
-    workspace: opt.Folder = Path(),
     plan: bool = False,
     share: str | None = None,
     seconds: opt.Amount = None,
     queries: Path | None = None,
-    trust: opt.Trust = False,
 ) -> None:
     """Bring stored vectors into the space of the current version.
 
@@ -237,15 +214,13 @@ def reembed(
         raise BadParameter(f"a share is a percentage up to 100%, such as 10%, got {share!r}")
 
 
-@command(app, "encoder", opt.table, panel=INSPECT)
+@command("encoder", opt.table, opt.code, panel=INSPECT)
 def drift(
     data: Path,
     *,
-    workspace: opt.Folder = Path(),
     significance: opt.Share = 0.05,
     fail_on_drift: bool = False,
     strict: opt.Strict = False,
-    trust: opt.Trust = False,
 ) -> None:
     """Test whether new data differ from old ones, and say what to do.
 
@@ -256,8 +231,8 @@ def drift(
     """
 
 
-@command(app, "workspace", panel=INSPECT)
-def status(*, workspace: opt.Folder = Path(), check: bool = False) -> None:
+@command("workspace", panel=INSPECT)
+def status(*, check: bool = False) -> None:
     """Show the current version, the memory, and unfinished work.
 
     Args:
@@ -265,17 +240,13 @@ def status(*, workspace: opt.Folder = Path(), check: bool = False) -> None:
     """
 
 
-@command(app, "workspace", panel=INSPECT)
-def config(
-    *, workspace: opt.Folder = Path(), changes: opt.Changes = None, trust: opt.Trust = False
-) -> None:
+@command("workspace", opt.code, panel=INSPECT)
+def config(*, changes: opt.Changes = None) -> None:
     """Show or change the settings of a workspace."""
 
 
-@command(app, "workspace", panel=INSPECT)
-def log(
-    *, workspace: opt.Folder = Path(), last: Annotated[int | None, Option(min=0)] = None
-) -> None:
+@command("workspace", panel=INSPECT)
+def log(*, last: Annotated[int | None, Option(min=0)] = None) -> None:
     """Show the journal: what was done when, with which data and result.
 
     Args:
@@ -283,8 +254,8 @@ def log(
     """
 
 
-@command(app, "workspace", panel=UNDO)
-def rollback(*, workspace: opt.Folder = Path(), to: int | None = None) -> None:
+@command("workspace", panel=UNDO)
+def rollback(*, to: int | None = None) -> None:
     """Go back to an earlier version, and to the memory it had.
 
     Without --to, the last update is reverted, once: the same command again changes nothing.
@@ -294,11 +265,10 @@ def rollback(*, workspace: opt.Folder = Path(), to: int | None = None) -> None:
     """
 
 
-@command(app, "workspace", opt.table, panel=UNDO)
+@command("workspace", opt.table, panel=UNDO)
 def forget(
     ids: Annotated[list[int] | None, Argument(min=0, max=2**63 - 1)] = None,
     *,
-    workspace: opt.Folder = Path(),
     like: Path | None = None,
     hashes: Annotated[list[str] | None, Option("--hash")] = None,
 ) -> None:
@@ -315,10 +285,8 @@ def forget(
         raise BadParameter("a hash is 32 hexadecimal digits")
 
 
-@command(app, "report", panel=INSPECT)
-def report(
-    *, workspace: opt.Folder = Path(), version: int | None = None, to: Path | None = None
-) -> None:
+@command("report", panel=INSPECT)
+def report(*, version: int | None = None, to: Path | None = None) -> None:
     """Write the HTML report of a version, and print its summary.
 
     Args:
@@ -327,8 +295,8 @@ def report(
     """
 
 
-@command(app, "report", panel=INSPECT)
-def history(*, workspace: opt.Folder = Path(), to: Path | None = None) -> None:
+@command("report", panel=INSPECT)
+def history(*, to: Path | None = None) -> None:
     """Write an HTML page over all versions: quality, drift, cost, neighbours kept.
 
     Args:
@@ -336,10 +304,9 @@ def history(*, workspace: opt.Folder = Path(), to: Path | None = None) -> None:
     """
 
 
-@command(app, "workspace", panel=USE)
+@command("workspace", opt.code, panel=USE)
 def serve(
     *,
-    workspace: opt.Folder = Path(),
     index: Annotated[Path | None, Option(exists=True, file_okay=False)] = None,
     host: str = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535)] = 8000,
@@ -350,7 +317,6 @@ def serve(
     max_items: opt.Count = 1024,
     max_bytes: opt.Count = 2**24,
     max_waiting: opt.Count = 8192,
-    trust: opt.Trust = False,
 ) -> None:
     """Serve embeddings over HTTP; new versions are swapped in without downtime.
 
@@ -374,7 +340,7 @@ def serve(
         raise BadParameter(f"others can reach {host!r}: give --token or --token-file")
 
 
-@command(app, "compare", workspace=False, panel=TRY)
+@command("compare", common=(), panel=TRY)
 def demo(*, seed: int = 0, out: Path = Path("demo.html")) -> None:
     """Train on seven digit classes, then add three new ones with six strategies.
 
@@ -385,7 +351,7 @@ def demo(*, seed: int = 0, out: Path = Path("demo.html")) -> None:
     _check_page(out)
 
 
-@command(app, "compare", opt.network, opt.table, workspace=False, panel=TRY)
+@command("compare", opt.network, opt.table, common=(), panel=TRY)
 def compare(
     old: Path,
     new: Path,

@@ -8,21 +8,22 @@ import inspect
 import os
 import re
 import time
-import tomllib
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from incontrast.cli import options
 from incontrast.cli.output import emit, is_first, plain, processes, say
 from incontrast.text import addressed
+
+Declaration = Callable[..., None]
 
 GRACE = 2.0  # seconds
 AGAIN = "what was complete is kept; run the same command again"
@@ -88,37 +89,44 @@ class Group(_PlainFlags, TyperGroup): ...
 class Command(_PlainFlags, TyperCommand): ...
 
 
+app = typer.Typer(
+    name="incontrast",
+    cls=Group,
+    help="Keep a self-supervised encoder up to date.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
 def command(
-    app: typer.Typer,
     module: str,
-    *groups: Callable[..., None],
-    workspace: bool = True,
+    *groups: Declaration,
+    common: Sequence[Declaration] = (options.place, options.automation),
     torchrun: bool = False,
     panel: str,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Declaration], Declaration]:
     """Make a command of a declaration: a signature, a docstring, and checks of its options.
 
     The function of the same name in ``incontrast.cli.<module>`` does the work. It takes all options
     as one ``Namespace`` and returns an ``Answer``, or None if there is nothing to print. ``groups``
-    declare more options: the ``Namespace`` has a dict of them by the name of the group, and the
-    help shows them under its docstring. A command on a ``workspace`` has ``--json`` and
-    ``--config``; with ``torchrun``, several processes can run it together; ``panel`` is its place
-    in the list of commands.
+    and ``common`` declare more options, which the help shows under the docstring of the group; the
+    ``Namespace`` also has those of a group as a dict by its name. With ``torchrun``, several
+    processes can run the command together. ``panel`` is its place in the list of commands.
     """
 
-    def declare(check: Callable[..., None]) -> Callable[..., None]:
+    def declare(check: Declaration) -> Declaration:
         name = check.__name__
 
         @wraps(check)
-        def run(as_json: bool = False, config: Path | None = None, **options: Any) -> None:
-            args = Namespace(begun=time.perf_counter())  # imports take seconds
+        def run(**values: Any) -> None:
+            args = Namespace(begun=time.perf_counter(), **values)  # imports take seconds
             for group in groups:
-                names = inspect.signature(group).parameters
-                setattr(args, group.__name__, {option: options.pop(option) for option in names})
-            vars(args).update(options)
+                setattr(args, group.__name__, {name: values[name] for name in _names(group)})
+            as_json = values.get("as_json", False)
             if processes() > 1 and not torchrun:
                 _end(f"{name} is for one process: leave torchrun away", Exit.USAGE, as_json)
-            check(**options)
+            check(**{name: values[name] for name in _names(check)})
             try:
                 work = getattr(import_module(f"{__package__}.{module}"), name)
                 answer: Answer | None = work(args)
@@ -126,21 +134,21 @@ def command(
                     if as_json:
                         emit(answer.value)
                     else:
-                        say(with_workspace("\n".join(answer.lines), options))
+                        say(with_workspace("\n".join(answer.lines), values))
             except KeyboardInterrupt:
                 _end(f"interrupted: {AGAIN}", Exit.INTERRUPTED, as_json, every_process=True)
             except Exception as error:
                 code = exit_code(error)
                 if code is None:
                     raise
-                message = with_workspace(_message(error), options)
+                message = with_workspace(_message(error), values)
                 shared = type(error).__name__ in ("TrainingDiverged", "ProcessFailed")
                 _end(message, code, as_json, every_process=not shared)
             if answer is not None and answer.exit:
                 raise typer.Exit(answer.exit)
 
         about, parameters = _declared(check)
-        for group in (*groups, *([_automation] if workspace else [])):
+        for group in (*groups, *common):
             title, others = _declared(group)
             for parameter in others:
                 get_args(parameter.annotation)[1].rich_help_panel = title.rstrip(".")
@@ -152,7 +160,11 @@ def command(
     return declare
 
 
-def _declared(source: Callable[..., None]) -> tuple[str, list[inspect.Parameter]]:
+def _names(source: Declaration) -> Iterable[str]:
+    return inspect.signature(source).parameters
+
+
+def _declared(source: Declaration) -> tuple[str, list[inspect.Parameter]]:
     """The text of a docstring, and the parameters for typer, with help from its ``Args``.
 
     Keyword-only parameters are options, the others arguments; a bool is a flag. In the help of an
@@ -191,9 +203,9 @@ def exit_code(error: Exception) -> Exit | None:
     return Exit.MACHINE if failing_disk else code
 
 
-def with_workspace(text: str, options: dict[str, Any]) -> str:
+def with_workspace(text: str, values: dict[str, Any]) -> str:
     """Text whose commands name the workspace, if this one had to."""
-    folder = str(options.get("workspace") or ".")
+    folder = str(values.get("workspace") or ".")
     is_default = folder in (".", os.environ.get("INCONTRAST_WORKSPACE"))
     return text if is_default else addressed(text, folder)
 
@@ -213,41 +225,3 @@ def _end(message: str, code: Exit, as_json: bool, *, every_process: bool = False
     else:
         typer.echo(plain(f"incontrast: {message}"), err=True)
     raise typer.Exit(code) from None
-
-
-def _defaults(context: typer.Context, path: Path | None) -> Path | None:
-    """Take defaults from the table of this command in a file."""
-    if path is None:
-        return None
-    name, parent = context.info_name or "", context.parent
-    assert parent is not None
-    params = {_setting(max(param.opts, key=len)): param.name for param in context.command.params}
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        if unknown := set(tables) - set(parent.command.commands):  # type: ignore[attr-defined]
-            raise ValueError(f"{min(unknown)!r} is not a command: name a table by its command")
-        settings = {_setting(option): value for option, value in dict(tables.get(name, {})).items()}
-        if unknown := settings.keys() - params.keys():
-            raise ValueError(f"[{name}] has no setting {min(unknown)!r}")
-    except (OSError, TypeError, ValueError) as error:
-        raise typer.BadParameter(f"{str(path)!r} cannot be used: {plain(str(error))}") from error
-    context.default_map = {str(params[option]): value for option, value in settings.items()}
-    return path
-
-
-def _setting(option: str) -> str:
-    """An option's name in a file, without regard to dashes."""
-    return option.lstrip("-").replace("-", "_")
-
-
-def _automation(
-    *,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
-    config: Annotated[Path | None, typer.Option(callback=_defaults, is_eager=True)] = None,
-) -> None:
-    """Automation.
-
-    Args:
-        as_json: Print the result as JSON.
-        config: TOML file with defaults, one table per command; options override it.
-    """

@@ -1,11 +1,13 @@
 """Options that several commands share, one by one or as a group, and the names they take."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from typer import Argument, BadParameter, Option
+from typer import Argument, BadParameter, Context, Option
 
+from incontrast.cli.output import plain
 from incontrast.import_path import is_model
 
 StrategyName = Literal[
@@ -20,9 +22,6 @@ OptionalCount = Annotated[int | None, Option(min=1)]
 Amount = Annotated[float | None, Option(min=0.0)]
 Share = Annotated[float, Option(min=0.0, max=1.0)]
 
-Folder = Annotated[
-    Path, Option("--workspace", "-w", envvar="INCONTRAST_WORKSPACE", help="The workspace's folder.")
-]
 Data = Annotated[
     Path | None,
     Argument(
@@ -39,9 +38,6 @@ Strict = Annotated[
 ]
 Force = Annotated[bool, Option(help="Promote the new version even if a check failed.")]
 Discard = Annotated[bool, Option(help="Drop an interrupted or refused update, with its items.")]
-Trust = Annotated[
-    bool, Option(help="Allow the code that this workspace names to run; needed once.")
-]
 Normalized = Annotated[bool, Option("--normalize", help="Write unit vectors.")]
 Changes = Annotated[
     list[str] | None,
@@ -152,4 +148,61 @@ def probing(*, probe: Path | None = None, probe_label: str = "label") -> None:
         probe: Labelled items by which the encoder is judged before and after: a folder with a
             subfolder of images per class, or a table. Remembered for later updates.
         probe_label: Column with the labels.
+    """
+
+
+def place(
+    *,
+    workspace: Annotated[Path, Option("--workspace", "-w", envvar="INCONTRAST_WORKSPACE")] = Path(),
+) -> None:
+    """Workspace.
+
+    Args:
+        workspace: The workspace's folder.
+    """
+
+
+def code(*, trust: bool = False) -> None:
+    """Workspace.
+
+    Args:
+        trust: Allow the code that this workspace names to run; needed once.
+    """
+
+
+def _defaults(context: Context, path: Path | None) -> Path | None:
+    """Take defaults from the table of this command in a file."""
+    if path is None:
+        return None
+    name, parent = context.info_name or "", context.parent
+    assert parent is not None
+    params = {_setting(max(param.opts, key=len)): param.name for param in context.command.params}
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        if unknown := set(tables) - set(parent.command.commands):  # type: ignore[attr-defined]
+            raise ValueError(f"{min(unknown)!r} is not a command: name a table by its command")
+        settings = {_setting(option): value for option, value in dict(tables.get(name, {})).items()}
+        if unknown := settings.keys() - params.keys():
+            raise ValueError(f"[{name}] has no setting {min(unknown)!r}")
+    except (OSError, TypeError, ValueError) as error:
+        raise BadParameter(f"{str(path)!r} cannot be used: {plain(str(error))}") from error
+    context.default_map = {str(params[option]): value for option, value in settings.items()}
+    return path
+
+
+def _setting(option: str) -> str:
+    """An option's name in a file, without regard to dashes."""
+    return option.lstrip("-").replace("-", "_")
+
+
+def automation(
+    *,
+    as_json: Annotated[bool, Option("--json")] = False,
+    config: Annotated[Path | None, Option(callback=_defaults, is_eager=True)] = None,
+) -> None:
+    """Automation.
+
+    Args:
+        as_json: Print the result as JSON.
+        config: TOML file with defaults, one table per command; options override it.
     """
