@@ -62,8 +62,11 @@ def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
 
     >>> after = [(0.0, 0.83, 0.97), (0.05, 0.9, 0.992), (1.0, 1.0, 1.0)]
     >>> names = ("share", "recall", "precision")
-    >>> index_advice([dict(zip(names, row, strict=True)) for row in after], 500)[:58]
-    'Keep your index: with the map, 83 % of the 10 nearest items'
+    >>> advice = index_advice([dict(zip(names, row, strict=True)) for row in after], 500)
+    >>> print(advice.replace(": ", ":\\n", 1).replace("; ", ";\\n"))
+    Keep your index:
+    with the map, 83 % of the 10 nearest items are found, and 97 % of what is found is near;
+    re-embed 5 % of it for 99 %.
     """
     recall, precision = expected[0]["recall"], expected[0]["precision"]
     if items < FEWEST_SEARCHED:

@@ -108,7 +108,7 @@ def export(args: Namespace) -> Answer:
     about = write_encoder(space.learner(args.version), args.file, normalized=args.normalized)
     line = f"{args.file}: the encoder as {about['format']}"
     if about["items"]:
-        line += f", compared on {counted(about['items'])}: at most {about['difference']:.1e} off"
+        line += f", at most {about['difference']:.1e} off on {counted(about['items'])}"
     return Answer(about, [line])
 
 
@@ -216,16 +216,17 @@ def result_of(space: Workspace, step: Step) -> Answer:
     if not is_first():
         return Answer(None, (), code)
     note_skipped(step.skipped)
-    version, page = recorded(space, step.version), None
+    page = None
     try:
         if not step.repeated or not space.report_file(step.version).exists():
-            page = write_report(space, version)
+            page = write_report(space, step.version)
     except OSError as error:
         note(f"the report cannot be written: {error}")
     already = f"version {step.version} has learned from these data already"
     lines = [f"Nothing to do: {already} (--again ingests them once more)."]
     if not step.repeated:
-        lines = [*summary(version), *([f"Report: {page}"] if page else [])]
+        lines = summary(recorded(space, step.version))
+        lines += [f"Report: {page}"] if page else []
     return Answer({**vars(step), "report": page}, lines, code)
 
 

@@ -27,9 +27,9 @@ def report(args: Namespace) -> Answer:
         raise WorkspaceError(f"{workspace.folder} {NO_ENCODER}")
     number = numbers[-1] if args.version is None else args.version
     workspace.versions.verify(number)
-    version = recorded(workspace, number)
-    page = write_report(workspace, version, args.to)
-    return Answer({"version": number, "report": page}, [*summary(version), f"Report: {page}"])
+    page = write_report(workspace, number, args.to)
+    lines = [*summary(recorded(workspace, number)), f"Report: {page}"]
+    return Answer({"version": number, "report": page}, lines)
 
 
 def history(args: Namespace) -> Answer:
@@ -52,9 +52,9 @@ def recorded(workspace: Workspace, number: int) -> Version:
     return Version(versions.record(number), evaluation, promoted, state.current)
 
 
-def write_report(workspace: Workspace, version: Version, to: Path | None = None) -> Path:
+def write_report(workspace: Workspace, number: int, to: Path | None = None) -> Path:
     """Write the page of a version; returns where."""
-    number = version.record["version"]
+    version = recorded(workspace, number)
     shown = {
         item
         for part in ("movement", "stored_vectors")
