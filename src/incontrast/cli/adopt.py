@@ -5,6 +5,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from incontrast.cli.command import Answer, with_workspace
@@ -33,12 +34,10 @@ def adopt(args: Namespace) -> Answer:
         if isinstance(code, ImportPath):
             code.resolve()  # before data are read
     folder, existed = args.workspace, args.workspace.exists()
-    created = not (folder / SETTINGS).is_file()
-    space = None if created else opened(args)
-    if space is None:
-        source = read_source(args.data, check=False, **args.table)
-    else:
-        source = space.read(args.data, **args.table)
+    space = opened(args) if (folder / SETTINGS).is_file() else None
+    created = space is None
+    read = partial(read_source, check=False) if space is None else space.read
+    source = read(args.data, **args.table)
     domain = domain_of(source, **args.network, views=args.views)
     domain = _normalised(domain, args.mean, args.std)
     learner = Learner(
@@ -110,12 +109,9 @@ def _remarks(space: Workspace, args: Namespace) -> Iterator[str]:
     template = space.template()
     domain, bound = template.initial_domain, template.keep_neighbours
     if isinstance(domain, Images | Vectors):
-        yield domain.normalisation + (
-            ""
-            if args.mean and args.std
-            else ": give what your model was trained with by --mean "
-            "and --std (0 and 1 leave rows unchanged)"
-        )
+        advice = ": give what your model was trained with by --mean and --std"
+        advice += " (0 and 1 leave rows unchanged)" * isinstance(domain, Vectors)
+        yield domain.normalisation + ("" if args.mean and args.std else advice)
     if space.current is not None:
         return
     encoder = domain.arguments()["encoder"]

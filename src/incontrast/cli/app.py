@@ -9,7 +9,7 @@ from typer import Argument, BadParameter, Option
 
 from incontrast._version import __version__
 from incontrast.cli import options as opt
-from incontrast.cli.command import app, command
+from incontrast.cli.command import app, automation, command
 
 __all__ = ["app"]
 
@@ -32,7 +32,7 @@ def incontrast(
     """Keep a self-supervised encoder up to date."""
 
 
-@command("init", opt.network, opt.views, opt.table, common=(opt.automation,), panel=CREATE)
+@command("init", opt.network, opt.views, opt.table, common=(automation,), panel=CREATE)
 def init(
     folder: Path,
     *,

@@ -8,18 +8,20 @@ import inspect
 import os
 import re
 import time
+import tomllib
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from incontrast.cli import options
+from incontrast.cli.options import place
 from incontrast.cli.output import emit, is_first, plain, processes, say
 from incontrast.text import addressed
 
@@ -89,6 +91,44 @@ class Group(_PlainFlags, TyperGroup): ...
 class Command(_PlainFlags, TyperCommand): ...
 
 
+def _defaults(context: typer.Context, path: Path | None) -> Path | None:
+    """Take defaults from the table of this command in a file."""
+    if path is None:
+        return None
+    name, parent = context.info_name or "", context.parent
+    assert parent is not None
+    params = {_setting(max(param.opts, key=len)): param.name for param in context.command.params}
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        if unknown := set(tables) - set(parent.command.commands):  # type: ignore[attr-defined]
+            raise ValueError(f"{min(unknown)!r} is not a command: name a table by its command")
+        settings = {_setting(option): value for option, value in dict(tables.get(name, {})).items()}
+        if unknown := settings.keys() - params.keys():
+            raise ValueError(f"[{name}] has no setting {min(unknown)!r}")
+    except (OSError, TypeError, ValueError) as error:
+        raise typer.BadParameter(f"{str(path)!r} cannot be used: {plain(str(error))}") from error
+    context.default_map = {str(params[option]): value for option, value in settings.items()}
+    return path
+
+
+def _setting(option: str) -> str:
+    """An option's name in a file, without regard to dashes."""
+    return option.lstrip("-").replace("-", "_")
+
+
+def automation(
+    *,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    config: Annotated[Path | None, typer.Option(callback=_defaults, is_eager=True)] = None,
+) -> None:
+    """Automation.
+
+    Args:
+        as_json: Print the result as JSON.
+        config: TOML file with defaults, one table per command; options override it.
+    """
+
+
 app = typer.Typer(
     name="incontrast",
     cls=Group,
@@ -102,7 +142,7 @@ app = typer.Typer(
 def command(
     module: str,
     *groups: Declaration,
-    common: Sequence[Declaration] = (options.place, options.automation),
+    common: Sequence[Declaration] = (place, automation),
     torchrun: bool = False,
     panel: str,
 ) -> Callable[[Declaration], Declaration]:

@@ -216,17 +216,16 @@ def result_of(space: Workspace, step: Step) -> Answer:
     if not is_first():
         return Answer(None, (), code)
     note_skipped(step.skipped)
-    page = None
+    version, page = recorded(space, step.version), None
     try:
         if not step.repeated or not space.report_file(step.version).exists():
-            page = write_report(space, step.version)
+            page = write_report(space, version)
     except OSError as error:
         note(f"the report cannot be written: {error}")
     already = f"version {step.version} has learned from these data already"
     lines = [f"Nothing to do: {already} (--again ingests them once more)."]
     if not step.repeated:
-        lines = summary(recorded(space, step.version))
-        lines += [f"Report: {page}"] if page else []
+        lines = [*summary(version), *([f"Report: {page}"] if page else [])]
     return Answer({**vars(step), "report": page}, lines, code)
 
 

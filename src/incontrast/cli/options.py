@@ -1,13 +1,11 @@
 """Options that several commands share, one by one or as a group, and the names they take."""
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from typer import Argument, BadParameter, Context, Option
+from typer import Argument, BadParameter, Option
 
-from incontrast.cli.output import plain
 from incontrast.import_path import is_model
 
 StrategyName = Literal[
@@ -167,42 +165,4 @@ def code(*, trust: bool = False) -> None:
 
     Args:
         trust: Allow the code that this workspace names to run; needed once.
-    """
-
-
-def _defaults(context: Context, path: Path | None) -> Path | None:
-    """Take defaults from the table of this command in a file."""
-    if path is None:
-        return None
-    name, parent = context.info_name or "", context.parent
-    assert parent is not None
-    params = {_setting(max(param.opts, key=len)): param.name for param in context.command.params}
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        if unknown := set(tables) - set(parent.command.commands):  # type: ignore[attr-defined]
-            raise ValueError(f"{min(unknown)!r} is not a command: name a table by its command")
-        settings = {_setting(option): value for option, value in dict(tables.get(name, {})).items()}
-        if unknown := settings.keys() - params.keys():
-            raise ValueError(f"[{name}] has no setting {min(unknown)!r}")
-    except (OSError, TypeError, ValueError) as error:
-        raise BadParameter(f"{str(path)!r} cannot be used: {plain(str(error))}") from error
-    context.default_map = {str(params[option]): value for option, value in settings.items()}
-    return path
-
-
-def _setting(option: str) -> str:
-    """An option's name in a file, without regard to dashes."""
-    return option.lstrip("-").replace("-", "_")
-
-
-def automation(
-    *,
-    as_json: Annotated[bool, Option("--json")] = False,
-    config: Annotated[Path | None, Option(callback=_defaults, is_eager=True)] = None,
-) -> None:
-    """Automation.
-
-    Args:
-        as_json: Print the result as JSON.
-        config: TOML file with defaults, one table per command; options override it.
     """

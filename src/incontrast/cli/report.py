@@ -27,9 +27,9 @@ def report(args: Namespace) -> Answer:
         raise WorkspaceError(f"{workspace.folder} {NO_ENCODER}")
     number = numbers[-1] if args.version is None else args.version
     workspace.versions.verify(number)
-    page = write_report(workspace, number, args.to)
-    lines = [*summary(recorded(workspace, number)), f"Report: {page}"]
-    return Answer({"version": number, "report": page}, lines)
+    version = recorded(workspace, number)
+    page = write_report(workspace, version, args.to)
+    return Answer({"version": number, "report": page}, [*summary(version), f"Report: {page}"])
 
 
 def history(args: Namespace) -> Answer:
@@ -52,16 +52,15 @@ def recorded(workspace: Workspace, number: int) -> Version:
     return Version(versions.record(number), evaluation, promoted, state.current)
 
 
-def write_report(workspace: Workspace, number: int, to: Path | None = None) -> Path:
+def write_report(workspace: Workspace, version: Version, to: Path | None = None) -> Path:
     """Write the page of a version; returns where."""
-    version = recorded(workspace, number)
     shown = {
         item
         for part in ("movement", "stored_vectors")
         for example in version.evaluation.get(part, {}).get("examples", [])
         for item in (example["item"], *example["before"], *example["after"])
     }
-    file = _page_file(to) or workspace.report_file(number)
+    file = _page_file(to) or workspace.report_file(version.record["version"])
     # While a page is written into the workspace, nobody can forget what it shows.
     with workspace.writing_reports() if to is None else nullcontext():
         page = update_page(
