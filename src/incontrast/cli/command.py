@@ -162,11 +162,11 @@ def command(
         def run(**values: Any) -> None:
             args = Namespace(begun=time.perf_counter(), **values)  # imports take seconds
             for group in groups:
-                setattr(args, group.__name__, {name: values[name] for name in _names(group)})
+                setattr(args, group.__name__, {option: values[option] for option in _names(group)})
             as_json = values.get("as_json", False)
             if processes() > 1 and not torchrun:
                 _end(f"{name} is for one process: leave torchrun away", Exit.USAGE, as_json)
-            check(**{name: values[name] for name in _names(check)})
+            check(**{option: values[option] for option in _names(check)})
             try:
                 work = getattr(import_module(f"{__package__}.{module}"), name)
                 answer: Answer | None = work(args)

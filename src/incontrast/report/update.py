@@ -188,11 +188,11 @@ def _figure(value: float | None, form: str = ".3f") -> str:
 def _checks(evaluation: Figures) -> str:
     """What was checked, with figures on the health of the embeddings."""
     health = evaluation.get("health")
-    text = "Checked: embeddings have not collapsed"
+    text = "Checks: embeddings must not collapse"
     if "movement" in evaluation:
         text += (
-            f", the loss of old items rose by {100 * evaluation['tolerance']:g}% at most, and the "
-            "kNN accuracy of a probe set fell by no more than that or than chance explains"
+            f", the loss of old items may rise by {100 * evaluation['tolerance']:g}%, and the kNN "
+            "accuracy of a probe set may fall by as much or by what chance explains"
         )
     if health is None:
         return f"{text}. There were too few items to look at."
