@@ -72,7 +72,7 @@ def shape(output: str) -> list[str]:
         "another strategy, a lower learning rate",
         "It got worse",
         "shows which strategy does better",
-        "New vectors beside mapped ones",
+        "where the old ones are mapped",
     )
     advice = re.compile("(Keep your index|Re-embed your index|Too few items to say).*")
     verdict = re.compile("(Promoted: all checks passed).*")

@@ -50,8 +50,6 @@ def part_of_the_way(kept: float) -> str:
 
 FEWEST_SEARCHED = 200  # items; the precision in fewer says little about a larger index
 PRECISE = 0.9  # precision from which mapped vectors need not be re-embedded at once
-FEWEST_NEW = 30  # new items; with fewer, where they are found may be chance
-NOTABLE = 0.05  # difference, as a share
 
 
 def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
@@ -80,23 +78,6 @@ def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
     return (
         f"{'Keep' if keep else 'Re-embed'} your index: with the map, {recall * 100:.0f} % of the "
         f"10 nearest items are found, and {precision * 100:.0f} % of what is found is near{more}."
-    )
-
-
-def mixed_advice(mixed: Mapping[str, float] | None) -> str | None:
-    """How new vectors do beside mapped old ones; None if there is nothing to report.
-
-    >>> mixed_advice({"items": 150, "recall": 0.6, "own": 4.6, "found": 3.9})
-    'of the 10 nearest of a new item, 4.6 are new; 3.9 where the old ones are mapped'
-    """
-    if mixed is None or mixed["items"] < FEWEST_NEW:
-        return None
-    exact, mapped = mixed["own"], mixed["found"]
-    if abs(mapped - exact) < NOTABLE * max(exact, 1.0):
-        return None
-    return (
-        f"of the 10 nearest of a new item, {exact:.1f} are new; "
-        f"{mapped:.1f} where the old ones are mapped"
     )
 
 

@@ -175,9 +175,11 @@ def test_what_to_do_next_is_what_the_map_allows() -> None:
     assert "is found is near." not in few
     assert "re-embed what you search in" in page()
     mixed = {"items": 150, "recall": 0.6, "own": 4.6, "found": 3.9}
-    beside = page(evaluation={**EVALUATION, "stored_vectors": {**stored, "mixed": mixed}})
-    assert "4.6 are new; 3.9 where the old ones are mapped" in beside
-    assert "are found too seldom" not in with_map
+    few = {**mixed, "items": 20}
+    close = {**mixed, "found": 4.5}
+    for figures, told in ((mixed, True), (few, False), (close, False), (None, False)):
+        html = page(evaluation={**EVALUATION, "stored_vectors": {**stored, "mixed": figures}})
+        assert ("4.6 are new, and 3.9 where the old ones are mapped" in html) is told
 
 
 def test_a_cost_is_compared_with_a_retraining_that_converged_or_with_nothing() -> None:

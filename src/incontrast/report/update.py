@@ -13,13 +13,14 @@ from incontrast.text import (
     duration,
     index_advice,
     journal_lines,
-    mixed_advice,
     part_of_the_way,
     probe_changes,
 )
 
 MAPS = {"to_old": "new queries, mapped to the old space", "to_new": "stored vectors, mapped"}
 SEARCH = ("recall", "precision")
+FEWEST_NEW = 30  # new items; with fewer, where they are found may be chance
+NOTABLE = 0.05  # difference, as a share
 
 Figures = Mapping[str, Any]  # read from JSON: None for a figure that is not finite
 
@@ -148,10 +149,14 @@ def next_steps(version: Version) -> Iterator[str]:
             f"stored vectors along; `incontrast embed --space {stored['space']}` embeds queries "
             "for them as they are."
         )
-        if mixed := mixed_advice(stored.get("mixed")):
+        mixed = stored.get("mixed") or {"items": 0}
+        if mixed["items"] >= FEWEST_NEW and not math.isclose(
+            mixed["found"], mixed["own"], rel_tol=NOTABLE, abs_tol=NOTABLE
+        ):
             yield (
-                f"New vectors beside mapped ones are found too seldom or too often ({mixed}): "
-                "re-embed the index before they join it."
+                f"Of the 10 nearest of a new item, {mixed['own']:.1f} are new, and "
+                f"{mixed['found']:.1f} where the old ones are mapped: re-embed the index before "
+                "new vectors join it."
             )
     elif promoted and kind == "update":
         yield (
