@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import incontrast as ic
-from incontrast.cli.report import write_report
+from incontrast.cli.report import recorded, write_report
 from store import clock
 
 UPDATES = 1000
@@ -121,7 +121,7 @@ def updates() -> None:
             new = torch.randn(20, 16, generator=draws)
             begin = time.process_time()
             step = workspace.update(new, force=True)
-            write_report(workspace, step.version)
+            write_report(workspace, recorded(workspace, step.version))
             spent = time.process_time() - begin
             handles = len(list(Path("/proc/self/fd").iterdir()))
             disk = sum(f.stat().st_size for f in workspace.folder.rglob("*") if f.is_file())

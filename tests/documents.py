@@ -70,11 +70,14 @@ def shape(output: str) -> list[str]:
         "of the change is kept",
         "worse:",
         "another strategy, a lower learning rate",
-        "new items beside mapped ones",
+        "It got worse",
+        "shows which strategy does better",
+        "where the old ones are mapped",
     )
-    advice = re.compile("(stored vectors, (?:mapped|as they are)) .*")
+    advice = re.compile("(Keep your index|Re-embed your index|Too few items to say).*")
+    verdict = re.compile("(Promoted: all checks passed).*")
     return [
-        advice.sub(r"\1", line).replace("# epoch,", "# epochs,")
+        verdict.sub(r"\1", advice.sub("advice", line)).replace("# epoch,", "# epochs,")
         for line in lines
         if not any(words in line for words in by_chance)
     ]

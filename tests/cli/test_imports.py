@@ -78,15 +78,18 @@ def test_what_trains_nothing_needs_no_torch(space: Path, tmp_path: Path) -> None
 
 def test_every_command_is_carried_out_with_the_options_it_declares() -> None:
     """The functions that do the work read no other option, and each option is read somewhere."""
+    shared = options_read(import_module("incontrast.cli.encoder").opened)
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         closure = inspect.getclosurevars(command.callback.__wrapped__).nonlocals
         declared = {parameter.name for parameter in command.params} - {"as_json", "config", "help"}
-        for group in closure["groups"]:
-            declared -= {*inspect.signature(group).parameters}
-            declared.add(group.__name__)
+        groups = {
+            group.__name__: {*inspect.signature(group).parameters} for group in closure["groups"]
+        }
         module = import_module(f"incontrast.cli.{closure['module']}")
-        anywhere, named = options_read(module), options_read(getattr(module, name))
-        assert named <= {*declared, "begun"}, name
+        anywhere, named = options_read(module) | shared, options_read(getattr(module, name))
+        assert named <= {*declared, *groups, "begun"}, name
+        for group in anywhere & groups.keys():  # read as a dict
+            declared -= groups[group]
         assert declared <= anywhere, name
 
 

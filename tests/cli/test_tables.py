@@ -244,11 +244,13 @@ def test_columns_of_adopt_and_of_a_comparison(weeks) -> None:
     run("adopt", "old.csv", *TABLE, *encoder, '{"in_features": 8, "out_features": 4}')
     run("update", "new.csv", "--epochs", 1)
     compare = ("compare", "old.csv", "new.csv", "--minutes", 0.02, "-w")
-    assert "has adopted a model, of which compare says nothing" in run(*compare, "space", code=3)
+    assert "has adopted a model, and compare trains an encoder of its own" in run(
+        *compare, "space", code=3
+    )
     assert "is a workspace for vectors: rows of 8 numbers, encoder MLP of 2 × 128 units" in run(
         *("init", "fresh", "--like", "old.csv", *TABLE, "--fit-epochs", 1)
     )
-    assert "vectors of 8 numbers" in run(*compare, "fresh")
+    assert "vectors: rows of 8 numbers" in run(*compare, "fresh")
 
 
 def test_a_probe_set_is_read_by_the_same_columns(weeks, blobs) -> None:

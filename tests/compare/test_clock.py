@@ -8,7 +8,7 @@ import pytest
 
 from incontrast import ICL, Learner, Retrain, Vectors
 from incontrast.compare import run as comparison
-from incontrast.compare.run import SAMPLE, Clock, _affordable
+from incontrast.compare.run import SAMPLE, _affordable, _limits
 from incontrast.compare.trace import trace
 
 
@@ -29,35 +29,30 @@ def watch(monkeypatch) -> Watch:
     return made
 
 
+def run_all(watch: Watch, end: float, runs: int, evaluating: float) -> list[float]:
+    """The seconds of training of runs that each use all they may and then evaluate."""
+    budgets: list[float] = []
+    for number in range(runs):
+        limits = _limits(end, runs - number, min(budgets, default=math.inf))
+        budgets.append(limits["budget"].seconds)
+        watch.now = min(watch.now + 1.25 * budgets[-1], limits["until"]) + evaluating
+    return budgets
+
+
 def test_runs_have_the_same_time(watch) -> None:
-    clock = Clock(100.0, 4, ending=5.0, measuring=0.25)
-    seen = []
-    for _ in range(4):
-        with clock:
-            seen.append(clock.limits(lambda step: None))
-            watch.now += seen[-1]["budget"].seconds
-            seen[-1]["progress"](None)  # the last step
-            watch.now += 5.0
-    assert [limits["budget"].seconds for limits in seen] == [16.0] * 4
-    assert watch.now <= 100.0
+    assert run_all(watch, 100.0, 4, evaluating=7.5) == pytest.approx([14.0] * 4)
+    assert watch.now == pytest.approx(100.0)
 
 
-def test_a_machine_that_becomes_slower_does_not_move_the_end(watch) -> None:
-    clock = Clock(100.0, 4, ending=1.0, measuring=0.0)
-    for _ in range(4):
-        with clock:
-            limits = clock.limits(lambda step: None)
-            watch.now = min(watch.now + limits["budget"].seconds, limits["until"])
-            limits["progress"](None)
-            watch.now += 8.0  # where one second was foreseen
-    assert watch.now <= 100.0 + 1e-6
+def test_a_machine_that_becomes_slower_hardly_moves_the_end(watch) -> None:
+    budgets = run_all(watch, 100.0, 4, evaluating=10.0)
+    assert budgets == sorted(budgets, reverse=True)
+    assert watch.now < 105.0, "within the time that is spare"
 
 
 def test_where_there_is_no_time_left_a_run_still_takes_a_step(watch) -> None:
     watch.now = 7.0
-    clock = Clock(5.0, 2, ending=1.0, measuring=0.25)
-    with clock:
-        limits = clock.limits(lambda step: None)
+    limits = _limits(5.0, 2, math.inf)
     assert limits["budget"].seconds > 0.0
     assert limits["until"] >= 7.0
 
@@ -72,5 +67,5 @@ def test_training_ends_when_it_must(blobs) -> None:
 def test_evaluation_is_of_fewer_items_where_it_is_slow(blobs) -> None:
     learner = Learner(Vectors(8, hidden=16, out=8), fit_strategy=Retrain(max_epochs=1))
     learner.fit(blobs(600))
-    assert _affordable(learner, blobs(600), blobs(600), end=0.0, runs=6)[0] == 64
-    assert _affordable(learner, blobs(600), blobs(600), end=math.inf, runs=6)[0] == SAMPLE
+    assert _affordable(learner, blobs(600), blobs(600), end=0.0, runs=6) == 64
+    assert _affordable(learner, blobs(600), blobs(600), end=math.inf, runs=6) == SAMPLE

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
-from incontrast.report.chart import LEFT, RIGHT, WIDTH, Panel, chart
+from incontrast.report.chart import Panel, chart
 
 
 def drawn(*panels: Panel, **options) -> ElementTree.Element:
@@ -73,19 +72,3 @@ def test_what_has_one_point_is_a_dotted_level_and_colours_are_the_same_everywher
     assert [line.get("stroke") for line in lines] == ["var(--series-0)", "var(--series-1)"] * 2
     words = [text.text for text in root.iter("text")]
     assert words.count("ICL") == words.count("old") == words.count("new") == 1
-
-
-def test_bars_begin_at_zero() -> None:
-    root = drawn(Panel({"seconds": [(1, 4.0), (2, 8.0)]}, bars=True))
-    first, second = (float(bar.get("height")) for bar in root.iter("rect"))
-    assert second == pytest.approx(2 * first, abs=0.3)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 40])
-def test_bars_stay_between_the_axes_and_apart(count: int) -> None:
-    root = drawn(Panel({"seconds": [(1 + x, 4.0) for x in range(count)]}, bars=True))
-    bars = [(float(bar.get("x")), float(bar.get("width"))) for bar in root.iter("rect")]
-    ends = [(x, x + wide) for x, wide in bars]
-    assert ends[0][0] >= LEFT
-    assert ends[-1][1] <= WIDTH - RIGHT
-    assert all(right < left for (_, right), (left, _) in pairwise(ends))

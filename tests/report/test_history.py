@@ -40,10 +40,15 @@ def test_versions_in_order_with_their_standing() -> None:
     assert [line.standing for line in lines] == [
         *("deleted since", "current", "dropped", "not promoted")
     ]
-    assert lines[0].as_json()["figures"]["drift"] is None
+    assert lines[0].figures["drift"] is None
     assert lines[3].figures["kNN accuracy, new"] == 0.875
     html = render(history_page(lines, "/model"))
-    for words in ("4 versions so far", "was not promoted", "0.875", "Drift and neighbours kept"):
+    for words in (
+        "4 versions so far",
+        "version 4, not promoted: ICL on 40 items in 8 s",
+        "0.875",
+        "Drift and neighbours kept",
+    ):
         assert words in html
     assert "retrieval precision, old" not in html  # nothing is known of it
 
@@ -60,7 +65,7 @@ def test_versions_that_a_rollback_left_behind_say_so() -> None:
     ):
         assert [line.standing for line in lines_of(told, current)] == expected
     newest = render(history_page(lines_of([*journal, *back], 1), "/model"))
-    assert "was rolled back" in newest
+    assert "version 3, rolled back: ICL on" in newest
 
 
 def test_each_version_names_all_data_that_it_was_trained_on() -> None:

@@ -46,7 +46,6 @@ def page() -> parts.Page:
                     table,
                     parts.Figure(title="Curve", svg=drawing(), caption="Down."),
                     parts.Figure(title="Again", svg=drawing(), caption="Down."),
-                    parts.Checks((("It holds.", "passed", "of this"),)),
                 ),
             ),
             parts.Section("Three", ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from incontrast.report.page import Item, render
-from incontrast.report.update import update_page
+from incontrast.report.update import Version, summary, update_page
 
 EPOCHS = [
     {
@@ -55,6 +55,11 @@ PROBE = {
     "after": {"all": AFTER, "old": BEFORE, "new": None},
 }
 EXAMPLES = [{"item": 3, "new": False, "before": [4, 5], "after": [5, 6]}]
+EVENTS = [
+    {"time": "2026-11-16", "step": "init"},
+    {"time": "2026-11-16", "step": "promote", "version": 2, "despite": []},
+]
+PICTURES = {item: Item(picture="data:image/png;base64,AAAA") for item in (3, 5)}
 EVALUATION = {
     "tolerance": 0.05,
     "sample": 512,
@@ -65,29 +70,22 @@ EVALUATION = {
     },
     "movement": {"cosine": [0.8, 0.9, 0.95], "overlap": 0.75, "examples": EXAMPLES},
 }
+VERSION = {"record": RECORD, "evaluation": EVALUATION, "promoted": True, "current": 2}
 
 
-def page(**changes) -> str:
-    about = {
-        "record": RECORD,
-        "evaluation": EVALUATION,
-        "promoted": True,
-        "current": True,
-        "events": [
-            {"time": "2026-11-16", "step": "init"},
-            {"time": "2026-11-16", "step": "promote", "version": 2, "despite": []},
-        ],
-        "items": {item: Item(picture="data:image/png;base64,AAAA") for item in (3, 5)},
-        "folder": "/model",
-    }
-    return render(update_page(**(about | changes)))
+def version(**changes) -> Version:
+    return Version(**{**VERSION, **changes})
+
+
+def page(items: dict[int, Item] = PICTURES, **changes) -> str:
+    return render(update_page(version(**changes), events=EVENTS, items=items, folder="/model"))
 
 
 def test_the_page_of_an_update() -> None:
     html = page()
     for words in (
-        *("Promoted: all checks passed.", "about 2.9% of a retraining", "12.4% of all, 1 skipped"),
-        *("loss of old items", "1.100", "0.900", "change ratio, median", "Effective rank 30.0"),
+        *("Promoted: all checks passed.", "about 2.9% of a retraining", "are 12.4% of all. 1 item"),
+        *("loss of old items", "1.100", "0.900", "change ratio", "Effective rank 30.0"),
         *("3 epochs, 18 steps", "cosine between the embedding", "75%", "workspace created"),
         "&lt;week 1&gt;",
     ):
@@ -121,24 +119,36 @@ def test_the_page_of_a_fit() -> None:
 
 def test_a_refused_and_a_forced_version() -> None:
     evaluation = {**EVALUATION, "failed_checks": ["the loss of old items rose"]}
-    assert "It is the current one" not in page(current=False)
-    refused = page(evaluation=evaluation, promoted=False, current=False)
+    assert "It is the current one" in page()
+    assert "It is the current one" not in page(current=3)
+    refused = page(evaluation=evaluation, promoted=False, current=1)
     assert "Not promoted: the loss of old items rose." in refused
     assert "<code>incontrast compare -w /model OLD NEW</code>" in refused
-    assert "It was forced." in page(evaluation=evaluation)
+    forced = "Promoted by force, despite: the loss of old items rose."
+    assert forced in page(evaluation=evaluation)
+    assert summary(version(evaluation=evaluation))[-3:] == [
+        forced,
+        "Vectors of two versions cannot be compared: re-embed what you search in with "
+        "`incontrast embed`.",
+        "Version 2 is the current one.",
+    ]
+    lines = summary(version(evaluation=evaluation, promoted=False, current=None))
+    assert "Not promoted: the loss of old items rose." in lines
+    assert lines[-1] == "There is no other version."
 
 
 def test_a_probe_says_what_changed_and_what_to_do() -> None:
     worse = ["kNN accuracy of old classes fell from 0.900 to 0.800"]
     outcome = {**RECORD["outcome"], "probe": PROBE, "worse": worse}
     html = page(record={**RECORD, "outcome": outcome})
-    assert "kNN accuracy of all classes 0.800 → 0.900 (+10.0 points)" in html
+    lines = summary(version(record={**RECORD, "outcome": outcome}))
+    assert "  kNN accuracy of all classes         0.800 → 0.900" in lines
+    assert all(figure in html for figure in ("kNN accuracy of all classes", "0.800", "+0.100"))
     assert f"Promoted: all checks passed, but {worse[0]}." in html
-    assert f"it got worse: {worse[0]}. " in html
-    assert "<code>incontrast rollback -w /model</code> returns to the version before" in html
+    assert "It got worse: <code>incontrast rollback -w /model</code> returns to the prev" in html
     assert "of new classes" not in html
     assert html.index("Verdict</h2>") < html.index("What changed</h2>") < html.index("<img")
-    assert "--probe FOLDER" in page()
+    assert "--probe DATA" in page()
 
 
 def test_a_change_that_is_too_small_to_show_is_neither_good_nor_bad() -> None:
@@ -151,21 +161,25 @@ def test_a_change_that_is_too_small_to_show_is_neither_good_nor_bad() -> None:
 
 def test_what_to_do_next_is_what_the_map_allows() -> None:
     shares = [{"share": share, "recall": 0.9, "precision": 0.98} for share in (0.0, 1.0)]
-    stored = {"expected": shares, "examples": [], "tried": {}, "pairs": 512, "items": 512}
+    about = {"examples": [], "tried": {}, "pairs": 512, "items": 512, "space": 1}
+    stored = {"expected": shares, **about}
     with_map = page(evaluation={**EVALUATION, "stored_vectors": stored})
     assert (
-        "</strong> keep your index: with the map, 90 % of the 10 nearest items are found, "
+        "</strong> Keep your index: with the map, 90 % of the 10 nearest items are found, "
         "and 98 % of what is found is near."
     ) in with_map
+    assert "<code>incontrast embed -w /model --space 1</code> embeds queries" in with_map
     assert "re-embed what you search in" not in with_map
     few = page(evaluation={**EVALUATION, "stored_vectors": {**stored, "items": 180}})
-    assert "too few items to say how precise search with the map is; recall@10 0.90." in few
+    assert "Too few items to say how precise search with the map is; recall@10 0.90." in few
     assert "is found is near." not in few
     assert "re-embed what you search in" in page()
     mixed = {"items": 150, "recall": 0.6, "own": 4.6, "found": 3.9}
-    beside = page(evaluation={**EVALUATION, "stored_vectors": {**stored, "mixed": mixed}})
-    assert "4.6 are new; 3.9 where the old ones are mapped" in beside
-    assert "new ones are found too" not in with_map
+    few = {**mixed, "items": 20}
+    close = {**mixed, "found": 4.5}
+    for figures, told in ((mixed, True), (few, False), (close, False), (None, False)):
+        html = page(evaluation={**EVALUATION, "stored_vectors": {**stored, "mixed": figures}})
+        assert ("4.6 are new, and 3.9 where the old ones are mapped" in html) is told
 
 
 def test_a_cost_is_compared_with_a_retraining_that_converged_or_with_nothing() -> None:
@@ -203,7 +217,7 @@ def test_figures_that_are_not_finite() -> None:
     html = page(record={**RECORD, "outcome": outcome}, evaluation=evaluation)
     assert "Effective rank not finite → 31.0, uniformity not finite." in html
     assert "is 0.900 (not finite to not finite); on average not finite of" in html
-    assert html.count("not finite") == 11
+    assert html.count("not finite") == 9
     assert "Training loss and learning rate over epochs" in html
 
 

@@ -49,7 +49,7 @@ from PIL import Image
 
 from incontrast import ICL, Learner, Replay, Reservoir, Retrain, Vectors, Workspace
 from incontrast.cli.command import exit_code
-from incontrast.cli.report import write_report
+from incontrast.cli.report import recorded, write_report
 from incontrast.data import read_source
 from incontrast.memory.store import Store, StoreUnwritable
 from incontrast.training import resume
@@ -187,7 +187,8 @@ def embed(folder: Path, name: str = "rows.npy") -> None:
 
 
 def report(folder: Path) -> None:
-    write_report(Workspace.open(folder), 3)
+    space = Workspace.open(folder)
+    write_report(space, recorded(space, 3))
 
 
 def bits(folder: Path) -> dict[str, Any]:

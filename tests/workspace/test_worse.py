@@ -93,8 +93,8 @@ def test_a_workspace_promotes_it_with_a_remark_everywhere(space, blobs) -> None:
         return result.output
 
     shown = run("report")
-    assert f"worse: {worse}" in shown
-    assert "Promoted, but it got worse: `incontrast rollback -w" in shown
+    assert f"Promoted: all checks passed, but {worse}" in shown
+    assert "It got worse: `incontrast rollback -w" in shown
     page = (space.reports / "version-2.html").read_text()
     assert f"Promoted: all checks passed, but {worse}" in page
     assert f"all checks passed; but {worse}" in run("log")
@@ -105,6 +105,6 @@ def test_one_that_was_forced_passed_no_checks(space, blobs, monkeypatch) -> None
     monkeypatch.setattr(failing, lambda **about: ["it is Monday"])
     space.update(blobs(40, seed=1), strategy=Worsen(max_epochs=20))
     result = CliRunner().invoke(app, ["update", "--force", "-w", str(space.folder)])
-    assert "failed check: it is Monday" in result.output
-    assert "Promoted, but it got worse" in result.output
+    assert "Promoted by force, despite: it is Monday." in result.output
+    assert "It got worse" in result.output
     assert "checks passed" not in result.output.lower()

@@ -5,28 +5,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import BadParameter, Option
+from typer import Argument, BadParameter, Option
 
 from incontrast._version import __version__
 from incontrast.cli import options as opt
-from incontrast.cli.command import Group, command
+from incontrast.cli.command import app, automation, command
 
-app = typer.Typer(
-    name="incontrast",
-    cls=Group,
-    help="Keep a self-supervised encoder up to date.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
+__all__ = ["app"]
 
 CREATE, USE, INSPECT = "Create and train", "Use the encoder", "Inspect"
 UNDO, TRY = "Undo", "Try it out"
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -40,7 +32,7 @@ def incontrast(
     """Keep a self-supervised encoder up to date."""
 
 
-@command(app, "init", opt.network, opt.views, opt.table, panel=CREATE)
+@command("init", opt.network, opt.views, opt.table, common=(automation,), panel=CREATE)
 def init(
     folder: Path,
     *,
@@ -84,16 +76,15 @@ def init(
         raise BadParameter(f"a {memory} needs a limit: give --memory-items or --memory-bytes")
 
 
-@command(app, "encoder", opt.training, opt.probing, opt.table, torchrun=True, panel=CREATE)
-def fit(data: opt.Data = None, *, workspace: opt.Folder = Path(), trust: opt.Trust = False) -> None:
+@command("encoder", opt.training, opt.probing, opt.table, opt.code, torchrun=True, panel=CREATE)
+def fit(data: opt.Data = None) -> None:
     """Train the first encoder, and remember the data."""
 
 
-@command(app, "encoder", opt.network, opt.views, opt.probing, opt.table, panel=CREATE)
+@command("adopt", opt.network, opt.views, opt.probing, opt.table, opt.code, panel=CREATE)
 def adopt(
     data: Path | None = None,
     *,
-    workspace: opt.Folder = Path(),
     weights: Path | None = None,
     head: str | None = None,
     head_args: opt.Json = None,
@@ -106,12 +97,11 @@ def adopt(
     strict: opt.Strict = False,
     force: opt.Force = False,
     discard: opt.Discard = False,
-    trust: opt.Trust = False,
 ) -> None:
-    """Start with an encoder that was trained elsewhere, as version 1, without training.
+    """Adopt an encoder that was trained elsewhere as version 1, without training.
 
-    A workspace that does not exist is created, as init does it with its defaults. Give the encoder
-    by name or by its import path, and its weights, unless your function loads them itself.
+    Creates the workspace, with the defaults of init, if there is none. Give the encoder by name or
+    import path, and its weights, unless your function loads them itself.
 
     Args:
         data: The data the encoder was trained on, or a sample of them. Leave out to finish an
@@ -129,17 +119,15 @@ def adopt(
     """
 
 
-@command(app, "encoder", opt.training, opt.probing, opt.table, torchrun=True, panel=CREATE)
+@command("encoder", opt.training, opt.probing, opt.table, opt.code, torchrun=True, panel=CREATE)
 def update(
     data: opt.Data = None,
     *,
-    workspace: opt.Folder = Path(),
     strategy: opt.StrategyName | None = None,
     epochs: opt.OptionalCount = None,
     again: bool = False,
     tolerance: opt.Amount = None,
     only_if_drift: bool = False,
-    trust: opt.Trust = False,
 ) -> None:
     """Ingest new data, train, evaluate, and promote the new version.
 
@@ -158,20 +146,18 @@ def update(
     """
 
 
-@command(app, "encoder", opt.table, torchrun=True, panel=USE)
+@command("encoder", opt.table, opt.code, torchrun=True, panel=USE)
 def embed(
     data: Path,
     to: Path,
     *,
-    workspace: opt.Folder = Path(),
     version: opt.Version = None,
     space: int | None = None,
-    normalized: Annotated[bool, Option("--normalize")] = False,
+    normalized: opt.Normalized = False,
     dtype: opt.NumberType = "float32",
     append: bool = False,
     overwrite: bool = False,
     strict: opt.Strict = False,
-    trust: opt.Trust = False,
 ) -> None:
     """Write embeddings of data to a file; the same command resumes if interrupted.
 
@@ -179,28 +165,18 @@ def embed(
         data: Data of the workspace's kind.
         to: File to write: .npy (ids beside it) or .parquet; or a folder, for shards.
         space: Map the embeddings into the space of this version. Default: no map.
-        normalized: Write unit vectors.
         dtype: Number type of the embeddings.
         append: Append to an existing file of the same version.
         overwrite: Overwrite an existing file.
     """
     if to.suffix not in (".npy", ".parquet", ""):
-        raise BadParameter(
-            f"embeddings are written to .npy, to .parquet or to a folder, got {to.name!r}"
-        )
+        raise BadParameter(f"embeddings are written to .npy, .parquet or a folder, got {to.name!r}")
     if append and not to.suffix:
         raise BadParameter("a folder holds embeddings of one source: choose another for more")
 
 
-@command(app, "encoder", panel=USE)
-def export(
-    file: Path,
-    *,
-    workspace: opt.Folder = Path(),
-    version: opt.Version = None,
-    normalized: Annotated[bool, Option("--normalize")] = False,
-    trust: opt.Trust = False,
-) -> None:
+@command("encoder", opt.code, panel=USE)
+def export(file: Path, *, version: opt.Version = None, normalized: opt.Normalized = False) -> None:
     """Write the encoder for other programs: ONNX, torch.export, or its weights.
 
     ONNX and torch.export (.pt2) take items as they are, standardise them, and are compared with
@@ -208,24 +184,19 @@ def export(
 
     Args:
         file: The file to write: .onnx, .pt2 or .safetensors.
-        normalized: Give unit vectors.
     """
     if file.suffix not in (".onnx", ".pt2", ".safetensors"):
-        raise BadParameter(
-            f"an encoder is exported to .onnx, .pt2 or .safetensors, got {file.name!r}"
-        )
+        raise BadParameter(f"the file must be .onnx, .pt2 or .safetensors, got {file.name!r}")
 
 
-@command(app, "encoder", opt.table, panel=USE)
+@command("encoder", opt.table, opt.code, panel=USE)
 def reembed(
     vectors: Path,
     *,
-    workspace: opt.Folder = Path(),
     plan: bool = False,
     share: str | None = None,
     seconds: opt.Amount = None,
     queries: Path | None = None,
-    trust: opt.Trust = False,
 ) -> None:
     """Bring stored vectors into the space of the current version.
 
@@ -239,21 +210,17 @@ def reembed(
         seconds: Time limit for re-embedding.
         queries: Typical queries, to plan for. Default: items of later updates.
     """
-    if share is not None and not re.fullmatch(r"\d+(\.\d+)?%", share):
-        raise BadParameter(f"a share is a percentage, such as 10%, got {share!r}")
-    if share is not None and float(share.rstrip("%")) > 100:
-        raise BadParameter(f"a share is at most 100%, got {share}")
+    if share is not None and not re.fullmatch(r"(\d\d?(\.\d+)?|100)%", share):
+        raise BadParameter(f"a share is a percentage up to 100%, such as 10%, got {share!r}")
 
 
-@command(app, "encoder", opt.table, panel=INSPECT)
+@command("encoder", opt.table, opt.code, panel=INSPECT)
 def drift(
     data: Path,
     *,
-    workspace: opt.Folder = Path(),
-    significance: float = 0.05,
+    significance: opt.Share = 0.05,
     fail_on_drift: bool = False,
     strict: opt.Strict = False,
-    trust: opt.Trust = False,
 ) -> None:
     """Test whether new data differ from old ones, and say what to do.
 
@@ -262,12 +229,10 @@ def drift(
         significance: Accepted rate of false alarms.
         fail_on_drift: Exit with code 8 if there is drift.
     """
-    if not 0.0 < significance < 1.0:
-        raise BadParameter(f"significance must be between 0 and 1, got {significance:g}")
 
 
-@command(app, "workspace", panel=INSPECT)
-def status(*, workspace: opt.Folder = Path(), check: bool = False) -> None:
+@command("workspace", panel=INSPECT)
+def status(*, check: bool = False) -> None:
     """Show the current version, the memory, and unfinished work.
 
     Args:
@@ -275,19 +240,13 @@ def status(*, workspace: opt.Folder = Path(), check: bool = False) -> None:
     """
 
 
-@command(app, "workspace", panel=INSPECT)
-def config(
-    *, workspace: opt.Folder = Path(), changes: opt.Changes = None, trust: opt.Trust = False
-) -> None:
+@command("workspace", opt.code, panel=INSPECT)
+def config(*, changes: opt.Changes = None) -> None:
     """Show or change the settings of a workspace."""
 
 
-@command(app, "workspace", panel=INSPECT)
-def log(
-    *,
-    workspace: opt.Folder = Path(),
-    last: Annotated[int | None, Option(min=0)] = None,
-) -> None:
+@command("workspace", panel=INSPECT)
+def log(*, last: Annotated[int | None, Option(min=0)] = None) -> None:
     """Show the journal: what was done when, with which data and result.
 
     Args:
@@ -295,8 +254,8 @@ def log(
     """
 
 
-@command(app, "workspace", panel=UNDO)
-def rollback(*, workspace: opt.Folder = Path(), to: int | None = None) -> None:
+@command("workspace", panel=UNDO)
+def rollback(*, to: int | None = None) -> None:
     """Go back to an earlier version, and to the memory it had.
 
     Without --to, the last update is reverted, once: the same command again changes nothing.
@@ -306,18 +265,17 @@ def rollback(*, workspace: opt.Folder = Path(), to: int | None = None) -> None:
     """
 
 
-@command(app, "workspace", opt.table, panel=UNDO)
+@command("workspace", opt.table, panel=UNDO)
 def forget(
-    ids: list[int] | None = None,
+    ids: Annotated[list[int] | None, Argument(min=0, max=2**63 - 1)] = None,
     *,
-    workspace: opt.Folder = Path(),
     like: Path | None = None,
     hashes: Annotated[list[str] | None, Option("--hash")] = None,
 ) -> None:
     """Delete items for good, from the memory and from the file on disk.
 
     Args:
-        ids: Item ids: places in the order of arrival, from 0.
+        ids: Item ids, in the order of arrival, from 0; log shows them.
         like: A file or folder: forget all items with the same content.
         hashes: A content hash; repeat for more.
     """
@@ -325,14 +283,10 @@ def forget(
         raise BadParameter("say which items: their ids, --like DATA, or --hash")
     if any(not re.fullmatch("[0-9a-fA-F]{32}", digest) for digest in hashes or []):
         raise BadParameter("a hash is 32 hexadecimal digits")
-    if any(not 0 <= item < 2**63 for item in ids or []):
-        raise BadParameter("an id is a place in the order of arrival, from 0")
 
 
-@command(app, "report", panel=INSPECT)
-def report(
-    *, workspace: opt.Folder = Path(), version: int | None = None, to: Path | None = None
-) -> None:
+@command("report", panel=INSPECT)
+def report(*, version: int | None = None, to: Path | None = None) -> None:
     """Write the HTML report of a version, and print its summary.
 
     Args:
@@ -341,8 +295,8 @@ def report(
     """
 
 
-@command(app, "report", panel=INSPECT)
-def history(*, workspace: opt.Folder = Path(), to: Path | None = None) -> None:
+@command("report", panel=INSPECT)
+def history(*, to: Path | None = None) -> None:
     """Write an HTML page over all versions: quality, drift, cost, neighbours kept.
 
     Args:
@@ -350,10 +304,9 @@ def history(*, workspace: opt.Folder = Path(), to: Path | None = None) -> None:
     """
 
 
-@command(app, "workspace", panel=USE)
+@command("workspace", opt.code, panel=USE)
 def serve(
     *,
-    workspace: opt.Folder = Path(),
     index: Annotated[Path | None, Option(exists=True, file_okay=False)] = None,
     host: str = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535)] = 8000,
@@ -364,7 +317,6 @@ def serve(
     max_items: opt.Count = 1024,
     max_bytes: opt.Count = 2**24,
     max_waiting: opt.Count = 8192,
-    trust: opt.Trust = False,
 ) -> None:
     """Serve embeddings over HTTP; new versions are swapped in without downtime.
 
@@ -385,10 +337,10 @@ def serve(
     if max_waiting < max_items:
         raise BadParameter(f"--max-waiting must be at least --max-items, which is {max_items}")
     if not (token or token_file or re.fullmatch(r"localhost|127(\.\d+){3}|::1", host)):
-        raise BadParameter(f"{host} can be reached from elsewhere: give --token or --token-file")
+        raise BadParameter(f"others can reach {host!r}: give --token or --token-file")
 
 
-@command(app, "compare", workspace=False, panel=TRY)
+@command("compare", common=(), panel=TRY)
 def demo(*, seed: int = 0, out: Path = Path("demo.html")) -> None:
     """Train on seven digit classes, then add three new ones with six strategies.
 
@@ -399,12 +351,12 @@ def demo(*, seed: int = 0, out: Path = Path("demo.html")) -> None:
     _check_page(out)
 
 
-@command(app, "compare", opt.network, opt.table, workspace=False, panel=TRY)
+@command("compare", opt.network, opt.table, common=(), panel=TRY)
 def compare(
     old: Path,
     new: Path,
     *,
-    minutes: float = 5.0,
+    minutes: Annotated[float, Option(min=0.01)] = 5.0,
     items: Annotated[int, Option(min=8)] = 2000,
     seed: Annotated[int, Option(min=0)] = 0,
     out: Path | None = None,
@@ -424,13 +376,10 @@ def compare(
         out: HTML report to write.
         workspace: Workspace whose table options to use.
     """
-    if minutes <= 0:
-        raise BadParameter(f"minutes must be positive, got {minutes:g}")
     if out is not None:
         _check_page(out)
 
 
 def _check_page(out: Path) -> None:
     if out.is_dir() or not out.absolute().parent.is_dir():
-        problem = "is a folder" if out.is_dir() else "is in a folder that does not exist"
-        raise BadParameter(f"--out {out} {problem}: name a file")
+        raise BadParameter(f"--out must name a file in a folder that exists, got {str(out)!r}")

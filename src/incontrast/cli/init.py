@@ -31,7 +31,7 @@ from incontrast.text import counted, duration
 from incontrast.workspace.config import config_of, parse_changes, to_toml, with_config
 from incontrast.workspace.workspace import check_settings, create_workspace, initial_settings
 
-TRIED = 128  # items on which the time of a fit is estimated
+TRIED = 128  # items on which the time of a fit is estimated; fewer of large images
 LARGE = 64  # pixels
 
 STRATEGIES: dict[StrategyName, Strategy] = {
@@ -51,7 +51,6 @@ POLICIES: dict[PolicyName, Callable[..., Policy]] = {
 
 
 def init(args: Namespace) -> Answer:
-    """Create the workspace."""
     source = read_source(args.like, check=False, **args.table)
     domain = domain_of(source, **args.network, views=args.views)
     learner = Learner(
@@ -75,19 +74,13 @@ def init(args: Namespace) -> Answer:
         return Answer(config, [to_toml(config).rstrip()])
     if settings["threads"] is not None:
         torch.set_num_threads(settings["threads"])
-    # Before anything is there that an interrupt leaves.
     seconds = _fit_seconds(source, learner, args.begun)
     workspace = create_workspace(args.folder, learner, settings)
     lines = [f"{workspace.folder} is a workspace for {source.kind}: {in_words(domain)}"]
     if seconds is not None:
         lines.append(
-            f"A fit on {counted(len(source))} takes at most {duration(seconds)} on this machine."
-        )
-    if seconds is not None and seconds > 3600.0:
-        epochs = max(1, int(learner.fit_strategy.max_epochs or 200) * 600 // int(seconds))
-        lines.append(
-            f"Minutes instead: --fit-epochs {epochs}, fit --seconds 600"
-            + (", or smaller images, --size 32." if isinstance(domain, Images) else ".")
+            f"A fit on {counted(len(source))} takes at most {duration(seconds)} on this machine; "
+            "--fit-epochs and fit --seconds limit it."
         )
     value = {"folder": str(workspace.folder), "id": workspace.id, "kind": source.kind}
     return Answer({**value, "domain": repr(domain), "fit_seconds": seconds}, lines)
@@ -96,26 +89,25 @@ def init(args: Namespace) -> Answer:
 def in_words(domain: Domain) -> str:
     """What items are, and what encodes them."""
     encoder = domain.arguments()["encoder"]
-    named = encoder.path if isinstance(encoder, ImportPath) else encoder
+    name = encoder.path if isinstance(encoder, ImportPath) else encoder
     match domain:
         case Images():
             channels = counted(domain.channels, "channel")
-            return f"{domain.size}×{domain.size} px, {channels}, encoder {named}"
+            return f"{domain.size}×{domain.size} px, {channels}, encoder {name}"
         case Text():
-            return f"encoder {named}, embeddings of {domain.width} numbers"
+            return f"encoder {name}, embeddings of {domain.width} numbers"
         case Vectors():
-            usual = f"MLP of 2 × {domain.hidden} units, embeddings of {domain.out} numbers"
-            return f"rows of {counted(domain.dim, 'number')}, encoder {named or usual}"
+            name = name or f"MLP of 2 × {domain.hidden} units, embeddings of {domain.out} numbers"
+            return f"rows of {counted(domain.dim, 'number')}, encoder {name}"
         case Graphs():
-            usual = f"GCN of {domain.layers} × {domain.hidden} units"
-            return f"encoder {named or usual}"
-    return f"encoder {named}"
+            return f"encoder {name or f'GCN of {domain.layers} × {domain.hidden} units'}"
+    return f"encoder {name}"
 
 
 def settings_with(
     changes: Iterable[str] | None, learner: Learner, **limits: Any
 ) -> tuple[dict[str, Any], Learner]:
-    """The settings of a new workspace as ``--set`` changes them, and its learner."""
+    """The settings of a new workspace with the changes of ``--set``, and its learner."""
     settings = initial_settings(learner, **limits)
     if changes:
         config = config_of(settings)
@@ -126,16 +118,15 @@ def settings_with(
 
 
 def _fit_seconds(source: Source, learner: Learner, begun: float) -> float | None:
-    """That a fit on these data takes here, at most, by a few steps on some of them.
+    """An upper bound of the time of a fit on this machine, from a few steps.
 
-    It imports, and takes a slow first step, as long as this command has done since it has
-    ``begun``.
+    The time since ``begun`` stands for its imports and its slow first step.
     """
     if isinstance(learner.domain.arguments()["encoder"], ImportPath):
         return None  # fit imports it, and says what is wrong with it
     count, trial = TRIED, copy.copy(learner)
     if isinstance(learner.domain, Images) and learner.domain.size > LARGE:
-        # A step would take many seconds; few of them tell as much.
+        # A step would take many seconds.
         count, trial.fit_strategy = 8, replace(learner.fit_strategy, batch_size=4)
     places = torch.linspace(0, len(source) - 1, min(len(source), count)).long()
     start = time.perf_counter()
@@ -143,7 +134,7 @@ def _fit_seconds(source: Source, learner: Learner, begun: float) -> float | None
     reading = time.perf_counter() - start
     try:
         seconds = trial.forecast(items) if len(items) > 1 else None
-    except (ValueError, RuntimeError):  # fit says what is wrong: with them, or with the device
+    except (ValueError, RuntimeError):  # fit says what is wrong, with the data or the device
         return None
     if seconds is None:
         return None
@@ -160,8 +151,10 @@ def domain_of(
     views: Mapping[str, float] | None = None,
 ) -> Domain:
     """The domain of a source, with an encoder by its name or by its import path."""
-    own = own_code("encoder", encoder, encoder_args)
-    domain = source.domain(size=size, channels=channels, encoder=own)
+    if source.kind != "images" and (size or channels):
+        raise ValueError(f"{source.path} holds {source.kind}: --size and --channels are for images")
+    network = own_code("encoder", encoder, encoder_args)
+    domain = source.domain(size=size, channels=channels, encoder=network)
     if views is not None and isinstance(domain, Images):
         shown = ImageViews(flip=views["flip"], scale=(views["crop"], 1.0))
         domain = replace(domain, views=shown)
@@ -169,7 +162,7 @@ def domain_of(
 
 
 def own_code(kind: str, name: str | None, arguments: dict[str, Any] | None) -> Any:
-    """An encoder or a head by its name, by its import path with arguments, or in a folder."""
+    """An encoder or a head by name, by import path with arguments, or from a folder."""
     if kind == "encoder" and is_model(name):
         if arguments is None or {*arguments} != {"pooling"}:
             raise ValueError(
@@ -187,11 +180,11 @@ def own_code(kind: str, name: str | None, arguments: dict[str, Any] | None) -> A
 
 
 def usual_threads(domain: Domain) -> int | None:
-    """One for encoders that are too small to share."""
+    """One for encoders that are too small for more."""
     return 1 if domain.arguments()["encoder"] in (None, "small") else None
 
 
 def strategy_named(name: StrategyName, epochs: int | None) -> Strategy:
-    """The strategy with its defaults, or with so many epochs at most."""
+    """The strategy with its defaults, or with another limit of epochs."""
     strategy = STRATEGIES[name]
     return strategy if epochs is None else replace(strategy, max_epochs=epochs)

@@ -1,4 +1,4 @@
-"""Options that several commands share, one by one or as a group, and the names that they take."""
+"""Options that several commands share, one by one or as a group, and the names they take."""
 
 import json
 from pathlib import Path
@@ -20,9 +20,6 @@ OptionalCount = Annotated[int | None, Option(min=1)]
 Amount = Annotated[float | None, Option(min=0.0)]
 Share = Annotated[float, Option(min=0.0, max=1.0)]
 
-Folder = Annotated[
-    Path, Option("--workspace", "-w", envvar="INCONTRAST_WORKSPACE", help="The workspace's folder.")
-]
 Data = Annotated[
     Path | None,
     Argument(
@@ -39,9 +36,7 @@ Strict = Annotated[
 ]
 Force = Annotated[bool, Option(help="Promote the new version even if a check failed.")]
 Discard = Annotated[bool, Option(help="Drop an interrupted or refused update, with its items.")]
-Trust = Annotated[
-    bool, Option(help="Allow the code that this workspace names to run; needed once.")
-]
+Normalized = Annotated[bool, Option("--normalize", help="Write unit vectors.")]
 Changes = Annotated[
     list[str] | None,
     Option(
@@ -66,8 +61,8 @@ def _encoder(name: str | None) -> str | None:
 def _json_object(text: str | None) -> dict[str, Any] | None:
     try:
         value = None if text is None else json.loads(text)
-    except ValueError as error:
-        raise BadParameter(f"arguments are a JSON object, got {text!r}: {error}") from error
+    except ValueError:
+        value = text
     if value is not None and not isinstance(value, dict):
         raise BadParameter(f"arguments are a JSON object, as in '{{\"depth\": 3}}', got {text!r}")
     return value
@@ -151,4 +146,23 @@ def probing(*, probe: Path | None = None, probe_label: str = "label") -> None:
         probe: Labelled items by which the encoder is judged before and after: a folder with a
             subfolder of images per class, or a table. Remembered for later updates.
         probe_label: Column with the labels.
+    """
+
+
+def place(
+    *,
+    workspace: Annotated[Path, Option("--workspace", "-w", envvar="INCONTRAST_WORKSPACE")] = Path(),
+) -> None:
+    """Workspace.
+
+    Args:
+        workspace: The workspace's folder.
+    """
+
+
+def code(*, trust: bool = False) -> None:
+    """Workspace.
+
+    Args:
+        trust: Allow the code that this workspace names to run; needed once.
     """

@@ -1,27 +1,18 @@
-"""A version, or all of them: told in a few lines, and as an HTML page in the workspace."""
+"""``incontrast report`` and ``history``: a version, or all of them, as an HTML page."""
 
 import base64
 import io
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
 
 from incontrast.cli.command import Answer
 from incontrast.files import check_outside
 from incontrast.memory.store import PRESENT, Store
-from incontrast.report.history import ADOPTED, history_page, lines_of
+from incontrast.report.history import history_page, lines_of
 from incontrast.report.page import Item, save
-from incontrast.report.update import cost_share, update_page
-from incontrast.text import (
-    counted,
-    duration,
-    index_advice,
-    mixed_advice,
-    part_of_the_way,
-    probe_changes,
-)
+from incontrast.report.update import Version, summary, update_page
 from incontrast.workspace import Workspace, WorkspaceError
 from incontrast.workspace.files import NO_ENCODER
 
@@ -30,86 +21,84 @@ SHOWN = 100  # lines of the journal, the last ones: `incontrast log` has all
 
 
 def report(args: Namespace) -> Answer:
-    space = Workspace.open(args.workspace)
-    numbers = space.versions.numbers()
+    workspace = Workspace.open(args.workspace)
+    numbers = workspace.versions.numbers()
     if not numbers:
-        raise WorkspaceError(f"{space.folder} {NO_ENCODER}")
+        raise WorkspaceError(f"{workspace.folder} {NO_ENCODER}")
     number = numbers[-1] if args.version is None else args.version
-    space.versions.verify(number)
-    page = write_report(space, number, args.to)
-    value = {"version": number, "report": page}
-    return Answer(value, [*summary(space, number), f"Report: {page}"])
+    workspace.versions.verify(number)
+    version = recorded(workspace, number)
+    page = write_report(workspace, version, args.to)
+    return Answer({"version": number, "report": page}, [*summary(version), f"Report: {page}"])
 
 
 def history(args: Namespace) -> Answer:
-    space = Workspace.open(args.workspace)
-    lines = lines_of(space.journal.events(), space.current)
+    workspace = Workspace.open(args.workspace)
+    lines = lines_of(workspace.journal.events(), workspace.current)
     if not lines:
-        raise WorkspaceError(f"{space.folder} {NO_ENCODER}")
-    place = _place(args.to, space.reports / "history.html")
-    with space.writing_reports() if args.to is None else nullcontext():
-        save(history_page(lines, str(space.folder)), place)
-    sentences = []
-    for line in lines:
-        done = f"{line.strategy} on {counted(line.items)} in {duration(line.seconds)}"
-        done = f"adopted, with {counted(line.items)}" if line.strategy == ADOPTED else done
-        sentences.append(f"version {line.version}, {line.standing}: {done}")
-    value = {"versions": [line.as_json() for line in lines], "report": place}
-    return Answer(value, [*sentences, f"Report: {place}"])
+        raise WorkspaceError(f"{workspace.folder} {NO_ENCODER}")
+    page = _page_file(args.to) or workspace.reports / "history.html"
+    with workspace.writing_reports() if args.to is None else nullcontext():
+        save(history_page(lines, str(workspace.folder)), page)
+    value = {"versions": [line._asdict() for line in lines], "report": page}
+    return Answer(value, [*map(str, lines), f"Report: {page}"])
 
 
-def write_report(workspace: Workspace, number: int, to: Path | None = None) -> Path:
-    """Write the page of a version, from what was written down about it; returns where."""
-    state, evaluation = workspace.state(), workspace.versions.evaluation(number) or {}
+def recorded(workspace: Workspace, number: int) -> Version:
+    """What the workspace has recorded about a version."""
+    state, versions = workspace.state(), workspace.versions
+    evaluation = versions.evaluation(number) or {}
+    promoted = number != state.candidate
+    return Version(versions.record(number), evaluation, promoted, state.current)
+
+
+def write_report(workspace: Workspace, version: Version, to: Path | None = None) -> Path:
+    """Write the page of a version; returns where."""
     shown = {
         item
         for part in ("movement", "stored_vectors")
-        for example in evaluation.get(part, {}).get("examples", [])
+        for example in version.evaluation.get(part, {}).get("examples", [])
         for item in (example["item"], *example["before"], *example["after"])
     }
-    place = _place(to, workspace.report_file(number))
-    # In the workspace, no item is shown that is forgotten meanwhile.
+    file = _page_file(to) or workspace.report_file(version.record["version"])
+    # While a page is written into the workspace, nobody can forget what it shows.
     with workspace.writing_reports() if to is None else nullcontext():
         page = update_page(
-            record=workspace.versions.record(number),
-            evaluation=evaluation,
-            promoted=number != state.candidate,
-            current=number == state.current,
+            version,
             events=workspace.journal.events(SHOWN),
             items=_items(workspace, sorted(shown)),
             folder=str(workspace.folder),
         )
-        save(page, place)
-    return place
+        save(page, file)
+    return file
 
 
-def _place(to: Path | None, usual: Path) -> Path:
-    """Where a page goes, which replaces what is there: neither data nor a workspace's files."""
-    if to is None:
-        return usual
-    if to.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"a page is written to .html, got {to.name!r}")
-    check_outside(to)
+def _page_file(to: Path | None) -> Path | None:
+    """The file that ``--to`` names; it must not be one of a workspace."""
+    if to is not None:
+        if to.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"a page is written to .html, got {to.name!r}")
+        check_outside(to)
     return to
 
 
 def _items(workspace: Workspace, ids: Sequence[int]) -> dict[int, Item]:
-    """Of these items, those that are still there and can be shown."""
+    """Those of these items that are still stored and can be shown."""
     kind = workspace.settings["learner"]["domain"]["type"]
     if not ids or kind not in ("Images", "Text"):
         return {}
     with closing(Store.open(workspace.store_file, readonly=True)) as store:
         states = store.columns(ids[-1] + 1).states
-        there = [item for item in ids if states[item] == PRESENT]
-        contents = store.read(there)
+        stored = [item for item in ids if states[item] == PRESENT]
+        contents = store.read(stored)
     shown = map(_beginning, contents) if kind == "Text" else _pictures(workspace, contents)
-    return dict(zip(there, shown, strict=True))
+    return dict(zip(stored, shown, strict=True))
 
 
 def _beginning(content: bytes) -> Item:
-    # Enough bytes for so many characters; a pair has a byte between its texts that is no UTF-8.
+    # Enough bytes for so many characters. 0xff, which is not UTF-8, separates the texts of a pair.
     text = content[: 8 * LONGEST].replace(b"\xff", b" \xe2\x80\x94 ").decode("utf-8", "ignore")
-    # What is not printable could change how the rest of the page reads (right to left, say).
+    # Unprintable characters could change how the rest of the page reads (right to left, say).
     text = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
     return Item(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
 
@@ -117,7 +106,7 @@ def _beginning(content: bytes) -> Item:
 def _pictures(workspace: Workspace, contents: Sequence[bytes]) -> Iterator[Item]:
     if not contents:
         return
-    # Images are decoded by their domain, which needs torch; no other page does.
+    # Only images are decoded by their domain, which needs torch.
     import torch
     from PIL import Image
 
@@ -127,67 +116,3 @@ def _pictures(workspace: Workspace, contents: Sequence[bytes]) -> Iterator[Item]
         Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(content, "PNG")
         png = base64.b64encode(content.getvalue()).decode()
         yield Item(picture=f"data:image/png;base64,{png}")
-
-
-def summary(workspace: Workspace, number: int) -> list[str]:
-    """What was done for a version, what came of it, and which version serves."""
-    state, evaluation = workspace.state(), workspace.versions.evaluation(number) or {}
-    record = workspace.versions.record(number)
-    outcome, adopted = record["outcome"], record["kind"] == "adopt"
-    items = counted(record["data"]["items"], "item" if record["parent"] is None else "new item")
-    epochs, seconds = counted(outcome["epochs"], "epoch"), outcome["seconds"]
-    line = f"Version {number}: {outcome['strategy']} on {items}, {epochs} in {seconds:.1f} s"
-    if adopted:
-        line = f"Version {number}: adopted, with {items} of {record['memory']['seen']:,}"
-    if (share := cost_share(record)) is not None:
-        line += f", about {share:.1%} of a retraining"
-    lines = [line]
-    if (kept := outcome.get("kept", 1.0)) < 1.0:
-        lines.append(f"  {part_of_the_way(kept)}")
-    lines += (f"  {name:<35}{words}" for name, words in _figures(outcome, evaluation, adopted))
-    lines += (f"  failed check: {check}" for check in evaluation.get("failed_checks", []))
-    lines += (f"  worse: {change}" for change in outcome.get("worse", ()))
-    if number == state.candidate:
-        current = state.current
-        keeps = "there is no other" if current is None else f"version {current} keeps serving"
-        command = f"incontrast {record['kind']}"
-        advice = f"Promote it with `{command} --force`, drop it with `{command} --discard`."
-        return [*lines, f"Not promoted: {keeps}. {advice}"]
-    if outcome.get("worse"):
-        lines.append(
-            "Promoted, but it got worse: `incontrast rollback` returns to the version "
-            "before, `incontrast compare OLD NEW` says which strategy learns new items better."
-        )
-    return [*lines, f"Version {state.current} is the current one."]
-
-
-def _figures(
-    outcome: Mapping[str, Any], evaluation: Mapping[str, Any], adopted: bool
-) -> Iterator[tuple[str, str]]:
-    """What came of a version, by name; of an adopted one, nothing has changed."""
-
-    def change(*values: float | None) -> str:
-        shown = ["not finite" if value is None else f"{value:.3f}" for value in values]
-        return " → ".join(shown[-1:] if adopted else shown)
-
-    for name, *values in probe_changes(outcome["probe"]):
-        yield name, change(*values)
-    before, after = outcome["loss"]["before"], outcome["loss"]["after"]
-    for part in ("old", "new") if not adopted else ():
-        if before["old"] is not None:
-            yield f"loss of {part} items", change(before[part], after[part])
-        elif part == "new":
-            yield "loss", change(before[part], after[part])
-    if ratios := outcome["change_ratio"]:
-        yield "change ratio", change(*(ratios[when]["median"] for when in ("before", "after")))
-    if moved := evaluation.get("movement"):
-        stayed = f"{moved['overlap']:.0%} of the 10 nearest neighbours stayed"
-        yield "embeddings moved", f"cosine {moved['cosine'][1]:.3f}, {stayed}"
-    if stored := evaluation.get("stored_vectors"):
-        mapped = index_advice(stored["expected"], stored["items"])
-        yield "stored vectors, mapped (reembed)", mapped
-        if beside := mixed_advice(stored.get("mixed")):
-            yield "new items beside mapped ones", beside
-        recall = stored["tried"]["to_old"][stored["kinds"]["to_old"]]["recall"]
-        how = f"embed --space {stored['space']}; recall@10 {recall:.2f}"
-        yield "stored vectors, as they are", how

@@ -21,17 +21,16 @@ from incontrast.workspace.status import status_of, unfinished
 def status(args: Namespace) -> Answer:
     space = Workspace.open(args.workspace)
     damage = space.check() if args.check else []
-    about: dict[str, Any] = {"folder": str(space.folder)} if damage else status_of(space)
-    if args.check:
-        about["damage"] = damage
-    return Answer(about, _lines(about), Exit.DAMAGED if damage else Exit.DONE)
+    if damage:
+        value = {"folder": str(space.folder), "damage": damage}
+        lines = [str(space.folder), *(f"  damage: {text}" for text in damage)]
+        return Answer(value, lines, Exit.DAMAGED)
+    about = status_of(space) | ({"damage": []} if args.check else {})
+    return Answer(about, _status_lines(about))
 
 
-def _lines(about: dict[str, Any]) -> Iterator[str]:
+def _status_lines(about: dict[str, Any]) -> Iterator[str]:
     yield about["folder"]
-    if about.get("damage"):
-        yield from (f"  damage: {text}" for text in about["damage"])
-        return
     if about["current"] is None:
         yield "  no encoder yet: run incontrast fit DATA"
     else:
@@ -43,15 +42,16 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
             f"  memory: {about['kept']:,} items stored / {about['seen']:,} seen ({about['policy']})"
         )
     yield f"  disk: {about['bytes'] / 2**20:.1f} MB"
-    if about["unfinished"]:
-        yield f"  unfinished: {about['unfinished']}"
-    if about["advice"]:
-        yield f"  next: {about['advice']}"
-    if about["writer"]:
-        yield f"  being written by {about['writer']}"
+    for name, title in (
+        ("unfinished", "unfinished:"),
+        ("advice", "next:"),
+        ("writer", "being written by"),
+    ):
+        if about[name]:
+            yield f"  {title} {about[name]}"
     for output in about["embeddings"]:
-        state = "up to date" if output["current"] else "out of date"
-        state = state if output["complete"] else f"unfinished, {state}"
+        state = "" if output["complete"] else "unfinished, "
+        state += "up to date" if output["current"] else "out of date"
         state += f", {counted(output['mapped'], 'vector')} mapped" if output["mapped"] else ""
         yield f"  {output['file']}: version {output['version']}, {state}"
     if "damage" in about:
@@ -60,56 +60,52 @@ def _lines(about: dict[str, Any]) -> Iterator[str]:
 
 def log(args: Namespace) -> Answer:
     records = Workspace.open(args.workspace).journal.records(args.last)
-    value = [each if isinstance(each, dict) else {"damaged": str(each)} for each in records]
-    lines = (
-        f"{each['time']}  {sentence(each)}" if isinstance(each, dict) else str(each)
-        for each in records
-    )
+    value = [event if isinstance(event, dict) else {"damaged": str(event)} for event in records]
+    lines = (event.get("damaged") or f"{event['time']}  {sentence(event)}" for event in value)
     return Answer(value, lines)
 
 
 def config(args: Namespace) -> Answer:
     space = Workspace.open(args.workspace, trust=args.trust)
     if not args.changes:
-        shown = config_of(space.settings)
-        return Answer(shown, [to_toml(shown).rstrip()])
-    done = space.configure(*args.changes)
-    return Answer(done, [f"{name} = {json.dumps(value)}" for name, value in done.items()])
+        settings = config_of(space.settings)
+        return Answer(settings, [to_toml(settings).rstrip()])
+    changes = space.configure(*args.changes)
+    return Answer(changes, [f"{name} = {json.dumps(value)}" for name, value in changes.items()])
 
 
 def rollback(args: Namespace) -> Answer:
     space = Workspace.open(args.workspace)
     dropped, before = unfinished(space), None if args.to else space.current
     number = space.rollback(args.to)
+    lines = [f"Version {number} is the current one."]
     if number == before:
-        kept = ", ".join(map(str, space.versions.numbers()))
-        line = (
+        dropped, kept = None, ", ".join(map(str, space.versions.numbers()))
+        lines = [
             f"Version {number} is the current one already: the last update was rolled back. "
             f"incontrast rollback --to N goes to another (kept: {kept})."
-        )
-        return Answer({"current": number, "dropped": None}, [line])
-    lines = [] if dropped is None else [f"Dropped: {dropped}."]
-    lines.append(f"Version {number} is the current one.")
+        ]
+    elif dropped is not None:
+        lines.insert(0, f"Dropped: {dropped}.")
     return Answer({"current": number, "dropped": dropped}, lines)
 
 
 def forget(args: Namespace) -> Answer:
     space = Workspace.open(args.workspace)
-    wanted = [bytes.fromhex(digest) for digest in args.hashes or []]
+    hashes = [bytes.fromhex(digest) for digest in args.hashes or []]
     if args.like is not None:
         # Reading data, unlike naming items, needs the domain and so torch.
         from incontrast.workspace.ingest import NewData
 
         same = NewData(space.read(args.like, **args.table), space.learner(memory=False).domain)
-        wanted += [content_hash(content) for contents in same.packed() for content in contents]
+        hashes += [content_hash(content) for contents in same.packed() for content in contents]
         note_skipped(same.skipped)
-    count = space.forget(args.ids or [], hashes=wanted)
+    count = space.forget(args.ids or [], hashes=hashes)
     files = [str(file) for file in outputs(space)]
-    lines = [f"{counted(count, 'item')} forgotten."]
+    why = "Updates leave the same content out from now on: its hash is kept."
     if not count:
-        lines[0] += " They were forgotten before, are no longer kept, or never came in."
-    else:
-        lines.append("Updates leave the same content out from now on: its hash is kept.")
+        why = "They were forgotten before, are no longer kept, or never came in."
+    lines = [f"{counted(count, 'item')} forgotten. {why}"]
     if files:
         lines.append(f"Embeddings of them may still be in {', '.join(files)}.")
     return Answer({"forgotten": count, "embeddings": files}, lines)
@@ -133,27 +129,34 @@ def serve(args: Namespace) -> None:
     threads = space.settings["threads"]
     if threads is None and args.workers > 1:
         threads = max(1, (os.cpu_count() or 1) // args.workers)
-    limits = ("batch_size", "max_items", "max_bytes", "max_waiting")
     settings = ServeSettings(
         workspace=space.folder,
         index=None if args.index is None else args.index.absolute(),
         token=token or None,
         trust=args.trust,
         threads=threads,
-        **{name: getattr(args, name) for name in limits},
+        batch_size=args.batch_size,
+        max_items=args.max_items,
+        max_bytes=args.max_bytes,
+        max_waiting=args.max_waiting,
     )
     note(f"serving version {current} of {space.folder} on http://{args.host}:{args.port}")
-    how: dict[str, Any] = {"host": args.host, "port": args.port, "log_level": "warning"}
-    own = {"incontrast": {"handlers": ["default"], "level": "INFO"}}
-    logs = {**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], **own}}
-    how |= {"access_log": False, "server_header": False, "log_config": logs}
+    logger = {"incontrast": {"handlers": ["default"], "level": "INFO"}}
+    options: dict[str, Any] = {
+        "host": args.host,
+        "port": args.port,
+        "log_level": "warning",
+        "log_config": {**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], **logger}},
+        "access_log": False,
+        "server_header": False,
+    }
     if args.workers == 1:
         from incontrast.serve.app import create_app
 
-        uvicorn.run(create_app(settings), **how)
+        uvicorn.run(create_app(settings), **options)
         return
     settings.export()
     with tempfile.TemporaryDirectory(prefix="incontrast-metrics-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # before the workers import its library
         app = "incontrast.serve.app:create_app"
-        uvicorn.run(app, factory=True, workers=args.workers, **how)
+        uvicorn.run(app, factory=True, workers=args.workers, **options)

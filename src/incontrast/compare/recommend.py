@@ -1,8 +1,8 @@
-"""Which strategy to use, by rule, from what each of them did."""
+"""Which strategy to use, by rule, from the results of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,36 +12,39 @@ from incontrast.text import duration
 if TYPE_CHECKING:
     from incontrast.compare.trace import Trace
 
-NEEDS_NO_OLD_ITEMS = ("fine-tuning", "distillation")
-WORTHWHILE = 5 * TOLERANCE  # what is nearer than this to retraining's loss will do
+WORTHWHILE = 5 * TOLERANCE  # an update this close to retraining's loss is good enough
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a strategy did with the time it had."""
+    """The result of one strategy."""
 
     strategy: str
     seconds: float
-    loss: EvaluationLoss  # that it ended with
-    parity_seconds: float | None = None  # when it was first at parity with retraining
-    failed: str = ""  # why its training diverged, if it did
-    falling: bool = False  # whether its loss was still falling when its time was over
+    loss: EvaluationLoss  # at the end
+    parity_seconds: float | None = None  # when it first was at parity with retraining
+    failed: str = ""  # why training diverged, if it did
+    falling: bool = False  # whether the loss was still falling at the end
 
     @classmethod
     def of(cls, name: str, trace: Trace, target: EvaluationLoss) -> Attempt:
-        """What a watched update did, by the loss that retraining ended with."""
-        reached, last = trace.reaches(target), trace.points[-1]
+        """The result of an update; ``target`` is retraining's final loss."""
+        parity = trace.reaches(target)
         return cls(
             strategy=name,
             seconds=trace.outcome.seconds,
-            loss=last.loss,
-            parity_seconds=None if reached is None else reached.seconds,
+            loss=trace.points[-1].loss,
+            parity_seconds=None if parity is None else parity.seconds,
             falling=still_falling([(p.seconds, p.loss.all) for p in trace.points[1:]]),
         )
 
+    def __str__(self) -> str:
+        old, new, total = self.loss
+        return f"{self.strategy} {total:.3f} (old {old:.3f}, new {new:.3f}) in {self.seconds:.1f} s"
+
 
 def still_falling(losses: Sequence[tuple[float, float]]) -> bool:
-    """Whether losses, each with its time, fell by more than the tolerance in the last third.
+    """Whether (seconds, loss) pairs fell by more than the tolerance in the last third of the time.
 
     >>> still_falling([(1, 3.0), (2, 2.0), (3, 1.99)]), still_falling([(1, 3.0), (2, 2.5), (3, 2)])
     (False, True)
@@ -52,7 +55,7 @@ def still_falling(losses: Sequence[tuple[float, float]]) -> bool:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A strategy, and why; None where nothing has converged that could be compared with."""
+    """A strategy and the reasons for it; None if retraining, the reference, had not converged."""
 
     strategy: str | None
     reasons: tuple[str, ...]
@@ -62,169 +65,70 @@ class Recommendation:
 
 
 def recommend(
-    before: EvaluationLoss, ceiling: Attempt, attempts: Sequence[Attempt]
+    before: EvaluationLoss, retraining: Attempt, attempts: Sequence[Attempt]
 ) -> Recommendation:
-    """The cheapest strategy that is as good as retraining; else the best that forgets nothing.
+    """The fastest strategy at parity with retraining; else the best that does not forget.
 
-    ``before`` is the loss without an update, ``ceiling`` what retraining did.
+    ``before`` is the loss without an update. ``docs/how-to/choose-a-strategy.md`` has the rules.
     """
-    sound = [attempt for attempt in attempts if not attempt.failed]
-    if ceiling.falling:
-        return Recommendation(None, tuple(_so_far(before, ceiling, sound)))
-    # At parity once, and still in the end: a user's own update does not end at that moment.
-    once = [attempt for attempt in sound if attempt.parity_seconds is not None]
-    kept = [attempt for attempt in once if keeps_parity(attempt.loss, ceiling.loss)]
-    if at_parity(before, ceiling.loss):
-        name, reasons = _where_retraining_gains_nothing(before, ceiling, sound)
-    elif kept:
-        name, reasons = _fastest(ceiling, kept)
-    else:
-        name, reasons = _best(before, ceiling, sound, len(attempts))
-    reasons = reasons if name == "no update" else [_state(before, ceiling.loss), *reasons]
-    lost = _names(attempt for attempt in once if attempt not in kept)
-    if lost and name != "no update":
-        reasons.append(f"At parity for a while, and worse again in the end: {lost}.")
-    return Recommendation(name, tuple(reasons))
-
-
-def _so_far(before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]) -> Iterator[str]:
-    """Where each one is, while retraining has not converged."""
-    yield (
-        f"Retraining's loss was still falling when its {duration(ceiling.seconds)} were over "
-        f"({ceiling.loss.all:.3f}): it is no yardstick, and nothing is said about parity or "
-        "speed-ups. With more minutes there is. What can be said is where each one is after the "
-        "same time."
-    )
-    if better := _better(before, [*sound, ceiling]):
-        gain = 1.0 - better[0].loss.all / before.all
-        yield (
-            f"{better[0].strategy} has the lowest loss of those that keep old items: "
-            f"{_losses(better[0])}, {gain:.0%} below no update ({before.all:.3f})."
-        )
-        yield from _near(better)
-    else:
-        yield (
-            f"None of the updates beats leaving the encoder alone ({before.all:.3f}) by more than "
-            f"{TOLERANCE * 100:.0f} % without raising the loss of old items."
-        )
-        yield from _forgetting(before, [*sound, ceiling])
-
-
-def _keeping(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[Attempt]:
-    """What keeps old items, the lowest loss over all items first."""
-    keeping = (a for a in sound if a.loss.old <= before.old * (1 + TOLERANCE))
-    return sorted(keeping, key=lambda a: a.loss.all)
-
-
-def _better(before: EvaluationLoss, sound: Sequence[Attempt]) -> list[Attempt]:
-    """What of it is better than no update."""
-    return [a for a in _keeping(before, sound) if a.loss.all < before.all * (1 - TOLERANCE)]
-
-
-def _forgetting(before: EvaluationLoss, sound: Sequence[Attempt]) -> Iterator[str]:
-    """What the table shows as better over all items, and is not recommended."""
-    forgetting = [a for a in sound if a.loss.old > before.old * (1 + TOLERANCE)]
-    lower = [a for a in forgetting if a.loss.all < before.all * (1 - TOLERANCE)]
-    told = ", ".join(
-        f"{a.strategy} ({a.loss.all:.3f}, old items {a.loss.old / before.old - 1:+.0%})"
-        for a in sorted(lower, key=lambda a: a.loss.all)
-    )
-    if told:
-        yield (
-            f"Lower over all items, at the cost of old ones: {told}. "
-            "Take one if new items count for more."
-        )
-
-
-def _near(better: Sequence[Attempt]) -> Iterator[str]:
-    limit = better[0].loss.all * (1 + TOLERANCE / 2)
-    if near := _names(a for a in better[1:] if a.loss.all <= limit):
-        yield f"Within 1 % of that, which one run cannot tell apart: {near}."
-
-
-def _names(attempts: Iterable[Attempt]) -> str:
-    return ", ".join(attempt.strategy for attempt in attempts)
-
-
-def _where_retraining_gains_nothing(
-    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt]
-) -> tuple[str, list[str]]:
-    if better := _better(before, sound):
-        return better[0].strategy, [
-            f"Retraining has nothing to add to that in {ceiling.seconds:.1f} s; "
-            f"{better[0].strategy} comes to {_losses(better[0])}.",
-            *_near(better),
-        ]
-    best = [
-        f", the best update ({a.strategy}) to {a.loss.all:.3f}" for a in _keeping(before, sound)
+    finished = [attempt for attempt in attempts if not attempt.failed]
+    if retraining.falling:  # no reference, but a candidate
+        finished.append(retraining)
+    forgetting = [a for a in finished if a.loss.old > before.old * (1 + TOLERANCE)]
+    lower = [a for a in finished if a.loss.all < before.all * (1 - TOLERANCE)]
+    better = sorted((a for a in lower if a not in forgetting), key=lambda a: a.loss.all)
+    best = better[0] if better else None
+    close = [a for a in better[1:] if a.loss.all <= better[0].loss.all * (1 + TOLERANCE / 2)]
+    notes = [
+        *_note("Within 1 % of the best, which one run cannot tell apart", close),
+        *_note("Forgets: the loss of old items rose by more than 2 %", forgetting),
     ]
-    return "no update", [
-        f"Without any update the loss over all items is {before.all:.3f}. Retraining came to "
-        f"{ceiling.loss.all:.3f} in {ceiling.seconds:.1f} s{''.join(best[:1])}: there is little to "
-        "gain.",
-        *_forgetting(before, sound),
-    ]
-
-
-def _fastest(ceiling: Attempt, kept: Sequence[Attempt]) -> tuple[str, list[str]]:
-    """The update that comes to parity first, or retraining if it is there before."""
-    best, *others = sorted(kept, key=lambda a: a.parity_seconds or 0.0)
-    seconds, against = best.parity_seconds or 0.0, ceiling.parity_seconds or ceiling.seconds
-    reason = (
-        f"{best.strategy} is at parity with retraining after {seconds:.1f} s, retraining itself "
-        f"after {against:.1f} s: "
-    )
-    if seconds >= against:
-        return "retraining", [f"{reason}no update saves time here."]
-    reasons = [f"{reason}{against / max(seconds, 1e-9):.1f} times as fast."]
-    if later := ", ".join(f"{a.strategy} ({a.parity_seconds:.1f} s)" for a in others):
-        reasons.append(f"Also at parity, but later: {later}.")
-    if best.strategy in NEEDS_NO_OLD_ITEMS:
-        reasons.append("It needs no old items, so a small memory will do.")
-    return best.strategy, reasons
-
-
-def _best(
-    before: EvaluationLoss, ceiling: Attempt, sound: Sequence[Attempt], tried: int
-) -> tuple[str, list[str]]:
-    """The update that comes closest to retraining and keeps old items, or retraining."""
-    keeping = _keeping(before, sound)
-    better = [a for a in keeping if a.loss.all < before.all]
-    name, reasons = "retraining", []
-    if better and better[0].loss.all <= ceiling.loss.all * (1 + WORTHWHILE):
-        name = better[0].strategy
-        reasons.append(
-            f"No update came to parity with retraining and stayed there; {name} came closest "
-            f"without forgetting: {_losses(better[0])}, retraining {_losses(ceiling)}."
+    if retraining.falling:
+        reason = (
+            f"Retraining's loss was still falling after {duration(retraining.seconds)} "
+            f"({retraining.loss.all:.3f}), so there is no parity to compare with. Without "
+            f"forgetting, {best or 'nothing'} is better than no update ({before.all:.3f})."
         )
-        reasons += _near(better)
-    elif better:
-        reasons.append(
-            "No update came to parity with retraining in the time it had; the best that does not "
-            f"forget, {better[0].strategy}, ended at {better[0].loss.all:.3f}."
-        )
-    elif sound:
-        reasons.append("No update was better than none without forgetting, in the time it had.")
+        return Recommendation(None, (reason, *notes))
+
+    reached = [a for a in finished if a.parity_seconds is not None]
+    # Also at the end: a user's update does not stop at the moment of parity.
+    lasting = [a for a in reached if keeps_parity(a.loss, retraining.loss)]
+    if at_parity(before, retraining.loss):
+        choice = "no update" if best is None else best.strategy
+        reason = f"{retraining} gains little over no update ({before.all:.3f})."
+        reason += "" if best is None else f" {best} gains more."
+    elif lasting:
+        choice, reason = _fastest(retraining, lasting)
+    elif best is not None and best.loss.all <= retraining.loss.all * (1 + WORTHWHILE):
+        choice = best.strategy
+        reason = f"Closest to {retraining} without forgetting: {best}."
     else:
-        reasons.append("No update ended." if tried else "No update was tried.")
-    if forgetting := _names(a for a in sound if a not in keeping):
-        reasons.append(f"The loss of old items rose under {forgetting}.")
-    if falling := _names(a for a in sound if a.falling):
-        reasons.append(f"Still falling when its time was over, and not converged: {falling}.")
-    if name == "retraining":
-        reasons.append("Retraining is the safe choice; with more time an update may do.")
-    return name, reasons
+        choice = "retraining"
+        reason = "No update came close to it without forgetting, in the time it had."
+    lost = [a for a in reached if a not in lasting]
+    notes += _note("At parity for a while, but not at the end", lost)
+    notes += _note("Still falling at the end", [a for a in finished if a.falling])
+    return Recommendation(choice, (reason, *notes))
 
 
-def _losses(attempt: Attempt) -> str:
-    old, new, both = attempt.loss
-    return f"{both:.3f} (old {old:.3f}, new {new:.3f}) in {attempt.seconds:.1f} s"
-
-
-def _state(before: EvaluationLoss, target: EvaluationLoss) -> str:
-    gap = before.all / target.all - 1.0
-    where = f"{abs(gap):.0%} {'above' if gap >= 0 else 'below'}"
-    return (
-        f"Without an update the loss over all items is {before.all:.3f}, {where} retraining's "
-        f"{target.all:.3f} (new items: {before.new:.3f} and {target.new:.3f})."
+def _fastest(retraining: Attempt, lasting: Sequence[Attempt]) -> tuple[str, str]:
+    """The update that was first at parity, or retraining if that was faster."""
+    first = min(lasting, key=lambda a: a.parity_seconds or 0.0)
+    seconds = first.parity_seconds or 0.0
+    reference = retraining.parity_seconds or retraining.seconds
+    if seconds >= reference:
+        return "retraining", (
+            f"No update saves time: {first.strategy} was at parity after {seconds:.1f} s, "
+            f"retraining after {reference:.1f} s."
+        )
+    speed_up = reference / max(seconds, 1e-9)
+    return first.strategy, (
+        f"At parity with retraining after {seconds:.1f} s, {speed_up:.1f} times as fast as "
+        f"retraining itself ({reference:.1f} s)."
     )
+
+
+def _note(text: str, attempts: Sequence[Attempt]) -> list[str]:
+    names = ", ".join(attempt.strategy for attempt in attempts)
+    return [f"{text}: {names}."] if names else []

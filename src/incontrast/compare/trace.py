@@ -1,4 +1,4 @@
-"""The evaluation loss of an encoder while it is being updated, against the time it took."""
+"""The evaluation loss of an encoder during an update, against the time the update took."""
 
 import copy
 import math
@@ -17,14 +17,14 @@ from incontrast.strategies import Strategy
 from incontrast.training.progress import Budget, Progress, ProgressCallback
 from incontrast.training.task import Increment
 
-SPACING = 1.08  # a curve has a point whenever this many times more steps have been taken
+SPACING = 1.08  # the encoder is evaluated after every 8 % more steps
 
 
 @dataclass(frozen=True)
 class Point:
-    """A moment of an update: with averaged weights, or without averaging with those of then.
+    """A moment of an update, with the averaged weights; without averaging, the current ones.
 
-    The last one is what the update gave; without averaging, that has the weights of its best epoch.
+    The last point is the encoder that the update returned; without averaging, of its best epoch.
     """
 
     seconds: float
@@ -35,48 +35,36 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """An update, watched."""
+    """An update with the losses along the way."""
 
     strategy: Strategy
-    points: tuple[Point, ...]  # the first is the encoder of before, the last the one after
+    points: tuple[Point, ...]  # the first is before the update, the last after it
     outcome: Outcome
-    learner: Learner  # as it is after the update
+    learner: Learner  # after the update
 
     def reaches(self, target: EvaluationLoss) -> Point | None:
-        """The first point after the start that is as good as ``target``; None if there is none."""
+        """The first point after the start that is at parity with ``target``."""
         return next((point for point in self.points[1:] if at_parity(point.loss, target)), None)
 
 
 def trace(
     learner: Learner,
-    old: Any,
+    old: Any,  # all old items, to evaluate on: memory may hold only some of them
     new: Any,
     strategy: Strategy,
     *,
-    sample: int | None = None,
+    sample: int | None = None,  # old and new items, each, to evaluate on; all of them if None
     spacing: float = SPACING,
-    measuring: float = math.inf,
-    until: float = math.inf,
+    measuring: float = math.inf,  # limit of evaluation along the way, as a multiple of training
+    until: float = math.inf,  # when training must end, by ``time.perf_counter``
     budget: Budget | None = None,
-    before: EvaluationLoss | None = None,
+    before: EvaluationLoss | None = None,  # the loss before the update, if known
     progress: ProgressCallback | None = None,
-    seen: Callable[[Point, nn.Module], None] | None = None,
+    seen: Callable[[Point, nn.Module], None] | None = None,  # gets every later point, its encoder
 ) -> Trace:
-    """Update a copy of a learner and evaluate it as it goes; evaluation costs no time.
+    """Update a copy of a fitted learner, evaluated along the way, which does not count as time.
 
-    Args:
-        learner: Fitted on the old items; stays as it is.
-        old: All old items, to evaluate on (memory may hold only some of them).
-        new: The new items.
-        strategy: How to update.
-        sample: Old and new items, each, to evaluate on; all of them if None.
-        spacing: Evaluated whenever this many times more steps have been taken, at ends of epochs.
-        measuring: How many times the training so far evaluation may have taken; else it waits.
-        until: When training must have ended, by ``time.perf_counter``.
-        budget: What the update may cost.
-        before: The loss of the learner as it is, if it is known.
-        progress: Called after every step as well.
-        seen: Called at every point but the first, with its encoder.
+    It is evaluated at ends of epochs, once the steps have grown by the factor ``spacing``.
     """
     learner = copy.deepcopy(learner)
     first, later = learner.domain.collect(old), learner.domain.collect(new)
@@ -84,7 +72,7 @@ def trace(
     points: list[Point] = []
     due = measured = longest = 0.0
 
-    def look(encoder: nn.Module, seconds: float, forward_passes: int, epochs: float) -> None:
+    def evaluate(encoder: nn.Module, seconds: float, forward_passes: int, epochs: float) -> None:
         loss = measure(
             encoder,
             learner.domain,
@@ -98,7 +86,7 @@ def trace(
         if seen is not None and len(points) > 1:
             seen(points[-1], encoder)
 
-    def after(step: Progress) -> bool | None:
+    def after_step(step: Progress) -> bool | None:
         nonlocal due, measured, longest
         if progress is not None:
             progress(step)
@@ -108,16 +96,16 @@ def trace(
         if step.finished is None or step.steps < due or measured > measuring * step.seconds:
             return None
         if begin + longest < until:
-            look(step.snapshot(), step.seconds, step.forward_passes, step.epoch)
-            longest = max(longest, time.perf_counter() - begin)
-            measured += time.perf_counter() - begin
+            evaluate(step.snapshot(), step.seconds, step.forward_passes, step.epoch)
+            seconds = time.perf_counter() - begin
+            longest, measured = max(longest, seconds), measured + seconds
             due = step.steps * spacing
         return None
 
     if before is None:
-        look(learner.encoder, 0.0, 0, 0)
+        evaluate(learner.encoder, 0.0, 0, 0)
     else:
         points.append(Point(0.0, 0, 0, before))
-    outcome = learner.update(later, strategy=strategy, budget=budget, callbacks=[after])
-    look(learner.encoder, outcome.seconds, outcome.forward_passes, outcome.epochs)
+    outcome = learner.update(later, strategy=strategy, budget=budget, callbacks=[after_step])
+    evaluate(learner.encoder, outcome.seconds, outcome.forward_passes, outcome.epochs)
     return Trace(strategy, tuple(points), outcome, learner)

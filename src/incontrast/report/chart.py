@@ -1,118 +1,90 @@
-"""Charts of lines and bars as SVG, in the page's own type and colours.
+"""Line charts as SVG, in the page's own type and colours; the template has the drawing.
 
-Drawn by hand: a plotting library takes longer to import than all else that a report needs.
+A plotting library takes longer to import than everything else in a report.
 
->>> drawn = chart([Panel({"ICL": [(1, 0.9), (2, 0.5)]}, x="epoch")], title="Loss")
->>> drawn.count("<polyline")
+>>> svg = chart([Panel({"ICL": [(1, 0.9), (2, 0.5)]}, x="epoch")], title="Loss")
+>>> svg.count("<polyline")
 1
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from incontrast.report.page import template
 
 WIDTH = 648
-LEFT, RIGHT, BELOW, LINE = 52, 12, 40, 18  # space beside a panel, below it, and for a line of text
-COLOURS = 8  # that a page has, by day and by night
-ACROSS = 3  # names in a row of the legend
+LEFT, RIGHT, BELOW, LINE = 52, 12, 40, 18  # space beside a panel, below it, and per line of text
+COLOURS = 8  # in the page's style sheet
+LEGEND_COLUMNS = 3
 
-Points = Sequence[tuple[float, float]]
+Points = Sequence[tuple[float, float | None]]
 
 
 class Panel(NamedTuple):
-    """Series by name, each of points (x, y); a point that is not finite leaves a gap."""
+    """Series of points (x, y) by name; None and what is not finite leave a gap."""
 
     series: Mapping[str, Points]
     title: str = ""
-    x: str = ""  # what the axes show
+    x: str = ""  # titles of the axes
     y: str = ""
-    bars: bool = False
-    dots: bool = False  # whether to mark the points; without, a single one is a dotted level
-    logs: tuple[bool, bool] = (False, False)  # which axes are logarithmic
+    dots: bool = False  # whether to mark points; if not, a single point is a dotted level line
+    logs: tuple[bool, bool] = (False, False)  # whether the axes are logarithmic
 
 
 def chart(panels: Sequence[Panel], *, title: str, legend: bool = False, height: int = 200) -> str:
-    """The panels side by side; ``title`` is what a reader hears who cannot see them.
-
-    A series has the same colour in all panels.
-    """
-    names = list(dict.fromkeys(name for panel in panels for name in panel.series))
-    colours = {name: f"var(--series-{place % COLOURS})" for place, name in enumerate(names)}
-    parts, top = [], LINE
+    """The panels side by side; a series has the same colour in all. ``title`` is read aloud."""
+    names = dict.fromkeys(name for panel in panels for name in panel.series)
+    colours = {name: place % COLOURS for place, name in enumerate(names)}
+    entries, top = [], LINE
     for place, name in enumerate(names if legend else ()):
-        x, y = LEFT + place % ACROSS * (WIDTH - LEFT) // ACROSS, LINE * (place // ACROSS)
-        top = y + 2 * LINE
-        parts.append(_bar(x, y + 6, 14, 3, colours[name]))
-        parts.append(_text(x + 20, y + 12, name))
-    wide = WIDTH // len(panels)
+        row, column = divmod(place, LEGEND_COLUMNS)
+        x = LEFT + column * (WIDTH - LEFT) // LEGEND_COLUMNS
+        entries.append({"x": x, "y": LINE * row, "name": name, "colour": colours[name]})
+        top = LINE * (row + 2)
+    width, bottom = WIDTH // len(panels), top + height - LINE - BELOW
+    drawn = []
     for place, panel in enumerate(panels):
-        frame = (
-            place * WIDTH // len(panels) + LEFT,
-            top,
-            wide - LEFT - RIGHT,
-            height - LINE - BELOW,
-        )
-        parts += _panel(panel, frame, colours)
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {top + height - LINE}" role="img" aria-label="{escape(title)}" '
-        f'font-size="10">{"".join(parts)}</svg>'
-    )
+        frame = {"left": place * width + LEFT, "right": (place + 1) * width - RIGHT}
+        drawn.append(_drawn(panel, {**frame, "top": top, "bottom": bottom}, colours))
+    size = {"width": WIDTH, "height": bottom + BELOW}
+    svg = template("chart.svg").render(title=title, legend=entries, panels=drawn, **size)
+    return str(svg)
 
 
-def _panel(
-    panel: Panel, frame: tuple[int, int, int, int], colours: Mapping[str, str]
-) -> Iterator[str]:
-    left, top, width, height = frame
-    right, bottom = left + width, top + height
-    points = [point for series in panel.series.values() for point in series]
-    xs, ys = ([point[axis] for point in points] for axis in (0, 1))
-    if panel.bars:  # a bar is wider than its place, and begins at 0
-        xs, ys = [x + side for x in xs for side in (-0.4, 0.4)], [0.0, *ys]
-    across = _Axis(xs, panel.logs[0], left, width, whole=not panel.logs[0])
-    up = _Axis(ys, panel.logs[1], bottom, -height)
-    yield _text(left + width / 2, top - 6, panel.title, "middle", size=11)
-    yield _text(left + width / 2, bottom + 32, panel.x, "middle")
-    yield _text(left - LEFT + 4, top - 6, panel.y)
-    for value, y in up.ticks():
-        yield _line(left, y, right, y, opacity=0.15)
-        yield _text(left - 6, y + 3, f"{value:g}", "end")
-    for value, x in across.ticks():
-        yield _line(x, top, x, bottom, opacity=0.15)
-        yield _text(x, bottom + 16, f"{value:g}", "middle")
-    yield _line(left, bottom, right, bottom)
-    yield _line(left, top, left, bottom)
-    for name, series in panel.series.items():
-        colour, level = colours[name], len(series) == 1 and not panel.dots
-        for drawn, run in groupby(series, lambda point: across.has(point[0]) and up.has(point[1])):
-            if not drawn:
-                continue
-            places = [(across(x), up(y)) for x, y in run]
-            if panel.bars:
-                wide = across(0.6) - across(0.0)
-                yield from (_bar(x - wide / 2, y, wide, up(0.0) - y, colour) for x, y in places)
-                continue
-            ends = [(left, places[0][1]), (right, places[0][1])]
-            way = " ".join(f"{x:.1f},{y:.1f}" for x, y in (ends if level else places))
-            dotted = ' stroke-dasharray="2 3"' if level else ""
-            yield (
-                f'<polyline points="{way}" fill="none" stroke="{colour}" '
-                f'stroke-width="1.8"{dotted}/>'
-            )
-            for x, y in places if panel.dots else ():
-                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+def _drawn(panel: Panel, frame: dict[str, int], colours: Mapping[str, int]) -> dict[str, Any]:
+    """Where the template draws the parts of a panel."""
+    curves = {
+        name: [(x, math.nan if y is None else y) for x, y in series]
+        for name, series in panel.series.items()
+    }
+    points = [point for curve in curves.values() for point in curve]
+    x_log, y_log = panel.logs
+    across = _Axis([x for x, _ in points], x_log, frame["left"], frame["right"], whole=not x_log)
+    up = _Axis([y for _, y in points], y_log, frame["bottom"], frame["top"])
+    lines = []
+    for name, curve in curves.items():
+        level = len(curve) == 1 and not panel.dots
+        for has_both, run in groupby(curve, lambda p: across.has(p[0]) and up.has(p[1])):
+            if has_both:
+                places = [(across(x), up(y)) for x, y in run]
+                if level:
+                    places = [(frame[side], places[0][1]) for side in ("left", "right")]
+                lines.append({"points": places, "colour": colours[name], "level": level})
+    ticks = {"x_ticks": across.ticks(), "y_ticks": up.ticks()}
+    return {**panel._asdict(), **frame, **ticks, "lines": lines}
 
 
 class _Axis:
-    """Where values go: ``length`` pixels from ``start``, some space at both ends."""
+    """Maps values to places between ``start`` and ``end``, with some space at both."""
 
     def __init__(
-        self, values: Sequence[float], log: bool, start: int, length: int, *, whole: bool = False
+        self, values: Sequence[float], log: bool, start: int, end: int, *, whole: bool = False
     ) -> None:
-        self.log, self.whole, self.start, self.length = log, whole, start, length
-        found = [self._scaled(value) for value in values if self.has(value)] or [0.0, 1.0]
-        low, high = min(found), max(found)
+        self.log, self.whole, self.start, self.length = log, whole, start, end - start
+        scaled = [self._scaled(value) for value in values if self.has(value)] or [0.0, 1.0]
+        low, high = min(scaled), max(scaled)
         space = 0.05 * (high - low) or max(0.5, 0.05 * abs(high))
         self.low, self.high = low - space, high + space
 
@@ -126,7 +98,7 @@ class _Axis:
         share = (self._scaled(value) - self.low) / (self.high - self.low)
         return self.start + share * self.length
 
-    def ticks(self) -> Iterator[tuple[float, float]]:
+    def ticks(self) -> list[tuple[float, float]]:
         """Round values and their places."""
         low, high = (10.0**end if self.log else end for end in (self.low, self.high))
         values = _round_values(low, high, self.whole)
@@ -134,7 +106,7 @@ class _Axis:
             powers = range(math.floor(self.low), math.ceil(self.high) + 1)
             factors = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
             values = [factor * 10.0**power for power in powers for factor in factors]
-        return ((value, self(value)) for value in values if low <= value <= high)
+        return [(value, self(value)) for value in values if low <= value <= high]
 
 
 def _round_values(low: float, high: float, whole: bool) -> list[float]:
@@ -145,18 +117,3 @@ def _round_values(low: float, high: float, whole: bool) -> list[float]:
     step = max(step, 1.0) if whole else step
     first, last = math.ceil(low / step), math.floor(high / step)
     return [float(f"{number * step:.10g}") for number in range(first, last + 1)]
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 10) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
-    return f'<text {place} fill="currentColor">{escape(text)}</text>' if text else ""
-
-
-def _line(x: float, y: float, until_x: float, until_y: float, opacity: float = 1.0) -> str:
-    ends = f'x1="{x:.1f}" y1="{y:.1f}" x2="{until_x:.1f}" y2="{until_y:.1f}"'
-    return f'<line {ends} stroke="currentColor" stroke-width="0.8" opacity="{opacity}"/>'
-
-
-def _bar(x: float, y: float, width: float, height: float, colour: str) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    return f'<rect {place} fill="{colour}"/>'

@@ -1,25 +1,29 @@
 """A page over all versions of a workspace: quality, drift, cost, neighbours kept."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from incontrast.report import page
 from incontrast.report.chart import Panel, chart
 from incontrast.report.page import Cell, Column, columns, figure_cell
-from incontrast.text import PROBE_FIGURES, counted, duration
+from incontrast.text import SCORES, counted, duration
 
-SECONDS = "seconds"
 ADOPTED = "adopted"  # instead of a strategy
 PARTS = ("old", "new", "all")
-PROBED = [f"{name}, {part}" for name in PROBE_FIGURES.values() for part in PARTS]
+PROBED = [f"{name}, {part}" for name in SCORES.values() for part in PARTS]
 LOSSES = ["loss, old", "loss, new"]
 MOVED = ["drift", "neighbours kept"]
 STANDINGS = {"promote": "promoted", "discard": "dropped", "drop": "deleted since"}
+CHARTS = (
+    ("Quality by the probe set", PROBED, "Higher is better; 1 is perfect."),
+    ("Loss", LOSSES, "Lower is better. Losses on new items are of other data each time."),
+    ("Drift and neighbours kept", MOVED, "A drift of 1 is none."),
+    ("Cost", ["seconds"], "Seconds of training of each version."),
+)
 
 
 class Line(NamedTuple):
-    """What the journal says about one version; figures are nan where it says nothing."""
+    """What the journal says about a version."""
 
     version: int
     created: str
@@ -27,115 +31,104 @@ class Line(NamedTuple):
     items: int
     strategy: str
     seconds: float
-    figures: dict[str, float]  # by columns of the table
+    figures: dict[str, float | None]  # by columns of the table; None if unknown
     standing: str
 
-    def as_json(self) -> dict[str, Any]:
-        """The same with None for nan, which JSON has not."""
-        figures = {name: None if math.isnan(v) else v for name, v in self.figures.items()}
-        return {**self._asdict(), "figures": figures}
+    def __str__(self) -> str:
+        items, seconds = counted(self.items), duration(self.seconds)
+        done = f"{self.strategy} on {items} in {seconds}"
+        done = f"adopted, with {items}" if self.strategy == ADOPTED else done
+        return f"version {self.version}, {self.standing}: {done}"
 
 
 def lines_of(events: Iterable[Mapping[str, Any]], current: int | None) -> list[Line]:
-    """A line for each version of a journal that was trained and evaluated, if deleted since too."""
-    pending: list[Mapping[str, Any]] = []  # data: what was refused is taken along, or tried again
+    """A line for each version in a journal that was evaluated, also if it was deleted since."""
+    lines: dict[int, Line] = {}
     trained: dict[int, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
-    found: dict[int, Line] = {}
+    pending: list[Mapping[str, Any]] = []  # data ingested since the last promotion or discard
     parents: dict[int | None, int | None] = {}
     serving: int | None = None
     for event in (part for each in events for part in (each, *each.get("versions", ()))):
         version, step = event.get("version"), event["step"]
         if version is None:
             continue
+        if step == "ingest":
+            pending = [*pending, event["data"]]
+        elif step == "train":
+            trained[version] = event, pending
+        elif step == "evaluate" and version in trained:
+            lines[version] = _line(event, *trained[version])
+        elif version in lines and step in STANDINGS:
+            lines[version] = lines[version]._replace(standing=STANDINGS[step])
         if step == "promote":
             parents[version] = serving
         if step in ("promote", "rollback"):
             serving = version
         if step in ("promote", "rollback", "discard"):
             pending = []
-        if step == "ingest":
-            pending = [*pending, event["data"]]
-        elif step == "train":
-            trained[version] = event, pending
-        elif step == "evaluate" and version in trained:
-            training, parts = trained[version]
-            found[version] = Line(
-                version,
-                event["time"],
-                ", ".join(part["name"] for part in parts),
-                sum(part["items"] for part in parts),
-                ADOPTED if training.get("kind") == "adopt" else training["strategy"],
-                training[SECONDS],
-                _figures(event),
-                "not promoted",
-            )
-        elif version in found and step in STANDINGS:
-            found[version] = found[version]._replace(standing=STANDINGS[step])
-    lineage: set[int | None] = {None}  # the current version, and those from which it was trained
-    version = current
-    while version not in lineage:
-        lineage.add(version)
-        version = parents.get(version)
-    for version, line in found.items():
+    lineage: set[int | None] = {None}  # the current version and its ancestors
+    ancestor = current
+    while ancestor not in lineage:
+        lineage.add(ancestor)
+        ancestor = parents.get(ancestor)
+    for version, line in lines.items():
         if version == current:
-            found[version] = line._replace(standing="current")
+            lines[version] = line._replace(standing="current")
         elif line.standing == "promoted" and version not in lineage:
-            found[version] = line._replace(standing="rolled back")
-    return list(found.values())
+            lines[version] = line._replace(standing="rolled back")
+    return list(lines.values())
 
 
-def _figures(event: Mapping[str, Any]) -> dict[str, float]:
-    """By name, as the version ended; drift is how the new data looked to the version before."""
+def _line(
+    event: Mapping[str, Any], training: Mapping[str, Any], data: Sequence[Mapping[str, Any]]
+) -> Line:
     loss, ratio, probe = (event[name] for name in ("loss", "change_ratio", "probe"))
     scores = [((probe or {"after": {}})["after"].get(part) or {}) for part in PARTS]
     values = [
-        *(score.get(figure) for figure in PROBE_FIGURES for score in scores),
+        *(part.get(score) for score in SCORES for part in scores),
         *(loss["after"][part] for part in ("old", "new")),
-        None if ratio is None else ratio["before"]["median"],
+        None if ratio is None else ratio["before"]["median"],  # as the previous version saw it
         event["overlap"],
     ]
-    named = zip([*PROBED, *LOSSES, *MOVED], values, strict=True)
-    return {name: math.nan if value is None else value for name, value in named}
+    return Line(
+        version=event["version"],
+        created=event["time"],
+        data=", ".join(part["name"] for part in data),
+        items=sum(part["items"] for part in data),
+        strategy=ADOPTED if training.get("kind") == "adopt" else training["strategy"],
+        seconds=training["seconds"],
+        figures=dict(zip([*PROBED, *LOSSES, *MOVED], values, strict=True)),
+        standing="not promoted",
+    )
 
 
 def history_page(lines: Sequence[Line], folder: str) -> page.Page:
     """The page of all versions; in the table, the newest comes first."""
 
-    def known(names: Iterable[str]) -> list[str]:
-        return [n for n in names if any(not math.isnan(line.figures[n]) for line in lines)]
+    points = [{**line.figures, "seconds": line.seconds} for line in lines]
 
-    panels = [
-        ("Quality by the probe set", known(PROBED), "Higher is better; 1 is perfect."),
-        (
-            "Loss",
-            known(LOSSES),
-            "The evaluation loss of each version on what was old and what was new to it; lower is "
-            "better. New data are another yardstick each time.",
-        ),
-        (
-            "Drift and neighbours kept",
-            known(MOVED),
-            "Drift is the change ratio of the new data before the update; 1 is none. Neighbours "
-            "kept is the share of the 10 nearest that an update left in place.",
-        ),
-        ("Cost", [SECONDS], "Seconds of training of each version."),
-    ]
-    drawn = [_figure(lines, *panel) for panel in panels if panel[1] and len(lines) > 1]
+    def known(names: Iterable[str]) -> list[str]:
+        return [name for name in names if any(point[name] is not None for point in points)]
+
+    figures = []
+    for title, names, caption in CHARTS if len(lines) > 1 else ():
+        series = {
+            name: [(line.version, point[name]) for line, point in zip(lines, points, strict=True)]
+            for name in known(names)
+        }
+        if series:
+            panel = Panel(series, x="version", dots=True)
+            figures.append(page.Figure(title, chart([panel], title=title, legend=True), caption))
     newest = lines[-1]
-    standing = {"current": "is the current one", "promoted": "was promoted"}.get(
-        newest.standing, f"was {newest.standing}"
-    )
-    training = f"training took {duration(newest.seconds)}"
-    training = "it was trained elsewhere" if newest.strategy == ADOPTED else training
     return page.Page(
         title="History",
         lead=(
-            f"{counted(len(lines), 'version')} so far. The newest, version {newest.version}, is "
-            f"from {newest.created[:16].replace('T', ' ')} and {standing}; {training}."
+            f"{counted(len(lines), 'version')} so far. The newest is from "
+            f"{newest.created[:16].replace('T', ' ')}: {newest}."
         ),
         sections=(
             page.Section("Versions", (_table(lines, known([*PROBED, *LOSSES, *MOVED])),)),
-            *([page.Section("Over time", tuple(drawn))] if drawn else []),
+            *([page.Section("Over time", tuple(figures))] if figures else []),
         ),
         foot=f"{folder}. Written by `incontrast history`.",
     )
@@ -161,16 +154,7 @@ def _table(lines: Sequence[Line], names: Sequence[str]) -> page.Table:
             )
             for line in reversed(lines)
         ),
-        caption="Loss: evaluation loss, lower is better. Drift: the change ratio of the new data "
-        "before the update. Neighbours kept: of the 10 nearest, by the update.",
+        caption="Loss: evaluation loss on the items that were old and new to a version. Drift: the "
+        "change ratio of the new data before the update. Neighbours kept: the share of the 10 "
+        "nearest that stayed in the update.",
     )
-
-
-def _figure(lines: Sequence[Line], title: str, names: Sequence[str], caption: str) -> page.Figure:
-    cost = names == [SECONDS]
-    series = {
-        name: [(line.version, line.seconds if cost else line.figures[name]) for line in lines]
-        for name in names
-    }
-    drawn = chart([Panel(series, x="version", bars=cost, dots=True)], title=title, legend=not cost)
-    return page.Figure(title=title, svg=drawn, caption=caption)

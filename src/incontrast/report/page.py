@@ -1,4 +1,4 @@
-"""What a page is made of, and how it becomes one HTML file that needs nothing else.
+"""The parts of a page, which becomes one self-contained HTML file.
 
 >>> table = Table(title="Losses", columns=columns("strategy"), rows=((Cell("ICL"),),))
 >>> render(Page(title="Update 7", sections=(Section("Figures", (table,)),))).count("<table")
@@ -23,22 +23,22 @@ class Column(NamedTuple):
     """A column of a table."""
 
     title: str
-    number: bool = False  # whether its cells are figures, to be set right and sorted as numbers
-    hint: str = ""  # what it means, shown when one points at the heading
-    group: str = ""  # a heading above this and the neighbours of the same group
+    number: bool = False  # whether its cells are numbers, aligned on the right
+    hint: str = ""  # what it means, shown when the mouse is over the heading
+    group: str = ""  # a heading above neighbouring columns of the same group
 
 
 class Cell(NamedTuple):
     """A cell of a table."""
 
     text: str
-    sort: float | None = None  # what it is sorted by; cells without a figure come last
+    sort: float | None = None  # what it is sorted by; cells without come last
     mark: Mark = ""
-    note: str = ""  # smaller lines below, such as the figure to compare with; " · " parts them
+    note: str = ""  # smaller lines below, separated by " · "
 
 
 def columns(*titles: str, numbers: Sequence[str] = ()) -> tuple[Column, ...]:
-    """Columns of words, then columns of figures."""
+    """Columns of text, then columns of numbers."""
     return (*map(Column, titles), *(Column(title, number=True) for title in numbers))
 
 
@@ -46,7 +46,7 @@ DASH = Cell("–", mark="quiet")
 
 
 def figure_cell(value: float | None, form: str = ".3f", **more: Any) -> Cell:
-    """A figure that its column is sorted by; a dash for None and nan."""
+    """A number; a dash for None and nan."""
     if value is None or value != value:
         return DASH
     return Cell(format(value, form), sort=value, **more)
@@ -72,14 +72,13 @@ class Table:
     @property
     def groups(self) -> list[tuple[str, int]]:
         """Headings above the columns, each with the number of columns it spans."""
-        spans = [
-            (name, len([*some])) for name, some in groupby(each.group for each in self.columns)
-        ]
+        names = groupby(column.group for column in self.columns)
+        spans = [(name, len([*columns])) for name, columns in names]
         return spans if any(name for name, _ in spans) else []
 
 
 class Figure(NamedTuple):
-    """A figure, as the text of an SVG (``chart`` makes one), and what to see in it."""
+    """An SVG, as made by ``chart``, and what to see in it."""
 
     title: str
     svg: str
@@ -87,38 +86,28 @@ class Figure(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Paragraphs; an empty line parts them, ``code`` and **strong** words may be marked."""
+    """Paragraphs, separated by empty lines, with ``code`` and **strong** words."""
 
     text: str
 
 
 class Facts(NamedTuple):
-    """A few figures at a glance: label, figure, remark."""
+    """Key figures, each with a label and a remark."""
 
     facts: tuple[tuple[str, str, str], ...]
 
 
-Check = tuple[str, Literal["passed", "failed", "forced"], str]
-"""A claim, how it came out, and the figures that say so."""
-
-
-class Checks(NamedTuple):
-    """What was checked."""
-
-    checks: tuple[Check, ...]
-
-
 class Item(NamedTuple):
-    """What a page shows of an item: its text, or a picture as a data URI."""
+    """An item's text, or its picture as a data URI."""
 
     text: str = ""
     picture: str = ""
 
 
 class Neighbours(NamedTuple):
-    """Items with their nearest neighbours ``before`` and ``after``, by ids.
+    """Items with their nearest neighbours ``before`` and ``after``, by id.
 
-    Of ``items`` those have no id that were forgotten since.
+    Items that were forgotten since are missing from ``items``.
     """
 
     title: str
@@ -127,7 +116,7 @@ class Neighbours(NamedTuple):
     caption: str
 
 
-Block = Table | Figure | Text | Facts | Checks | Neighbours
+Block = Table | Figure | Text | Facts | Neighbours
 
 
 class Section(NamedTuple):
@@ -138,7 +127,7 @@ class Section(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """Its name in links."""
+        """The name for links."""
         return re.sub(r"\W+", "-", self.title.lower()).strip("-")
 
 
@@ -147,13 +136,13 @@ class Page(NamedTuple):
 
     title: str
     sections: tuple[Section, ...]
-    lead: str = ""  # what it says in a few sentences
+    lead: str = ""  # the main results in a few sentences
     foot: str = ""  # the small print
 
 
 def render(page: Page) -> str:
-    """The page as one HTML document: styles, script and figures are inside."""
-    return str(_template().render(page=page))
+    """The page as one HTML document with its styles, script and figures."""
+    return str(template("page.html").render(page=page))
 
 
 def save(page: Page, path: str | Path) -> None:
@@ -162,7 +151,8 @@ def save(page: Page, path: str | Path) -> None:
 
 
 @cache
-def _template() -> Any:
+def template(name: str) -> Any:
+    """A template of this package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -173,11 +163,11 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {"marked": _marked, "kind": lambda block: type(block).__name__}
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def _marked(text: str) -> Any:
-    """Words with their marks, as HTML."""
+    """Text with marked words, as HTML."""
     from markupsafe import Markup
 
     safe = re.sub(r"``?([^`]+)``?", r"<code>\1</code>", escape(text))

@@ -1,8 +1,8 @@
-"""The page of a version: whether it was promoted, what changed, what it cost, what to do next."""
+"""What became of a version: its page, and the same in a few lines for a terminal."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from incontrast.report import page
 from incontrast.report.chart import Panel, chart
@@ -12,220 +12,249 @@ from incontrast.text import (
     counted,
     duration,
     index_advice,
-    mixed_advice,
+    journal_lines,
     part_of_the_way,
     probe_changes,
-    sentence,
 )
 
-WAYS = {"to_old": "new queries, mapped to the old space", "to_new": "stored vectors, mapped"}
+MAPS = {"to_old": "new queries, mapped to the old space", "to_new": "stored vectors, mapped"}
 SEARCH = ("recall", "precision")
-QUARTILES = {"lower": "lower quartile", "median": "median", "upper": "upper quartile"}
+FEWEST_NEW = 30  # new items; with fewer, where they are found may be chance
+NOTABLE = 0.05  # difference, as a share
 
-Figures = Mapping[str, Any]  # as JSON has them: None where one is not finite
+Figures = Mapping[str, Any]  # read from JSON: None for a figure that is not finite
+
+
+class Version(NamedTuple):
+    """What is known about a version."""
+
+    record: Figures  # of its training
+    evaluation: Figures
+    promoted: bool
+    current: int | None  # the number of the version that serves
 
 
 def update_page(
-    *,
-    record: Figures,
-    evaluation: Figures,
-    promoted: bool,
-    current: bool,
-    events: Sequence[Figures],
-    items: Mapping[int, page.Item],
-    folder: str,
+    version: Version, *, events: Sequence[Figures], items: Mapping[int, page.Item], folder: str
 ) -> page.Page:
-    """The page of a version.
-
-    ``record`` and ``evaluation`` are a version's, ``events`` are of the journal, ``items`` shows
-    them by their ids.
-    """
-    outcome, kind, name = record["outcome"], record["kind"], record["data"]["name"]
-    failed, stored = evaluation.get("failed_checks", []), evaluation.get("stored_vectors")
-    steps = (f"**Next:** {step}" for step in _next_steps(record, promoted, failed, stored))
-    checks = _checks(evaluation, promoted, probed=outcome["probe"] is not None)
-    sections: list[tuple[str, Sequence[page.Block]]] = [
-        ("Verdict", (checks, page.Text(addressed("\n\n".join(steps), folder)))),
-        ("What changed", (_changes(outcome),)),
-    ]
-    if "movement" in evaluation:
-        sections.append(("How far embeddings moved", [*_moved(evaluation, items)]))
-    if stored is not None:
-        sections.append(("Stored vectors", [*_stored_vectors(stored, items, folder)]))
-    journal = page.Table(
-        title="What was done with this workspace",
-        columns=columns("time", "what"),
-        rows=tuple((Cell(event["time"]), Cell(sentence(event))) for event in reversed(events)),
-    )
-    sections += [
-        ("What it cost", [_facts(record), *_training(outcome)]),
-        ("Journal", [journal]),
-    ]
-    standing = " It is the current one." if current else ""
-    count = counted(record["data"]["items"], "new item" if kind == "update" else "item")
-    done = "Adopted as it was, with" if kind == "adopt" else f"{outcome['strategy']} on"
-    changes = "; ".join(_changes_in_words(outcome)) or "nothing to compare"
+    """The page of a version, with the journal and the items, by id, that can be shown."""
+    record, evaluation = version.record, version.evaluation
+    steps = [*next_steps(version)]
+    if not record["outcome"]["probe"]:
+        steps.append(
+            "The loss alone does not say how good search is: "
+            f"`incontrast {record['kind']} --probe DATA`, with labelled items, does."
+        )
+    verdict = [_checks(evaluation), *(f"**Next:** {addressed(step, folder)}" for step in steps)]
+    sections: dict[str, list[page.Block]] = {
+        "Verdict": [page.Text("\n\n".join(verdict))],
+        "What changed": [_changes_table(record["outcome"])],
+        "How far embeddings moved": [*_moved(evaluation, items)],
+        "Stored vectors": [*_stored_vectors(evaluation, items)],
+        "What it cost": [*_cost(record)],
+        "Journal": [_journal(events)],
+    }
+    lead = [f"**{_verdict(version)}.**", *_kept(record["outcome"])]
+    lead += ["It is the current one."] if record["version"] == version.current else []
+    lead += [f"{_headline(record)}.", f"Data: `{record['data']['name']}`."]
     return page.Page(
         title=f"Version {record['version']}",
-        lead=f"**{_verdict(outcome, failed, promoted)}.**{standing} {done} {count} of `{name}`: "
-        f"{changes}.",
-        sections=tuple(page.Section(title, tuple(blocks)) for title, blocks in sections),
+        lead=" ".join(lead),
+        sections=tuple(
+            page.Section(title, tuple(blocks)) for title, blocks in sections.items() if blocks
+        ),
         foot=f"{folder}, created {record['created']} by incontrast {record['incontrast']} "
         f"with torch {record['torch']}.",
     )
 
 
-def _verdict(outcome: Figures, failed: Sequence[str], promoted: bool) -> str:
+def summary(version: Version) -> list[str]:
+    """The same in a few lines, for a terminal."""
+    record, figures = version.record, {}
+    for name, before, after, _ in changes(record["outcome"]):
+        values = (after,) if record["kind"] == "adopt" else (before, after)
+        figures[name] = " → ".join(map(_figure, values))
+    if moved := version.evaluation.get("movement"):
+        figures["embeddings moved"] = (
+            f"cosine {_figure(moved['cosine'][1])}, {_figure(moved['overlap'], '.0%')} of the 10 "
+            "nearest neighbours stayed"
+        )
+    width = max(map(len, figures)) + 2
+    serving = "is the current one" if version.promoted else "keeps serving"
+    none = version.current is None
+    return [
+        f"Version {record['version']}: {_headline(record)}",
+        *(f"  {name:<{width}}{text}" for name, text in figures.items()),
+        *_kept(record["outcome"]),
+        f"{_verdict(version)}.",
+        *next_steps(version),
+        "There is no other version." if none else f"Version {version.current} {serving}.",
+    ]
+
+
+def _headline(record: Figures) -> str:
+    """What was done: by which strategy, on how many items, in what time."""
+    outcome = record["outcome"]
+    items = counted(record["data"]["items"], "new item" if record["kind"] == "update" else "item")
+    if record["kind"] == "adopt":
+        return f"adopted, with {items} of {record['memory']['seen']:,}"
+    share = cost_share(record)
+    return (
+        f"{outcome['strategy']} on {items}, {counted(outcome['epochs'], 'epoch')} in "
+        f"{outcome['seconds']:.1f} s"
+        + ("" if share is None else f", about {share:.1%} of a retraining")
+    )
+
+
+def _verdict(version: Version) -> str:
     """Whether a version was promoted, and why."""
-    reason = "Promoted: " + ", but ".join(["all checks passed", *outcome.get("worse", ())])
-    if failed or not promoted:
-        how = "Promoted by force, despite: " if promoted else "Not promoted: "
-        reason = how + "; ".join(failed)
-    if (kept := outcome.get("kept", 1.0)) < 1.0:
-        part = part_of_the_way(kept)
-        reason += f". {part[:1].upper()}{part[1:]}"
-    return reason
+    failed = "; ".join(version.evaluation.get("failed_checks", []))
+    if not version.promoted:
+        return f"Not promoted: {failed}"
+    if failed:
+        return f"Promoted by force, despite: {failed}"
+    worse = version.record["outcome"].get("worse", ())
+    return ", but ".join(["Promoted: all checks passed", *worse])
 
 
-def _changes_in_words(outcome: Figures) -> Iterator[str]:
-    """What a probe says, if there is one, and the losses, in a few words."""
-    for name, before, after in probe_changes(outcome["probe"]):
-        if name.startswith("kNN"):
-            yield f"{name} {before:.3f} → {after:.3f} ({100 * (after - before):+.1f} points)"
-    before, after = outcome["loss"]["before"], outcome["loss"]["after"]
-    for part in ("old", "new"):
-        if before[part] and after[part] is not None:
-            share = after[part] / before[part] - 1.0
-            whose = f"loss of {part} items" if before["old"] is not None else "loss"
-            yield f"{whose} {before[part]:.3f} → {after[part]:.3f} ({share:+.0%})"
+def _kept(outcome: Figures) -> Iterator[str]:
+    """Which part of the change was kept, if not all of it."""
+    if outcome.get("kept", 1.0) < 1.0:
+        text = part_of_the_way(outcome["kept"])
+        yield f"{text[0].upper()}{text[1:]}."
 
 
-def _next_steps(
-    record: Figures, promoted: bool, failed: Sequence[str], stored: Figures | None
-) -> Iterator[str]:
-    command, outcome = f"incontrast {record['kind']}", record["outcome"]
+def next_steps(version: Version) -> Iterator[str]:
+    """What to do about a version."""
+    kind, outcome, promoted = version.record["kind"], version.record["outcome"], version.promoted
+    stored, worse = version.evaluation.get("stored_vectors"), outcome.get("worse")
+    command = f"incontrast {kind}"
     if not promoted:
         yield (
-            f"look at the table below. `{command} --force` promotes it all the same, "
-            f"`{command} --discard` drops it with its items; the next `{command}` with data takes "
-            "them along."
+            f"`{command} --force` promotes it, `{command} --discard` drops it with its items; "
+            "otherwise the next one with data includes them."
         )
-        if any("rose" in check for check in failed):
-            yield "`incontrast compare OLD NEW` says which strategy keeps old items better."
-    elif worse := outcome.get("worse"):
-        yield (
-            f"it got worse: {'; '.join(worse)}. `incontrast rollback` returns to the version "
-            "before; `incontrast compare OLD NEW` says which strategy learns new items better."
-        )
+    elif worse:
+        yield "It got worse: `incontrast rollback` returns to the previous version."
+    if worse or not promoted:
+        yield "`incontrast compare OLD NEW` shows which strategy does better on your data."
     if outcome.get("kept") == 0.0:
         yield (
-            "nothing was learned. Try a lower learning rate, more new items or, of an encoder that "
-            "was trained elsewhere, a smaller `keep_neighbours`."
+            "Nothing was learned: try a lower learning rate, more new items or, for an adopted "
+            "model, a smaller `keep_neighbours`."
         )
     if promoted and stored is not None:
-        advice = index_advice(stored["expected"], stored["items"])
-        yield f"{advice[0].lower()}{advice[1:]} `incontrast reembed FILE` brings vectors along."
-    elif promoted and record["kind"] == "update":
         yield (
-            "re-embed what you search in: `incontrast embed`. Embeddings of two versions do not go "
-            "together."
+            f"{index_advice(stored['expected'], stored['items'])} `incontrast reembed FILE` brings "
+            f"stored vectors along; `incontrast embed --space {stored['space']}` embeds queries "
+            "for them as they are."
         )
-    if not outcome["probe"]:
+        mixed = stored.get("mixed") or {"items": 0}
+        if mixed["items"] >= FEWEST_NEW and not math.isclose(
+            mixed["found"], mixed["own"], rel_tol=NOTABLE, abs_tol=NOTABLE
+        ):
+            yield (
+                f"Of the 10 nearest of a new item, {mixed['own']:.1f} are new, and "
+                f"{mixed['found']:.1f} where the old ones are mapped: re-embed the index before "
+                "new vectors join it."
+            )
+    elif promoted and kind == "update":
         yield (
-            f"the loss alone does not say how good search is. `{command} --probe FOLDER`, with a "
-            "subfolder of images for each class, or a table with labels, does."
+            "Vectors of two versions cannot be compared: re-embed what you search in with "
+            "`incontrast embed`."
         )
+
+
+class Change(NamedTuple):
+    """A figure before and after an update."""
+
+    name: str
+    before: float | None
+    after: float | None
+    lower_is_better: bool | None = None
+
+
+def changes(outcome: Figures) -> Iterator[Change]:
+    """Scores of the probe set, losses, and the change ratio."""
+    for name, before, after in probe_changes(outcome["probe"]):
+        yield Change(name, before, after, lower_is_better=False)
+    loss, ratio = outcome["loss"], outcome["change_ratio"]
+    for part in ("old", "new", "all") if ratio is not None else ("all",):  # all items are new
+        name = f"loss of {part} items"
+        yield Change(name, loss["before"][part], loss["after"][part], lower_is_better=True)
+    if ratio is not None:
+        yield Change("change ratio", ratio["before"]["median"], ratio["after"]["median"])
 
 
 def _figure(value: float | None, form: str = ".3f") -> str:
     return "not finite" if value is None or not math.isfinite(value) else format(value, form)
 
 
-def _facts(record: Figures) -> page.Facts:
-    outcome, memory, data = record["outcome"], record["memory"], record["data"]
-    share = cost_share(record)
-    remark = "training from scratch" if outcome["from_scratch"] else ""
-    if share is not None:
-        remark = f"about {share:.1%} of a retraining"
-    new = record["kind"] == "update"
-    about = [f"{outcome['growth_ratio']:.1%} of all"] if new else []
-    about += [f"{len(data['skipped'])} skipped"] if data["skipped"] else []
-    return page.Facts(
-        (
-            ("Training", duration(outcome["seconds"]), remark),
-            ("New items" if new else "Items", f"{data['items']:,}", ", ".join(about)),
-            ("Memory", f"{memory['kept']:,}", f"items stored / {memory['seen']:,} seen"),
-        )
-    )
-
-
-def _checks(evaluation: Figures, promoted: bool, probed: bool) -> page.Checks:
-    failed, health = evaluation.get("failed_checks", []), evaluation.get("health")
-    claim = "Embeddings have not collapsed."
+def _checks(evaluation: Figures) -> str:
+    """What was checked, with figures on the health of the embeddings."""
+    health = evaluation.get("health")
+    text = "Checks: embeddings must not collapse"
     if "movement" in evaluation:
-        fell = ", the probe set's kNN accuracy fell by no more than that or than chance does,"
-        claim = (
-            f"The loss of old items rose by {100 * evaluation['tolerance']:g}% at most"
-            f"{fell if probed else ','} and embeddings have not collapsed."
+        text += (
+            f", the loss of old items may rise by {100 * evaluation['tolerance']:g}%, and the kNN "
+            "accuracy of a probe set may fall by as much or by what chance explains"
         )
-    figures = "There were too few items to look at."
-    if health is not None:
-        measured = [part for part in (health["before"], health["after"]) if part is not None]
-        ranks = " → ".join(_figure(part["effective_rank"], ".1f") for part in measured)
-        uniformity = _figure(measured[-1]["uniformity"], ".2f")
-        figures = f"Effective rank {ranks}, uniformity {uniformity}."
-    if not failed:
-        return page.Checks(((claim, "passed", figures),))
-    forced: page.Check = ("It was promoted all the same.", "forced", "It was forced.")
-    return page.Checks(((claim, "failed", "; ".join(failed)), *([forced] if promoted else [])))
+    if health is None:
+        return f"{text}. There were too few items to look at."
+    measured = [part for part in (health["before"], health["after"]) if part is not None]
+    ranks = " → ".join(_figure(part["effective_rank"], ".1f") for part in measured)
+    uniformity = _figure(measured[-1]["uniformity"], ".2f")
+    return f"{text}. Effective rank {ranks}, uniformity {uniformity}."
 
 
-def _changes(outcome: Figures) -> page.Table:
-    losses, ratios = outcome["loss"], outcome["change_ratio"]  # without old items, no ratios
-    rows = [_change(*change, lower=False) for change in probe_changes(outcome["probe"])]
-    for part in ("old", "new", "all") if ratios is not None else ("all",):
-        change = losses["before"][part], losses["after"][part]
-        rows.append(_change(f"loss of {part} items", *change, lower=True))
-    for part, name in QUARTILES.items() if ratios is not None else ():
-        change = ratios["before"][part], ratios["after"][part]
-        rows.append(_change(f"change ratio, {name}", *change, lower=None))
-    about = " A change ratio of 1 means that new items are negatives like the old ones."
+def _changes_table(outcome: Figures) -> page.Table:
+    ratio = " A change ratio of 1 means that new items are negatives like the old ones (median)."
     return page.Table(
         title="Before and after",
         columns=columns("figure", numbers=("before", "after", "change")),
-        rows=tuple(rows),
+        rows=tuple(
+            (
+                Cell(change.name),
+                *(Cell(_figure(value), sort=value) for value in (change.before, change.after)),
+                _difference(change),
+            )
+            for change in changes(outcome)
+        ),
         caption="kNN accuracy and retrieval precision are those of the probe set, by the 10 "
         "nearest neighbours; higher is better. Losses are evaluation losses: fixed views, all "
-        "items as negatives; lower is better." + (about if ratios is not None else ""),
+        "items as negatives; lower is better." + (ratio if outcome["change_ratio"] else ""),
     )
 
 
-def _change(
-    name: str, before: float | None, after: float | None, *, lower: bool | None
-) -> tuple[Cell, ...]:
-    """A row of the table; ``lower`` says which way is better, None for neither."""
-    difference = DASH
-    if before is not None and after is not None:
-        change = round(after - before, 3) + 0.0  # as it is shown, and zero without a sign
-        better = None if lower is None or not change else (change < 0) == lower
-        mark: page.Mark = "" if better is None else "good" if better else "bad"
-        difference = Cell(f"{change:+.3f}", sort=change, mark=mark)
-    values = (Cell(_figure(value), sort=value) for value in (before, after))
-    return (Cell(name), *values, difference)
+def _difference(change: Change) -> Cell:
+    if change.before is None or change.after is None:
+        return DASH
+    difference = round(change.after - change.before, 3) + 0.0  # as shown, and never -0.0
+    mark: page.Mark = ""
+    if change.lower_is_better is not None and difference:
+        mark = "good" if (difference < 0) == change.lower_is_better else "bad"
+    return Cell(f"{difference:+.3f}", sort=difference, mark=mark)
 
 
-def _training(outcome: Figures) -> Iterator[page.Block]:
+def _cost(record: Figures) -> Iterator[page.Block]:
+    outcome, memory, data = record["outcome"], record["memory"], record["data"]
+    text = (
+        f"Training took {duration(outcome['seconds'])}: {counted(outcome['epochs'], 'epoch')}, "
+        f"{counted(outcome['steps'], 'step')}, {outcome['forward_passes']:,} forward passes, "
+        f"stopped by {outcome['stopped']}. Memory: {memory['kept']:,} items stored / "
+        f"{memory['seen']:,} seen."
+    )
+    if record["kind"] == "update":
+        text += f" New items are {outcome['growth_ratio']:.1%} of all."
+    if data["skipped"]:
+        text += f" {counted(len(data['skipped']), 'item')} skipped."
+    yield page.Text(text)
     history = outcome["history"]
-    yield page.Text(
-        f"{counted(outcome['epochs'], 'epoch')}, {counted(outcome['steps'], 'step')}, "
-        f"{outcome['forward_passes']:,} forward passes; stopped by {outcome['stopped']}."
-    )
     if len(history) < 2:
         return
     panels = []
     for figure, name, log in (("loss", "training loss", False), ("lr", "learning rate", True)):
-        values = (math.nan if epoch[figure] is None else epoch[figure] for epoch in history)
-        points = [(epoch["number"], value) for epoch, value in zip(history, values, strict=True)]
+        points = [(epoch["number"], epoch[figure]) for epoch in history]
         panels.append(Panel({name: points}, name, x="epoch", logs=(False, log)))
     title = "Training loss and learning rate over epochs"
     yield page.Figure(
@@ -236,12 +265,13 @@ def _training(outcome: Figures) -> Iterator[page.Block]:
 
 
 def _moved(evaluation: Figures, items: Mapping[int, page.Item]) -> Iterator[page.Block]:
-    moved = evaluation["movement"]
+    if (moved := evaluation.get("movement")) is None:
+        return
     lower, median, upper = map(_figure, moved["cosine"])
     yield page.Text(
         f"Of {evaluation['sample']} old and new items, the cosine between the embedding before and "
         f"after is {median} ({lower} to {upper}); on average {_figure(moved['overlap'], '.0%')} of "
-        "an item's 10 nearest neighbours stayed. Embeddings of two versions go together by a map."
+        "an item's 10 nearest neighbours stayed."
     )
     if items:
         yield page.Neighbours(
@@ -253,52 +283,36 @@ def _moved(evaluation: Figures, items: Mapping[int, page.Item]) -> Iterator[page
         )
 
 
-def _stored_vectors(
-    found: Figures, items: Mapping[int, page.Item], folder: str
-) -> Iterator[page.Block]:
+def _stored_vectors(evaluation: Figures, items: Mapping[int, page.Item]) -> Iterator[page.Block]:
     """What the update did to vectors that are stored."""
-    titles = [f"{figure}@10" for figure in SEARCH]
-    how = (
-        "`incontrast reembed FILE --plan` says what it takes; "
-        "`incontrast embed --space` embeds for the index as it is."
-    )
-    yield page.Text(
-        f"**{index_advice(found['expected'], found['items'])}** {addressed(how, folder)}"
-    )
-    if beside := mixed_advice(found.get("mixed")):
-        yield page.Text(
-            f"Mixed with mapped vectors, new ones are found too seldom or too often: "
-            f"{beside}. Re-embed the index before new vectors join it, or compare them apart."
-        )
+    if (stored := evaluation.get("stored_vectors")) is None:
+        return
+    titles = [f"{name}@10" for name in SEARCH]
+    rows = []
+    for direction, kinds in stored["tried"].items():
+        for kind, quality in kinds.items():
+            best = kind == stored["kinds"][direction]
+            cells = [Cell(MAPS[direction]), Cell(kind, mark="best" if best else "")]
+            for name in SEARCH:
+                interval = "{:.3f} to {:.3f}".format(*quality[f"{name}_interval"])
+                cells.append(figure_cell(quality[name], note=interval))
+            rows.append(tuple(cells))
     yield page.Table(
         title="Searching stored vectors with the new encoder",
         columns=columns("what is mapped", "map", numbers=titles),
-        rows=tuple(
-            (
-                Cell(WAYS[way]),
-                Cell(kind, mark="best" if kind == found["kinds"][way] else ""),
-                *(
-                    figure_cell(
-                        quality[name], note="{:.3f} to {:.3f}".format(*quality[f"{name}_interval"])
-                    )
-                    for name in SEARCH
-                ),
-            )
-            for way, kinds in found["tried"].items()
-            for kind, quality in kinds.items()
-        ),
+        rows=tuple(rows),
         caption=f"Against a search after everything was re-embedded, on held-out items of "
-        f"{found['pairs']:,}, with intervals of 95 %. Recall: the share of the 10 nearest that are "
-        "among the 10 found. Precision: the share of the 10 found that are among the 50 nearest "
-        "(a tenth of fewer than 500 items, at least 10). "
-        "The best map each way is saved with the version.",
+        f"{stored['pairs']:,}, with intervals of 95 %. Recall: the share of the 10 nearest that "
+        "are among the 10 found. Precision: the share of the 10 found that are among the 50 "
+        "nearest (a tenth of fewer than 500 items, at least 10). The best map in each direction "
+        "is saved with the version.",
     )
     yield page.Table(
         title="After re-embedding a part",
         columns=columns(numbers=("re-embedded", *titles)),
         rows=tuple(
-            (figure_cell(each["share"], ".0%"), *(figure_cell(each[name]) for name in SEARCH))
-            for each in found["expected"]
+            (figure_cell(row["share"], ".0%"), *(figure_cell(row[name]) for name in SEARCH))
+            for row in stored["expected"]
         ),
         caption="The vectors that the map misses most come first; the others are mapped, each by "
         "a map that was fitted without it.",
@@ -306,18 +320,25 @@ def _stored_vectors(
     if items:
         yield page.Neighbours(
             "Worst served",
-            found["examples"],
+            stored["examples"],
             items,
             "Each row: an item, what a search in mapped vectors finds (before) and what it "
             "finds once they are re-embedded (after). Framed ones were missed.",
         )
 
 
-def cost_share(record: Figures) -> float | None:
-    """The cost of an update as a share of what retraining to convergence is estimated to take.
+def _journal(events: Sequence[Figures]) -> page.Table:
+    return page.Table(
+        title="What was done with this workspace",
+        columns=columns("time", "what"),
+        rows=tuple((Cell(time), Cell(sentence)) for time, sentence in journal_lines(events)[::-1]),
+    )
 
-    None where that cannot be said: the last training from scratch had not converged, or the update
-    was one itself.
+
+def cost_share(record: Figures) -> float | None:
+    """The cost of an update as a share of a retraining to convergence, if that can be estimated.
+
+    It cannot if the last training from scratch had not converged, or if this was one.
     """
     outcome, whole = record["outcome"], record["from_scratch"]
     if outcome["from_scratch"] or whole is None or whole["stopped"] != "patience":
