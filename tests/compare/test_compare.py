@@ -130,6 +130,24 @@ def test_what_had_less_time_than_retraining_is_named(blobs) -> None:
         assert ("became slower: ICL." in " ".join(reasons)) is named
 
 
+def test_a_time_that_is_far_too_short_comes_first(blobs) -> None:
+    result = compare(
+        Vectors(8, hidden=16, out=8), blobs(60), blobs(30), seconds=1.0, strategies={"ICL": ICL()}
+    )
+    retraining = result.traces["retraining"]
+    for steps, short in ((4, True), (5, False)):
+        outcome = replace(retraining.outcome, steps=steps)
+        traces = {"retraining": replace(retraining, outcome=outcome)}
+        reasons = replace(result, traces=traces).recommendation.reasons
+        assert reasons[0].startswith("The time was too short to tell: ") is short
+    assert (
+        "retraining had 4 steps"
+        in replace(
+            result, traces={"retraining": replace(retraining, outcome=replace(outcome, steps=4))}
+        ).recommendation.reasons[0]
+    )
+
+
 def test_retraining_is_the_safe_choice() -> None:
     failed = attempt("a", 0.3, 0.3, failed="the loss became nan")
     for attempts in ([], [failed], [attempt("far", 0.30, 0.60)]):

@@ -17,6 +17,7 @@ from incontrast.parity import EvaluationLoss
 from incontrast.randomness import generator
 from incontrast.strategies import ICL, Distill, FineTune, Replay, Retrain, Strategy, WarmStart
 from incontrast.streams import pick
+from incontrast.text import counted
 from incontrast.training.loop import TrainingDiverged
 from incontrast.training.progress import Budget, ProgressCallback
 
@@ -34,6 +35,7 @@ SAMPLE, FEWEST = 512, 64  # old and new items, each, to evaluate on; the fewest 
 EVALUATING = 0.3  # of a run's time, for the evaluation before and after
 EVALUATIONS = 3  # what that takes, as a multiple of an evaluation
 MEASURING = 0.25  # limit of the evaluations along the way, as a multiple of the training
+FEWEST_STEPS = 5  # of retraining, below which nothing can be said
 UNEQUAL = 0.8  # of retraining's time: a run that had less is named
 
 Show = Callable[[str], AbstractContextManager[ProgressCallback]]
@@ -60,7 +62,15 @@ class Comparison:
     def recommendation(self) -> Recommendation:
         """Which strategy to use, and why."""
         result = recommend(self.before, self.retraining, self.attempts)
-        return replace(result, reasons=(*result.reasons, *self._doubts()))
+        return replace(result, reasons=(*self._too_short(), *result.reasons, *self._doubts()))
+
+    def _too_short(self) -> Iterator[str]:
+        steps = self.traces["retraining"].outcome.steps
+        if steps < FEWEST_STEPS:
+            yield (
+                f"The time was too short to tell: retraining had {counted(steps, 'step')}. Give it "
+                "many times as many minutes, or fewer or smaller items."
+            )
 
     def _doubts(self) -> Iterator[str]:
         if self.first_falling:
