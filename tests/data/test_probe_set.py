@@ -69,5 +69,5 @@ def test_graphs_and_texts_without_labels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         ProbeSet(lines).read()
     lines.write_text('"a cat"\n"a dog"\n')
-    with pytest.raises(ValueError, match="texts without labels: give each record a field 'label'"):
+    with pytest.raises(ValueError, match="line 1 has no field 'label': it has no fields"):
         ProbeSet(lines).read()

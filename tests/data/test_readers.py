@@ -14,8 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from incontrast.data import Labelled, arrays, digits, image_folder, mnist
-from incontrast.data.tables import read_table
+from incontrast.data import Labelled, arrays, digits, image_folder, mnist, read_source
 from incontrast.domains.base import TensorCollection
 from incontrast.domains.images.domain import Images
 
@@ -236,7 +235,7 @@ def test_arrays_takes_labels_from_a_column(tmp_path: Path) -> None:
         ),
         (
             "a b,c\nu,2\n",
-            ".*'a b'; if it is no feature, give --id 'a b', --label 'a b', or .*a,b,c$",
+            ".*'a b'; if it is no feature, give --id 'a b', --label 'a b' or --columns a,b,c$",
         ),
         ("1,2\n3\n", "has 2 columns in its first line and 1 in line 2$"),
         ("a,b\n1,2,x\n", "has 2 columns in its first line and 3 in line 2$"),
@@ -270,7 +269,7 @@ def test_a_gap_does_not_cost_memory(tmp_path: Path) -> None:
             tmp_path / "rows.csv", rows, "%g", ",", footer=",".join(["2"] * 9 + [last]), comments=""
         )
         tracemalloc.start()
-        table = read_table(tmp_path / "rows.csv", strict=False)
+        table = read_source(tmp_path / "rows.csv", strict=False)
         most[last] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert (len(table), len(table.skipped)) == ((20_001, 0) if last else (20_000, 1))
@@ -296,8 +295,9 @@ def test_arrays_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "empty.npy").touch()
     fails("empty.npy", r"empty\.npy cannot be read")
     np.savez(tmp_path / "two.npz", x=np.zeros((2, 2)), y=np.zeros(3))
+    assert read_source(tmp_path / "two.npz", columns=["x"]).items.shape == (2, 2)
     fails("two.npz", r"two\.npz must hold one array .*got \['x', 'y'\]")
-    fails("two.npz", r"two\.npz has no array 'z': it has \['x', 'y'\]", label="z")
+    fails("two.npz", r"two\.npz has no column 'z': it has \['x', 'y'\]", label="z")
     fails("two.npz", r"two\.npz has 2 rows but .y. of shape \(3,\)", label="y")
     (tmp_path / "cut.npz").write_bytes((tmp_path / "two.npz").read_bytes()[:200])
     fails("cut.npz", r"cut\.npz cannot be read")
@@ -306,8 +306,8 @@ def test_arrays_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("x,y\n")
     fails("none.csv", r"none\.csv has names of columns but no rows", label="y")
     (tmp_path / "bare.csv").write_text("1,2\n")
-    fails("bare.csv", r"bare\.csv has no column 'z': it has no line of column names", label="z")
+    fails("bare.csv", r"bare\.csv has no column 'z': it has \['0', '1'\]", label="z")
     (tmp_path / "latin.csv").write_bytes("größe\n1\n".encode("latin-1"))
-    fails("latin.csv", r"latin\.csv is not text in UTF-8")
+    fails("latin.csv", r"latin\.csv has a first line that cannot be read: 'utf-8' codec")
     (tmp_path / "a.xlsx").touch()
     fails("a.xlsx", r"a\.xlsx must end in \.npy, \.npz, \.csv, \.tsv, \.parquet to be read")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,49 +11,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incontrast.data.labelled import Labelled
-from incontrast.data.tables import LARGEST
+from incontrast.data.tables import LARGEST, Table, check_length
 from incontrast.domains.graphs.collection import GraphCollection
 from incontrast.domains.graphs.reading import checked_graphs, graph_of, read_graphs
 
-LONGEST = 64 * 2**20  # characters of a line, which take many times as much memory once read
 
-
-def json_graphs(path: str | Path) -> GraphCollection:
-    """The graphs of a file with one in each line; empty lines are skipped.
+def json_graphs(table: Table) -> GraphCollection:
+    """The graphs of a .jsonl file, one in each line.
 
     ``edges`` are pairs of nodes, counted from 0, without a direction: each counts both ways, once.
     ``x`` has a row of features for each node. Where no graph has it, features are degree profiles,
     and ``nodes`` may tell their number (else the last one that has an edge is the last).
-
-    Raises:
-        ValueError: Names the file and the line, and what is wrong with it.
     """
-    path = Path(path)
     graphs: list[Any] = []
-    lines: list[str] = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(iter(lambda: file.readline(LONGEST), ""), start=1):
-                if len(line) == LONGEST:
-                    raise ValueError(
-                        f"{path}, line {number} has more than {LONGEST // 2**20} MiB, the most "
-                        "that a graph may have: give larger ones as a TU folder"
-                    )
-                if line.strip():
-                    lines.append(f"{path}, line {number}")
-                    graphs.append(graph_of(_json(line, lines[-1]), lines[-1]))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8: {error}") from error
-    if not graphs:
-        raise ValueError(f"{path} holds no graph: give one in each line")
-    return read_graphs(graphs, called=lines.__getitem__)
-
-
-def _json(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON: {error}") from error
+    places: list[str] = []
+    for where, row in table.records():
+        if isinstance(row, str):
+            check_length(len(row), where, "give larger graphs as a TU folder")
+        places.append(where)
+        graphs.append(graph_of(row, where))
+    return read_graphs(graphs, called=places.__getitem__)
 
 
 def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:

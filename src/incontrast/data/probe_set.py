@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from incontrast.data.labelled import Labelled, image_folder
-from incontrast.data.sources import read_source, with_columns
-from incontrast.data.tables import TABLES
-from incontrast.data.texts import field_names, named_rows
+from incontrast.data.sources import TABLES, column_names, read_source, with_columns
+from incontrast.data.tables import Chosen, CSVTable
 from incontrast.domains.images.files import is_image
 
 
@@ -55,7 +54,7 @@ class ProbeSet:
             return listed
         table = {name: value for name, value in (usual or {}).items() if name != "label"}
         id = table.get("id")
-        if id is not None and id not in (field_names(path, [id]) or ()):
+        if id is not None and id not in (column_names(path, Chosen(id=id)) or ()):
             table["id"] = None
         table = with_columns(path, table, {"label": self.label})
         source = read_source(path, check=False, **table)
@@ -70,7 +69,7 @@ class ProbeSet:
         """Image files and labels out of a table of both; None for a table of numbers."""
         if path.suffix.lower() not in (".csv", ".tsv") or not path.is_file():
             return None
-        rows = (row for _, row in named_rows(path))
+        rows = (row for _, row in CSVTable(path, Chosen(label=self.label)).records())
         first = next(rows, {})
         column = next((name for name, text in first.items() if is_image(text)), None)
         if column is None:

@@ -1,249 +1,255 @@
-"""Tables of numbers in files: .npy, .npz, .csv, .tsv and .parquet. Pickled objects never load."""
+"""Files of rows with named columns: .csv, .tsv, .parquet and .jsonl."""
 
 from __future__ import annotations
 
 import csv
 import json
-import logging
 import shlex
-import zipfile
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import islice
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.lib import format as npy
-from numpy.typing import NDArray
-from torch import Tensor
 
-from incontrast.data.labelled import Labelled
-from incontrast.data.source import Source
-from incontrast.domains.images.files import Skipped
+from incontrast.domains.text.reading import USUAL
 from incontrast.extras import needed
 
-log = logging.getLogger(__name__)
-
-LARGEST = 2 * 2**30
-"""Bytes of numbers that are read into memory; a file of a few kilobytes can hold many more."""
-
-STAYS = "save its rows as .npy, which stays on disk, or divide it"
-TABLES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
-NO_FEATURES = ("label", "labels", "class", "target", "y", "id", "index")
-ROWS = 65536  # looked at together
-LONGEST_LINE = 2**24
-LONGEST_FIELD = 2**30  # bytes of a text in a table
+LARGEST = 2 * 2**30  # bytes read into memory; a file of a few kilobytes can hold many more
+LONGEST = 64 * 2**20  # characters of a line of .jsonl or .txt, and bytes of a text
+LONGEST_HEADER = 2**24  # bytes of the first line of a .csv
+LONGEST_CELL = 2**30  # characters of a cell of a .csv
+TEXT_ROWS = 64  # of a Parquet file at a time: a few bytes of it can stand for many long texts
+SAVE_AS_NPY = "save its rows as .npy, which stays on disk, or divide it"
 
 
-def _counted(row: int, column: int | None = None) -> str:
-    beside = "" if column is None else f", column {column} (counted from 0)"
-    return f"row {row} (counted from 0){beside}"
+class Chosen(NamedTuple):
+    """The columns of a table that a user has chosen."""
+
+    columns: Sequence[str] | None = None  # of features or texts
+    id: str | None = None
+    label: str | None = None
 
 
-class RawTable(NamedTuple):
-    """What a file holds, before it is checked."""
+class Numbers(NamedTuple):
+    """The numbers of a table, not checked yet, and what stands beside them."""
 
-    rows: Any  # an array, or ``StoredRows``
-    features: Sequence[str] = ()  # their names, if they have any
-    beside: Mapping[str, NDArray[Any]] = {}  # labels and ids
-    where: Callable[[int, int], str] = _counted  # a row and a feature, as the file names them
+    rows: Any  # (n, d): an array, or ``StoredRows``
+    beside: Mapping[str, Any] = {}  # the columns of ids and labels
+    features: Sequence[str] = ()  # names of the others, if they have any
+    lines: Sequence[int] | None = None  # the line of each row in a text file
+
+    def place(self, row: int, column: int) -> str:
+        """A row and a column, for a message."""
+        if self.lines is None:
+            line, name = f"row {row} (counted from 0)", f"{column} (counted from 0)"
+        else:
+            line, name = f"line {self.lines[row]}", str(column + 1)
+        return f"{line}, column {repr(self.features[column]) if self.features else name}"
 
 
-def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
-    """Rows of numbers from a file: items (n, d) float32.
+class Table:
+    """A file of rows, which are read as numbers or, one by one, as records."""
 
-    Args:
-        path: A file that ends in .npy, .npz, .csv, .tsv or .parquet; see ``read_table``.
-        label: Where the labels are: the name of a column, or of an array in a .npz.
+    names: Sequence[str] | None = None
+    """Names of the columns, if they have names."""
 
-    Raises:
-        ValueError: The file is missing or damaged, or is no table of finite numbers.
+    def __init__(self, path: Path, chosen: Chosen) -> None:
+        self.path = path
+        self.columns, self.id, self.label = self.chosen = chosen
+
+    @property
+    def beside(self) -> list[str]:
+        """The columns of ids and labels, if they are chosen."""
+        return [name for name in (self.id, self.label) if name is not None]
+
+    def numbers(self) -> Numbers:
+        """The features as numbers, with ids and labels."""
+        raise NotImplementedError
+
+    def records(self) -> Iterator[tuple[str, Any]]:
+        """Where each row is, for messages, and its cells by the names of their columns."""
+        raise NotImplementedError
+
+    def text_columns(self) -> set[str]:
+        """The columns with a text in the first row."""
+        return set()
+
+    def holds_texts(self) -> bool:
+        """Whether the chosen columns are texts: ``text`` by default, or the only column."""
+        names = [name for name in self.names or () if name not in ("", *self.beside)]
+        columns = self.columns or ([USUAL] if USUAL in names else names)
+        most = 2 if self.columns else 1
+        return 0 < len(columns) <= most and {*columns} <= self.text_columns()
+
+    def features(self, names: Sequence[str]) -> list[int]:
+        """The places of the chosen columns; by default of all with a name but id and label."""
+        for name in (*self.beside, *(self.columns or ())):
+            if name not in names:
+                raise ValueError(f"{self.path} has no column {name!r}: it has {[*names]}")
+        if self.columns is not None:
+            return [names.index(name) for name in self.columns]
+        return [place for place, name in enumerate(names) if name not in ("", *self.beside)]
+
+
+class CSVTable(Table):
+    """A .csv or .tsv file, separated by commas, semicolons or tabs.
+
+    Its first line may name the columns. One without a name, such as the row numbers that pandas
+    writes, is no feature.
     """
-    table = read_table(Path(path), label=label)
-    rows = np.asarray(table.items, np.float32)
-    return Labelled(rows) if table.labels is None else Labelled.by_name(rows, table.labels)
 
+    def __init__(self, path: Path, chosen: Chosen) -> None:
+        super().__init__(path, chosen)
+        self._first, self._delimiter = _first_line(path)
+        self._places = [str(place) for place in range(len(self._first))]
+        # A line 0, 1, 2, … is what pandas writes above columns without names.
+        counted = len(self._first) > 1 and self._first == self._places
+        known = not {*self.beside, *(self.columns or ())}.isdisjoint(self._first)
+        if counted or known or not any(map(is_number, self._first)):
+            self.names = self._first
 
-def read_table(
-    path: Path,
-    *,
-    columns: Sequence[str] | None = None,
-    label: str | None = None,
-    id: str | None = None,
-    strict: bool = True,
-) -> Source:
-    """The numbers of a file, (n, d), as an array or as ``StoredRows``.
+    def text_columns(self) -> set[str]:
+        _, first = next(self.records(), ("", {}))
+        return {name for name, cell in first.items() if cell and not is_number(cell)}
 
-    A text file may begin with a line of column names and be separated by commas, semicolons or
-    tabs. A column without a name (row numbers, as pandas writes them) is left out. ``columns`` are
-    the features, all but label and id by default; in a .npz, label and id are arrays. A row with a
-    number that is missing or not finite is refused, or left out unless ``strict``; the others keep
-    their names, which are their places if the table has no ids.
+    def records(self) -> Iterator[tuple[str, dict[str, str]]]:
+        for line, cells in self._rows():
+            yield f"{self.path}, line {line}", dict(zip(self._first, cells, strict=False))
 
-    Raises:
-        ValueError: The file is missing, damaged, too large, or no table of finite numbers.
-    """
-    kind = path.suffix.lower()
-    if kind not in TABLES:
-        raise ValueError(f"{path} must end in {', '.join(TABLES)} to be read as a table")
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    embedded = kind == ".parquet" and id is None and columns is None and _of_embeddings(path)
-    id = "id" if embedded else id
-    asked = [name for name in (label, id) if name is not None]
-    readers = {".npy": _read_npy, ".npz": _read_npz, ".parquet": _read_parquet}
-    rows, features, beside, where = readers.get(kind, _read_text)(path, columns, asked)
-    check_table(rows, path)
-    for name, values in beside.items():
-        if values.shape != rows.shape[:1]:
-            raise ValueError(
-                f"{path} has {len(rows)} rows but {name!r} of shape {values.shape}: "
-                "give one for each row"
-            )
-    if not isinstance(rows, StoredRows):
-        rows = _as_floats(rows)
-    # Names that come twice do not tell which is which; 0, 1, 2, … are places.
-    places = [str(place) for place in range(len(features))]
-    distinct = len({*features}) == len(features) and list(features) != places
-    ids = _ids_beside(path, len(rows)) if id is None else tuple(map(str, beside[id].tolist()))
-    if (embedded or id is None) and len({*(ids or ())}) < len(ids or ()):
-        ids = None  # nobody asked for names that do not tell rows apart, of several sources, say
-    for name in features:
-        if name.lower() in NO_FEATURES:
-            log.warning(
-                "%s: the column %r is taken as a feature: is it one? Choose by columns, id, label",
-                path,
-                name,
-            )
-    table = Source(
-        path,
-        "vectors",
-        rows,
-        ids=ids,
-        labels=None if label is None else beside[label],
-        columns=tuple(features) if distinct else (),
-    )
-    return _finite(table, where, strict)
-
-
-def _ids_beside(path: Path, rows: int) -> tuple[str, ...] | None:
-    """The names that ``embed`` wrote beside its rows, if it did and they are still these rows'."""
-    beside = path.with_name(f"{path.stem}.ids.jsonl")
-    if path.suffix.lower() != ".npy" or not beside.is_file():
-        return None
-    names = tuple(map(json.loads, beside.read_text(encoding="utf-8").splitlines()))
-    return names if len(names) == rows else None
-
-
-def _of_embeddings(path: Path) -> bool:
-    """Whether ``embed`` wrote this file."""
-    with open_parquet(path) as file:
-        return b"incontrast" in (file.schema_arrow.metadata or {})
-
-
-def _read_npy(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
-    if asked or columns is not None:
-        name = [*asked, *(columns or ())][0]
-        raise ValueError(
-            f"{path} holds one array and no column {name!r}: use .npz, .csv or .parquet"
-        )
-    return RawTable(read_npy(path))
-
-
-def _read_npz(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
-    if columns is not None:
-        raise ValueError(f"{path} has no names of columns to choose from: use .csv or .parquet")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        check_size(size, path)
-        with np.load(path, allow_pickle=False) as content:
-            members: dict[str, Any] = {name: content[name] for name in content.files}
-    except Exception as error:  # damaged archives and headers make NumPy raise nearly anything
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    for name, member in members.items():
-        if not isinstance(member, np.ndarray):
-            raise ValueError(f"{path} cannot be read: {name!r} in it is no array")
-    for name in asked:
-        if name not in members:
-            raise ValueError(f"{path} has no array {name!r}: it has {sorted(members)}")
-    beside = {name: members.pop(name) for name in dict.fromkeys(asked)}
-    if len(members) != 1:
-        raise ValueError(
-            f"{path} must hold one array (besides labels and ids, if they are named), "
-            f"got {sorted(members)}"
-        )
-    return RawTable(next(iter(members.values())), beside=beside)
-
-
-def _read_text(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
-    first, delimiter = first_line(path)
-    check_size(8 * _count_values(path, delimiter), path)
-    named = names_columns(first, [*asked, *(columns or ())])
-    names = first if named else []
-    features = list(range(len(first)))
-    if named or asked or columns:
-        features = _features(path, names, columns, asked)
-    beside: dict[str, list[str]] = {name: [] for name in asked}
-    lines = array("q")  # of the rows
-
-    def place(line: int, column: int) -> str:
-        return f"line {line}, column {repr(names[column]) if named else column + 1}"
-
-    def numbers() -> Iterator[float]:
-        for line, cells in islice(records(path, delimiter), int(named), None):
-            if len(cells) != len(first):
+    def numbers(self) -> Numbers:
+        check_size(8 * self._count_cells(), self.path, SAVE_AS_NPY)
+        names = self.names or self._places
+        features = self.features(names)
+        beside: dict[str, list[str]] = {name: [] for name in self.beside}
+        texts = [(names.index(name), cells) for name, cells in beside.items()]
+        values, lines = array("d"), array("q")
+        for line, cells in self._rows():
+            if len(cells) != len(names):
                 raise ValueError(
-                    f"{path} has {len(first)} columns in its first line and {len(cells)} in "
+                    f"{self.path} has {len(names)} columns in its first line and {len(cells)} in "
                     f"line {line}"
                 )
             lines.append(line)
-            for name, found in beside.items():
-                found.append(cells[names.index(name)].strip())
+            for column, others in texts:
+                others.append(cells[column].strip())
             for column in features:
-                text = cells[column]
+                cell = cells[column]
                 try:
-                    # A gap is no number yet; and Python would take 12_34 for one.
-                    yield float(text.replace("_", "?") if text.strip() else "nan")
+                    # An empty cell is no number yet; and Python would take 12_34 for one.
+                    values.append(float(cell.replace("_", "?") if cell.strip() else "nan"))
                 except ValueError as error:
-                    advice = ""
-                    if named:
-                        name = shlex.quote(names[column])
-                        advice = f"; if it is no feature, give --id {name}, --label {name}, or the "
-                        advice += "features by --columns a,b,c"
-                    raise ValueError(
-                        f"{path} must hold numbers only: could not convert string {text!r:.60} in "
-                        f"{place(line, column)}{advice}"
-                    ) from error
+                    raise self._not_a_number(line, column, cell) from error
+        if not lines:
+            raise ValueError(f"{self.path} has names of columns but no rows")
+        return Numbers(
+            np.asarray(values).reshape(len(lines), len(features)),
+            beside,
+            [names[column] for column in features] if self.names else (),
+            lines,
+        )
 
-    flat = np.fromiter(numbers(), np.float64)
-    if not lines:
-        raise ValueError(f"{path} has names of columns but no rows")
+    def _not_a_number(self, line: int, column: int, cell: str) -> ValueError:
+        place, advice = str(column + 1), ""
+        if self.names:
+            place, name = repr(self.names[column]), shlex.quote(self.names[column])
+            advice = f"; if it is no feature, give --id {name}, --label {name} or --columns a,b,c"
+        return ValueError(
+            f"{self.path} must hold numbers only: could not convert string {cell!r:.60} in "
+            f"line {line}, column {place}{advice}"
+        )
 
-    def where(row: int, feature: int) -> str:
-        return place(lines[row], features[feature])
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The line and the cells of every row that is not empty, without the names of columns."""
+        limit = csv.field_size_limit(LONGEST_CELL)
+        try:
+            # Bytes that are not UTF-8 become what no text may have, so that only their row is lost.
+            with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+                rows = csv.reader(file, delimiter=self._delimiter)
+                if self.names:
+                    next(rows)
+                yield from ((rows.line_num, cells) for cells in rows if cells)
+        except csv.Error as error:
+            raise ValueError(f"{self.path} cannot be read: {error}") from error
+        finally:
+            csv.field_size_limit(limit)
 
-    rows = flat.reshape(len(lines), len(features))
-    texts = {name: np.array(found) for name, found in beside.items()}
-    return RawTable(rows, [names[c] for c in features if named], texts, where)
+    def _count_cells(self) -> int:
+        ends = (self._delimiter.encode(), b"\n")
+        with self.path.open("rb") as file:
+            parts = iter(lambda: file.read(2**20), b"")
+            return 1 + sum(part.count(end) for part in parts for end in ends)
 
 
-def records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The line and the cells of every record of a text file that is not empty."""
-    limit = csv.field_size_limit(LONGEST_FIELD)
+def _first_line(path: Path) -> tuple[list[str], str]:
+    """The cells of the first line, and what separates them."""
     try:
-        # Bytes that are not UTF-8 become what no text may have, so that only their row is lost.
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            rows = csv.reader(file, delimiter=delimiter)
-            yield from ((rows.line_num, cells) for cells in rows if cells)
-    except csv.Error as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    finally:
-        csv.field_size_limit(limit)
+        with path.open("rb") as file:
+            line = file.readline(LONGEST_HEADER).decode("utf-8-sig")
+        if len(line) == LONGEST_HEADER:
+            raise ValueError(f"{path} has a first line of more than {LONGEST_HEADER} bytes")
+        if not line.strip():
+            raise ValueError(f"{path} is empty, or its first line is")
+        delimiter = max(",;\t", key=line.count)
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))], delimiter
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} has a first line that cannot be read: {error}") from error
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class ParquetTable(Table):
+    """A .parquet file. Its only feature may be a column of lists, all of one length."""
+
+    def __init__(self, path: Path, chosen: Chosen) -> None:
+        super().__init__(path, chosen)
+        with open_parquet(path) as file:
+            self._schema = file.schema_arrow
+        self.names = self._schema.names
+        by_embed = b"incontrast" in (self._schema.metadata or {})
+        if by_embed and self.columns is None and self.id is None:
+            self.id = "id"
+
+    def text_columns(self) -> set[str]:
+        kinds = ("string", "large_string")
+        return {field.name for field in self._schema if str(field.type) in kinds}
+
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        with open_parquet(self.path) as file:
+            batches = file.iter_batches(TEXT_ROWS)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            for number, row in enumerate(rows):
+                yield f"{self.path}, row {number} (counted from 0)", row
+
+    def numbers(self) -> Numbers:
+        names: list[str] = self._schema.names
+        features = [names[place] for place in self.features(names)]
+        with open_parquet(self.path) as file:
+            check_size(8 * _count_values(file), self.path, SAVE_AS_NPY)
+            table = file.read(columns=list(dict.fromkeys([*features, *self.beside])))
+            columns = {name: table.column(name).to_numpy() for name in table.column_names}
+        beside = {name: columns[name] for name in self.beside}
+        if len(features) == 1 and hasattr(self._schema.field(features[0]).type, "value_field"):
+            lists = columns[features[0]]
+            lengths = {len(row) for row in lists if row is not None}
+            if len(lengths) != 1:
+                raise ValueError(f"{self.path} must hold lists of one length in {features[0]!r}")
+            gap = np.full(lengths.pop(), np.nan)
+            return Numbers(np.stack([gap if row is None else row for row in lists]), beside)
+        for name in features:
+            if columns[name].dtype.kind not in "fiub":
+                raise ValueError(f"{self.path} must hold numbers only, but not in column {name!r}")
+        if not features:
+            return Numbers(np.empty((0, 0)))
+        return Numbers(np.stack([columns[name] for name in features], axis=1), beside, features)
 
 
 @contextmanager
@@ -259,13 +265,13 @@ def open_parquet(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def _parquet_values(file: Any) -> int:
+def _count_values(file: Any) -> int:
     """How many values a ``ParquetFile`` has."""
-    about, kinds = file.metadata, [field.type for field in file.schema_arrow]
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    kinds = [field.type for field in file.schema_arrow]
     widths = [getattr(kind, "list_size", 0 if kind.num_fields else 1) for kind in kinds]
     if all(widths):
-        return int(sum(group.num_rows for group in groups) * sum(widths))
+        return int(sum(widths) * sum(group.num_rows for group in groups))
     # Of lists of any length, columns tell. Where these are damaged, pyarrow ends the process when
     # they are asked, but raises an error when a row is read.
     for number in range(len(groups)):
@@ -274,191 +280,52 @@ def _parquet_values(file: Any) -> int:
     return int(sum(column.num_values for column in columns))
 
 
-def _read_parquet(path: Path, columns: Sequence[str] | None, asked: list[str]) -> RawTable:
-    with open_parquet(path) as file:
-        names = file.schema_arrow.names
-        check_size(8 * _parquet_values(file), path)
-        chosen = [names[column] for column in _features(path, names, columns, asked)]
-        table = file.read(columns=list(dict.fromkeys([*chosen, *asked])))
-        features = [table.column(name).to_numpy() for name in chosen]
-        beside = {name: table.column(name).to_numpy() for name in asked}
-    if len(features) == 1 and len(features[0]) and isinstance(features[0][0], np.ndarray):
-        if len({row.shape for row in features[0]}) > 1:
-            raise ValueError(f"{path} must hold lists of one length in column {chosen[0]!r}")
-        return RawTable(np.stack(features[0]), beside=beside)  # one column of lists
-    for name, column in zip(chosen, features, strict=True):
-        if column.dtype.kind not in "fiub":
-            raise ValueError(f"{path} must hold numbers only: column {name!r} holds others")
-    rows = np.stack(features, axis=1) if features else np.empty((0, 0))
+class JSONLines(Table):
+    """A .jsonl file: a string, a pair of strings, a record or a graph in each line."""
 
-    def where(row: int, column: int) -> str:
-        return f"{_counted(row)}, column {chosen[column]!r}"
+    def __init__(self, path: Path, chosen: Chosen) -> None:
+        super().__init__(path, chosen)
+        _, first = next(self.records(), ("", None))
+        self._graphs = isinstance(first, dict) and "edges" in first
+        if isinstance(first, dict) and not self._graphs:
+            self.names = list(first)
 
-    return RawTable(rows, chosen, beside, where)
+    def holds_texts(self) -> bool:
+        return not self._graphs
 
-
-def _features(
-    path: Path, names: Sequence[str], columns: Sequence[str] | None, asked: list[str]
-) -> list[int]:
-    """The places of the columns that are features: those asked for, or all others with names."""
-    for name in [*asked, *(columns or ())]:
-        if name not in names:
-            found = list(names) if names else "no line of column names"
-            raise ValueError(f"{path} has no column {name!r}: it has {found}")
-    if columns is not None:
-        return [names.index(name) for name in columns]
-    return [place for place, name in enumerate(names) if name != "" and name not in asked]
+    def records(self) -> Iterator[tuple[str, Any]]:
+        """As in every table; a line that is too long comes as it is."""
+        for where, line in read_lines(self.path):
+            try:
+                row = line if len(line) > LONGEST else json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{where} is not JSON: {error}") from error
+            yield where, row
 
 
-def first_line(path: Path) -> tuple[list[str], str]:
-    """The cells of the first line, and what separates them."""
-    try:
-        with path.open("rb") as file:
-            line = file.readline(LONGEST_LINE).decode("utf-8-sig")
-        if len(line) == LONGEST_LINE:
-            raise ValueError(f"{path} has a first line of more than {LONGEST_LINE} bytes")
-        if not line.strip():
-            raise ValueError(f"{path} is empty, or its first line is")
-        delimiter = max(",;\t", key=line.count)
-        return [text.strip() for text in next(csv.reader([line], delimiter=delimiter))], delimiter
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8: {error}") from error
-    except csv.Error as error:
-        raise ValueError(f"{path} has a first line that cannot be read: {error}") from error
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Where each line is, for messages, and the line, if it is not blank.
 
-
-def names_columns(first: Sequence[str], chosen: Sequence[str]) -> bool:
-    """Whether the first line of a table has names: no numbers, or some that are chosen."""
-    # A line 0, 1, 2, … is what pandas writes above columns without names.
-    counted = [text for text in first if text != ""] == [str(i) for i in range(len(first))]
-    numbers = any(map(is_number, first)) and not (counted and len(first) > 1)
-    return not numbers or not {*chosen}.isdisjoint(first)
-
-
-def _count_values(path: Path, delimiter: str) -> int:
-    count = 1
-    with path.open("rb") as file:
-        while part := file.read(2**20):
-            count += part.count(delimiter.encode()) + part.count(b"\n")
-    return count
-
-
-def check_table(rows: Any, path: Path) -> None:
-    """Refuse what is no table of numbers."""
-    if rows.ndim == 2 and 0 in rows.shape:
-        raise ValueError(f"{path} holds no rows (shape {rows.shape})")
-    if rows.ndim != 2:
-        raise ValueError(f"{path} must hold a table (n, d), got shape {rows.shape}")
-    if rows.dtype.kind not in "fiub":
-        raise ValueError(f"{path} must hold real numbers, got {rows.dtype}")
-
-
-def _as_floats(rows: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # a double may be too large for a float
-        return rows.astype(np.float32)
-
-
-def _finite(table: Source, where: Callable[[int, int], str], strict: bool) -> Source:
-    """The rows that have finite numbers only; others are refused if ``strict``, or left out."""
-    path, rows, skipped = table.path, table.items, []
-    whole = np.ones(len(rows), bool)
-    for start in range(0, len(rows), ROWS):
-        finite = np.isfinite(_as_floats(rows[start : start + ROWS]))
-        for row in np.flatnonzero(~finite.all(axis=1)).tolist():
-            place = where(start + row, int(finite[row].argmin()))
-            whole[start + row] = False
-            reason = f"{path} must hold finite numbers, and has none in {place}"
-            if strict:
-                raise ValueError(f"{reason}: fix or remove it")
-            skipped.append(Skipped(str(path), reason))
-    if not skipped:
-        return table
-    if not whole.any():
-        raise ValueError(f"no row of {path} is whole; the first: {skipped[0].reason}")
-    kept = np.flatnonzero(whole)
-    if isinstance(rows, StoredRows):
-        check_size(len(kept) * rows.shape[1] * rows.dtype.itemsize, path)
-        rows = rows.select(torch.from_numpy(kept))
-    else:
-        rows = rows[whole]
-    return replace(
-        table,
-        items=rows,
-        ids=tuple(str(place) if table.ids is None else table.ids[place] for place in kept.tolist()),
-        labels=None if table.labels is None else table.labels[whole],
-        skipped=tuple(skipped),
-    )
-
-
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-class StoredRows:
-    """The rows of a .npy file, which stay on disk until they are asked for.
-
-    They are read and not mapped: a file that shrinks under a memory map ends the process.
+    Of a line that is too long, so much is read that ``check_length`` refuses it.
     """
-
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int):
-        self.path, self.shape, self.dtype, self.offset = path, shape, dtype, offset
-        self.ndim = len(shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, part: slice) -> NDArray[Any]:
-        start, stop, _ = part.indices(len(self))
-        width = self.shape[1]
-        place = self.offset + start * width * self.dtype.itemsize
-        count = (stop - start) * width
-        values = np.fromfile(self.path, self.dtype, count, offset=place)
-        if len(values) != count:
-            raise ValueError(f"{self.path} was shortened while it was read: run it again")
-        return values.reshape(-1, width)
-
-    def select(self, indices: Tensor) -> NDArray[Any]:
-        """These rows, in this order."""
-        runs = np.split(indices.numpy(), np.flatnonzero(np.diff(indices.numpy()) != 1) + 1)
-        return np.concatenate([self[run[0] : run[-1] + 1] for run in runs])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return self[:].astype(dtype or self.dtype, copy=False)
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+        for number in count(1):
+            line = file.readline(LONGEST + 1)
+            if not line:
+                return
+            if line.strip():
+                yield f"{path}, line {number}", line.removesuffix("\n")
+            while len(line) > LONGEST and not line.endswith("\n"):
+                line = file.readline(LONGEST + 1)
 
 
-def read_npy(path: Path) -> StoredRows | NDArray[Any]:
-    """The array of a file: as it is on disk if it is a table, else in memory."""
-    try:
-        with path.open("rb") as file:
-            if file.read(6) != npy.MAGIC_PREFIX:
-                raise ValueError("it is no .npy file")
-            file.seek(0)
-            version = npy.read_magic(file)
-            header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, by_column, dtype = header(file)
-            if dtype.hasobject:
-                raise ValueError(
-                    "it holds Python objects, which could run code and are never loaded; "
-                    "save an array of numbers"
-                )
-            size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object))
-            if min(shape, default=0) < 0 or path.stat().st_size - file.tell() < size:
-                raise ValueError(f"it ends before the {size} bytes that its header tells")
-            if len(shape) == 2 and size and not by_column:
-                return StoredRows(path, shape, dtype, file.tell())
-            check_size(size, path)
-            file.seek(0)
-            whole: NDArray[Any] = np.load(file, allow_pickle=False)
-            return whole
-    except Exception as error:  # damaged headers make NumPy raise nearly anything
-        raise ValueError(f"{path} cannot be read: {error}") from error
+def check_length(length: int, where: str, advice: str = "divide it") -> None:
+    """Refuse a line or a text that is too long."""
+    if length > LONGEST:
+        raise ValueError(f"{where} has more than {LONGEST // 2**20} MiB: {advice}")
 
 
-def check_size(size: int, path: Path, advice: str = STAYS) -> None:
+def check_size(size: int, path: Path, advice: str = "divide it") -> None:
     """Refuse what would take too much memory."""
     if size > LARGEST:
         raise ValueError(
