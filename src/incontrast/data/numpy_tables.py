@@ -14,31 +14,30 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from incontrast.data.tables import SAVE_AS_NPY, Chosen, Numbers, Table, check_size
+from incontrast.data.tables import SAVE_AS_NPY, Numbers, Table, check_size
 
 
 class NpyTable(Table):
     """A .npy file with one array; ``embed`` writes the ids of its rows to a file beside it."""
 
     def numbers(self) -> Numbers:
-        for name in (*self.beside, *(self.columns or ())):
+        for name in (*self.metadata, *(self.columns or ())):
             raise ValueError(
                 f"{self.path} holds one array and no column {name!r}: use .npz, .csv or .parquet"
             )
-        ids = self.path.with_name(f"{self.path.stem}.ids.jsonl")
-        beside = {}
-        if ids.is_file():
-            self.id = "id"
-            beside["id"] = [json.loads(line) for line in ids.read_text("utf-8").splitlines()]
-        return Numbers(_read_npy(self.path), beside)
+        metadata = {}
+        file = self.path.with_name(f"{self.path.stem}.ids.jsonl")
+        if file.is_file():
+            self.id, self.ids_by_embed = "id", True
+            metadata["id"] = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        return Numbers(_read_npy(self.path), metadata)
 
 
 class NpzTable(Table):
     """A .npz file with an array of rows, and others of ids and labels if these are chosen."""
 
-    def __init__(self, path: Path, chosen: Chosen) -> None:
-        super().__init__(path, chosen)
-        with _damage_refused(path), zipfile.ZipFile(path) as archive:
+    def __post_init__(self) -> None:
+        with _damage_refused(self.path), zipfile.ZipFile(self.path) as archive:
             members = archive.infolist()
         self._size = sum(member.file_size for member in members)
         if len(members) > 1:
@@ -57,13 +56,13 @@ class NpzTable(Table):
                 "choose one by columns, id and label"
             )
         rows = arrays[features[0]]
-        for name in self.beside:
+        for name in self.metadata:
             if arrays[name].shape != rows.shape[:1]:
                 raise ValueError(
                     f"{self.path} has {len(rows)} rows but {name!r} of shape {arrays[name].shape}: "
                     "give one for each row"
                 )
-        return Numbers(rows, {name: arrays[name] for name in self.beside})
+        return Numbers(rows, {name: arrays[name] for name in self.metadata})
 
 
 class StoredRows:

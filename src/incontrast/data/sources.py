@@ -1,4 +1,4 @@
-"""A path, as a user types it, turned into items; and other things that libraries have as items."""
+"""Items from a path, or from the objects of other libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from incontrast.data.inputs import Column, TarImages, loaded
 from incontrast.data.labelled import Labelled
 from incontrast.data.numpy_tables import NpyTable, NpzTable
 from incontrast.data.source import Source, text_files
-from incontrast.data.tables import Chosen, CSVTable, JSONLines, ParquetTable, Table
+from incontrast.data.tables import CSVTable, JSONLines, ParquetTable, Table
 from incontrast.data.texts import TextFile, TextFolder, read_texts
 from incontrast.data.vectors import read_vectors
 from incontrast.domains.base import Collection, Domain
@@ -32,6 +32,7 @@ TABLES: dict[str, type[Table]] = {
     ".parquet": ParquetTable,
 }
 FORMATS = {**TABLES, ".jsonl": JSONLines, ".txt": TextFile}
+OPTIONS = ("columns", "id", "label")
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
 
 
@@ -45,15 +46,11 @@ def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
     Raises:
         ValueError: The file is missing or damaged, or is no table of finite numbers.
     """
-    path = Path(path)
-    format = TABLES.get(path.suffix.lower())
-    if format is None:
-        raise ValueError(f"{path} must end in {', '.join(TABLES)} to be read as a table")
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    table = read_vectors(format(path, Chosen(label=label)), strict=True)
-    rows = np.asarray(table.items, np.float32)
-    return Labelled(rows) if table.labels is None else Labelled.by_name(rows, table.labels)
+    source = read_source(path, strict=True, label=label)
+    if source.kind != "vectors":
+        raise ValueError(f"{path} holds {source.kind}: give a table ({', '.join(TABLES)})")
+    rows = np.asarray(source.items, np.float32)
+    return Labelled(rows) if source.labels is None else Labelled.by_name(rows, source.labels)
 
 
 def read_source(
@@ -87,9 +84,9 @@ def read_source(
         ValueError: There is nothing at this path, or nothing that can be read.
     """
     path = Path(path).absolute()
-    suffix, chosen = path.suffix.lower(), Chosen(columns, id, label)
-    if chosen != Chosen() and (path.is_dir() or suffix not in (*TABLES, ".jsonl")):
-        name = next(name for name in chosen if name is not None)
+    suffix = path.suffix.lower()
+    name = next((name for name in (columns, id, label) if name is not None), None)
+    if name is not None and (path.is_dir() or suffix not in (*TABLES, ".jsonl")):
         raise ValueError(f"{path} is not a table: there is no column {name!r} to choose")
     if path.is_dir():
         return _read_folder(path, check, strict)
@@ -99,7 +96,7 @@ def read_source(
     if not path.is_file():
         raise ValueError(f"{path} is neither a file nor a folder: save it to a file first")
     if suffix in FORMATS:
-        table = FORMATS[suffix](path, chosen)
+        table = FORMATS[suffix](path, columns, id, label)
         if table.holds_texts():
             return read_texts(table, strict=strict)
         if suffix == ".jsonl":
@@ -115,32 +112,34 @@ def read_source(
     )
 
 
-def column_names(path: Path, chosen: Chosen) -> Sequence[str] | None:
-    """The columns of a table, or the fields of the first record; None if they have no names."""
-    format = FORMATS.get(path.suffix.lower())
-    return format(path, chosen).names if format is not None and path.is_file() else None
+def with_columns(
+    path: Path,
+    usual: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    optional: Sequence[str] = ("label",),
+) -> dict[str, Any]:
+    """The columns, id and label to read a table with: the given ones, else the usual ones.
 
-
-def with_columns(path: Path, usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns to read of the table at a path: the given ones, else the usual ones.
-
-    A file without named columns has none of the usual ones. A usual label may be missing; any other
-    column may not.
+    A file without named columns has none of the usual ones. Of any other table, only those that
+    are ``optional`` may be missing.
     """
-    given = {option: given[option] for option in Chosen._fields if given.get(option)}
-    usual = {k: v for k, v in usual.items() if v is not None and k not in given}
-    beside = [{**usual, **given}.get(option) for option in ("id", "label")]
+    given = {name: given[name] for name in OPTIONS if given.get(name)}
+    usual = {name: usual[name] for name in OPTIONS if usual.get(name) and name not in given}
     if "columns" in usual:
-        usual["columns"] = [name for name in usual["columns"] if name not in beside]
+        metadata = [{**usual, **given}.get(name) for name in ("id", "label")]
+        usual["columns"] = [name for name in usual["columns"] if name not in metadata]
         if path.suffix.lower() == ".npz":  # its names are those of arrays
             del usual["columns"]
-    names = column_names(path, Chosen(**{**usual, **given})) if usual else None
+    names = None
+    if usual and path.is_file() and path.suffix.lower() in FORMATS:
+        names = FORMATS[path.suffix.lower()](path, **usual, **given).names
     if names is None:
         return given
-    for option, value in list(usual.items()):
-        missing = {value} if isinstance(value, str) else {*value}
+    for option, chosen in list(usual.items()):
+        missing = {chosen} if isinstance(chosen, str) else {*chosen}
         missing -= {*names}
-        if missing and option == "label":
+        if missing and option in optional:
             del usual[option]
         elif missing:
             raise ValueError(
@@ -160,7 +159,7 @@ def _read_folder(path: Path, check: bool, strict: bool) -> Source:
                 return Source(path, "graphs", data.items, labels=data.labels)
     if (path / "manifest.json").is_file() and (files := sorted(path.glob("[0-9]*.npy"))):
         # what ``embed`` writes to a folder
-        shards = [read_vectors(NpyTable(file, Chosen()), strict=True) for file in files]
+        shards = [read_vectors(NpyTable(file), strict=True) for file in files]
         ids = [name for shard in shards for name in shard.ids or ()]
         rows = np.concatenate([np.asarray(shard.items) for shard in shards])
         return Source(path, "vectors", rows, ids=ids if len(ids) == len(rows) else None)
@@ -168,7 +167,7 @@ def _read_folder(path: Path, check: bool, strict: bool) -> Source:
         images = find_images(path)
     except ValueError as error:
         if text_files(path):
-            return read_texts(TextFolder(path, Chosen()), strict=strict)
+            return read_texts(TextFolder(path), strict=strict)
         names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
         found = f"it has {', '.join(names[:3])}{', …' * (len(names) > 3)}" if names else "empty"
         raise ValueError(
@@ -193,10 +192,10 @@ def _read_images(path: Path, files: list[str], check: bool, strict: bool) -> Sou
 
 
 def resolve(items: Any, domain: Domain, read: Callable[[Path], Source] | None = None) -> Any:
-    """A path as a ``Source`` that the domain takes, labelled items without their labels, what other
-    libraries have as items.
+    """Items as ``Domain.collect`` takes them; those of a path as a ``Source``.
 
-    A domain of a user's own gets paths as they are. ``read`` is another way to read a path.
+    Items can be a path, labelled items, or what other libraries have. A domain without a ``kind``
+    gets paths as they are. ``read`` reads a path instead of ``read_source``.
     """
     paths = items if isinstance(items, list | tuple) else [items]
     shards = [isinstance(path, str | Path) and Path(path).suffix == ".tar" for path in paths]
@@ -214,10 +213,12 @@ def resolve(items: Any, domain: Domain, read: Callable[[Path], Source] | None = 
 
 
 def collect(items: Any, domain: Domain) -> Collection:
-    """What the domain makes of items, of labelled items, of a ``Source`` or of a path."""
-    found = resolve(items, domain)
-    if isinstance(found, Source) and found.skipped:
-        one = len(found.skipped) == 1
-        count = f"{counted(len(found.skipped))} of {found.title} {'is' if one else 'are'} left out"
-        log.warning("%s: %s", count, found.skipped[0].reason)
-    return domain.collect(found.items if isinstance(found, Source) else found)
+    """The collection of items, or of what ``resolve`` makes of them."""
+    items = resolve(items, domain)
+    if not isinstance(items, Source):
+        return domain.collect(items)
+    if items.skipped:
+        verb = "is" if len(items.skipped) == 1 else "are"
+        count = f"{counted(len(items.skipped))} of {items.title} {verb} left out"
+        log.warning("%s: %s", count, items.skipped[0].reason)
+    return domain.collect(items.items)

@@ -6,8 +6,9 @@ import csv
 import json
 import shlex
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,20 +26,12 @@ TEXT_ROWS = 64  # of a Parquet file at a time: a few bytes of it can stand for m
 SAVE_AS_NPY = "save its rows as .npy, which stays on disk, or divide it"
 
 
-class Chosen(NamedTuple):
-    """The columns of a table that a user has chosen."""
-
-    columns: Sequence[str] | None = None  # of features or texts
-    id: str | None = None
-    label: str | None = None
-
-
 class Numbers(NamedTuple):
-    """The numbers of a table, not checked yet, and what stands beside them."""
+    """The numbers of a table, not checked yet."""
 
     rows: Any  # (n, d): an array, or ``StoredRows``
-    beside: Mapping[str, Any] = {}  # the columns of ids and labels
-    features: Sequence[str] = ()  # names of the others, if they have any
+    metadata: Mapping[str, Any] = {}  # the columns of ids and labels
+    features: Sequence[str] = ()  # names of the columns of ``rows``, if they have names
     lines: Sequence[int] | None = None  # the line of each row in a text file
 
     def place(self, row: int, column: int) -> str:
@@ -50,19 +43,25 @@ class Numbers(NamedTuple):
         return f"{line}, column {repr(self.features[column]) if self.features else name}"
 
 
+@dataclass
 class Table:
-    """A file of rows, which are read as numbers or, one by one, as records."""
+    """A file of rows, and the columns that are chosen of it, by their names."""
 
-    names: Sequence[str] | None = None
-    """Names of the columns, if they have names."""
+    path: Path
+    columns: Sequence[str] | None = None  # of features, or of texts
+    id: str | None = None
+    label: str | None = None
 
-    def __init__(self, path: Path, chosen: Chosen) -> None:
-        self.path = path
-        self.columns, self.id, self.label = self.chosen = chosen
+    names: Sequence[str] | None = field(default=None, init=False)  # of all columns
+    text_names: Collection[str] = field(default=(), init=False)  # of columns that hold texts
+    ids_by_embed: bool = field(default=False, init=False)  # then unused unless all are different
+
+    def __post_init__(self) -> None:
+        """Look at the beginning of the file."""
 
     @property
-    def beside(self) -> list[str]:
-        """The columns of ids and labels, if they are chosen."""
+    def metadata(self) -> list[str]:
+        """The columns of ids and labels."""
         return [name for name in (self.id, self.label) if name is not None]
 
     def numbers(self) -> Numbers:
@@ -70,28 +69,24 @@ class Table:
         raise NotImplementedError
 
     def records(self) -> Iterator[tuple[str, Any]]:
-        """Where each row is, for messages, and its cells by the names of their columns."""
+        """The place of each row, for messages, and its cells by the names of their columns."""
         raise NotImplementedError
-
-    def text_columns(self) -> set[str]:
-        """The columns with a text in the first row."""
-        return set()
 
     def holds_texts(self) -> bool:
         """Whether the chosen columns are texts: ``text`` by default, or the only column."""
-        names = [name for name in self.names or () if name not in ("", *self.beside)]
+        names = [name for name in self.names or () if name not in ("", *self.metadata)]
         columns = self.columns or ([USUAL] if USUAL in names else names)
         most = 2 if self.columns else 1
-        return 0 < len(columns) <= most and {*columns} <= self.text_columns()
+        return 0 < len(columns) <= most and {*columns} <= {*self.text_names}
 
     def features(self, names: Sequence[str]) -> list[int]:
         """The places of the chosen columns; by default of all with a name but id and label."""
-        for name in (*self.beside, *(self.columns or ())):
+        for name in (*self.metadata, *(self.columns or ())):
             if name not in names:
                 raise ValueError(f"{self.path} has no column {name!r}: it has {[*names]}")
         if self.columns is not None:
             return [names.index(name) for name in self.columns]
-        return [place for place, name in enumerate(names) if name not in ("", *self.beside)]
+        return [place for place, name in enumerate(names) if name not in ("", *self.metadata)]
 
 
 class CSVTable(Table):
@@ -101,19 +96,16 @@ class CSVTable(Table):
     writes, is no feature.
     """
 
-    def __init__(self, path: Path, chosen: Chosen) -> None:
-        super().__init__(path, chosen)
-        self._first, self._delimiter = _first_line(path)
+    def __post_init__(self) -> None:
+        self._first, self._delimiter = _first_line(self.path)
         self._places = [str(place) for place in range(len(self._first))]
         # A line 0, 1, 2, … is what pandas writes above columns without names.
         counted = len(self._first) > 1 and self._first == self._places
-        known = not {*self.beside, *(self.columns or ())}.isdisjoint(self._first)
-        if counted or known or not any(map(is_number, self._first)):
+        chosen = {*self.metadata, *(self.columns or ())} & {*self._first}
+        if counted or chosen or not any(map(is_number, self._first)):
             self.names = self._first
-
-    def text_columns(self) -> set[str]:
         _, first = next(self.records(), ("", {}))
-        return {name for name, cell in first.items() if cell and not is_number(cell)}
+        self.text_names = [name for name, cell in first.items() if cell and not is_number(cell)]
 
     def records(self) -> Iterator[tuple[str, dict[str, str]]]:
         for line, cells in self._rows():
@@ -123,8 +115,8 @@ class CSVTable(Table):
         check_size(8 * self._count_cells(), self.path, SAVE_AS_NPY)
         names = self.names or self._places
         features = self.features(names)
-        beside: dict[str, list[str]] = {name: [] for name in self.beside}
-        texts = [(names.index(name), cells) for name, cells in beside.items()]
+        metadata: dict[str, list[str]] = {name: [] for name in self.metadata}
+        texts = [(names.index(name), column) for name, column in metadata.items()]
         values, lines = array("d"), array("q")
         for line, cells in self._rows():
             if len(cells) != len(names):
@@ -133,32 +125,32 @@ class CSVTable(Table):
                     f"line {line}"
                 )
             lines.append(line)
-            for column, others in texts:
-                others.append(cells[column].strip())
-            for column in features:
-                cell = cells[column]
+            for place, column in texts:
+                column.append(cells[place].strip())
+            for place in features:
+                cell = cells[place]
                 try:
                     # An empty cell is no number yet; and Python would take 12_34 for one.
                     values.append(float(cell.replace("_", "?") if cell.strip() else "nan"))
                 except ValueError as error:
-                    raise self._not_a_number(line, column, cell) from error
+                    raise self._not_a_number(line, place, cell) from error
         if not lines:
             raise ValueError(f"{self.path} has names of columns but no rows")
         return Numbers(
             np.asarray(values).reshape(len(lines), len(features)),
-            beside,
-            [names[column] for column in features] if self.names else (),
+            metadata,
+            [names[place] for place in features] if self.names else (),
             lines,
         )
 
-    def _not_a_number(self, line: int, column: int, cell: str) -> ValueError:
-        place, advice = str(column + 1), ""
+    def _not_a_number(self, line: int, place: int, cell: str) -> ValueError:
+        column, advice = str(place + 1), ""
         if self.names:
-            place, name = repr(self.names[column]), shlex.quote(self.names[column])
+            column, name = repr(self.names[place]), shlex.quote(self.names[place])
             advice = f"; if it is no feature, give --id {name}, --label {name} or --columns a,b,c"
         return ValueError(
             f"{self.path} must hold numbers only: could not convert string {cell!r:.60} in "
-            f"line {line}, column {place}{advice}"
+            f"line {line}, column {column}{advice}"
         )
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -209,18 +201,15 @@ def is_number(text: str) -> bool:
 class ParquetTable(Table):
     """A .parquet file. Its only feature may be a column of lists, all of one length."""
 
-    def __init__(self, path: Path, chosen: Chosen) -> None:
-        super().__init__(path, chosen)
-        with open_parquet(path) as file:
+    def __post_init__(self) -> None:
+        with open_parquet(self.path) as file:
             self._schema = file.schema_arrow
         self.names = self._schema.names
+        kinds = ("string", "large_string")
+        self.text_names = [field.name for field in self._schema if str(field.type) in kinds]
         by_embed = b"incontrast" in (self._schema.metadata or {})
         if by_embed and self.columns is None and self.id is None:
-            self.id = "id"
-
-    def text_columns(self) -> set[str]:
-        kinds = ("string", "large_string")
-        return {field.name for field in self._schema if str(field.type) in kinds}
+            self.id, self.ids_by_embed = "id", True
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         with open_parquet(self.path) as file:
@@ -234,22 +223,22 @@ class ParquetTable(Table):
         features = [names[place] for place in self.features(names)]
         with open_parquet(self.path) as file:
             check_size(8 * _count_values(file), self.path, SAVE_AS_NPY)
-            table = file.read(columns=list(dict.fromkeys([*features, *self.beside])))
+            table = file.read(columns=list(dict.fromkeys([*features, *self.metadata])))
             columns = {name: table.column(name).to_numpy() for name in table.column_names}
-        beside = {name: columns[name] for name in self.beside}
+        metadata = {name: columns[name] for name in self.metadata}
         if len(features) == 1 and hasattr(self._schema.field(features[0]).type, "value_field"):
             lists = columns[features[0]]
             lengths = {len(row) for row in lists if row is not None}
             if len(lengths) != 1:
                 raise ValueError(f"{self.path} must hold lists of one length in {features[0]!r}")
             gap = np.full(lengths.pop(), np.nan)
-            return Numbers(np.stack([gap if row is None else row for row in lists]), beside)
+            return Numbers(np.stack([gap if row is None else row for row in lists]), metadata)
         for name in features:
             if columns[name].dtype.kind not in "fiub":
                 raise ValueError(f"{self.path} must hold numbers only, but not in column {name!r}")
         if not features:
             return Numbers(np.empty((0, 0)))
-        return Numbers(np.stack([columns[name] for name in features], axis=1), beside, features)
+        return Numbers(np.stack([columns[name] for name in features], axis=1), metadata, features)
 
 
 @contextmanager
@@ -283,8 +272,7 @@ def _count_values(file: Any) -> int:
 class JSONLines(Table):
     """A .jsonl file: a string, a pair of strings, a record or a graph in each line."""
 
-    def __init__(self, path: Path, chosen: Chosen) -> None:
-        super().__init__(path, chosen)
+    def __post_init__(self) -> None:
         _, first = next(self.records(), ("", None))
         self._graphs = isinstance(first, dict) and "edges" in first
         if isinstance(first, dict) and not self._graphs:
@@ -294,7 +282,7 @@ class JSONLines(Table):
         return not self._graphs
 
     def records(self) -> Iterator[tuple[str, Any]]:
-        """As in every table; a line that is too long comes as it is."""
+        """As of every table; a line that is too long comes as a string."""
         for where, line in read_lines(self.path):
             try:
                 row = line if len(line) > LONGEST else json.loads(line)
@@ -304,9 +292,9 @@ class JSONLines(Table):
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Where each line is, for messages, and the line, if it is not blank.
+    """The place of each line that is not blank, for messages, and the line.
 
-    Of a line that is too long, so much is read that ``check_length`` refuses it.
+    A line that is too long is cut off, but so that ``check_length`` refuses it.
     """
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         for number in count(1):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from incontrast.data.source import Source, text_files
-from incontrast.data.tables import LONGEST, Chosen, Table, check_length, check_size, read_lines
+from incontrast.data.tables import LONGEST, Table, check_length, check_size, read_lines
 from incontrast.domains.images.files import Skipped, printable
 from incontrast.domains.text.collection import TextCollection
 from incontrast.domains.text.reading import USUAL, packed
@@ -29,8 +28,7 @@ class TextFile(Table):
 class TextFolder(Table):
     """A folder with a text in each .txt file; their names are the ids."""
 
-    def __init__(self, path: Path, chosen: Chosen) -> None:
-        super().__init__(path, chosen)
+    def __post_init__(self) -> None:
         self.id = "id"
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -43,7 +41,7 @@ class TextFolder(Table):
 
 def read_texts(table: Table, *, strict: bool) -> Source:
     """The texts of a table; what is not a text is left out, or refused if ``strict``."""
-    path, columns, beside = table.path, table.columns, (table.id, table.label)
+    path, columns = table.path, table.columns
     if columns is not None and not 1 <= len(columns) <= 2:
         raise ValueError(f"a text is in one column, a pair in two, got {len(columns)}: {columns}")
     contents, ids, labels, skipped = [], [], [], []
@@ -51,7 +49,7 @@ def read_texts(table: Table, *, strict: bool) -> Source:
     for where, row in table.records():
         fields = row
         if isinstance(row, dict) and columns is None:
-            fields = {name: value for name, value in row.items() if name not in beside}
+            fields = {name: value for name, value in row.items() if name not in table.metadata}
         try:
             content = packed(fields, where, columns)
             check_length(len(content), where)

@@ -48,11 +48,11 @@ def read_vectors(table: Table, *, strict: bool) -> Source:
         features = ()  # names that are places, or come twice, tell no columns apart
     ids = labels = None
     if table.id is not None:
-        ids = [str(name) for name in np.asarray(numbers.beside[table.id]).tolist()]
-        if table.chosen.id is None and len({*ids}) != len(rows):
-            ids = None  # what ``embed`` wrote, but of other rows or of several sources
+        ids = [str(name) for name in np.asarray(numbers.metadata[table.id]).tolist()]
+        if table.ids_by_embed and len({*ids}) != len(rows):
+            ids = None  # they are of other rows, or of several sources
     if table.label is not None:
-        labels = np.asarray(numbers.beside[table.label])
+        labels = np.asarray(numbers.metadata[table.label])
     if not isinstance(rows, StoredRows):
         rows = _as_floats(rows)
     whole, skipped = np.ones(len(rows), dtype=bool), []
