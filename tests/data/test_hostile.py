@@ -49,7 +49,7 @@ def refused(path: Path, message: str) -> None:
         ('{"edges":[[0,' + "1" * 10_000 + "]]}", "line 1"),
         ('{"edges":[],"x":[[1],[1,2]]}', "x must be a row of numbers for each node"),
         ('{"edges":[],"x":[]}', "line 1"),
-        ('{"edges":[],"x":[[[1]]]}', "line 1 must be numbers of shape"),
+        ('{"edges":[],"x":[[[1]]]}', "line 1: x must be a row of numbers for each node"),
         ('{"edges":{},"x":[[1]]}', "edges must be pairs"),
         ('{"edges":[[true,false]],"x":[[1],[2]]}', "edges must be pairs"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
-from incontrast.data.graphs import json_graphs, tu
+from incontrast.data.graphs import read_json_graphs, tu
 from incontrast.data.inputs import Column, TarImages, loaded
 from incontrast.data.labelled import Labelled
 from incontrast.data.numpy_tables import NpyTable, NpzTable
@@ -100,7 +100,7 @@ def read_source(
         if table.holds_texts():
             return read_texts(table, strict=strict)
         if suffix == ".jsonl":
-            return Source(path, "graphs", json_graphs(table))
+            return Source(path, "graphs", read_json_graphs(table))
         return read_vectors(table, strict=strict)
     if is_image(path.name):
         return _read_images(path, [str(path)], check, strict)

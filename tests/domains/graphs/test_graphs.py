@@ -124,22 +124,27 @@ class TestCollect:
         [
             ([], "there are no graphs: give at least one"),
             (3, "graphs must come as a list or a data set, got int"),
-            ([TRIANGLE], r"graph 0 must be a torch_geometric Data or a pair .*, got Tensor"),
+            ([TRIANGLE], r"graph 0 must be a torch_geometric Data, a pair .*, got Tensor"),
             ([(TRIANGLE, None), "C1CC1"], "graph 1 must be .*, got str"),
-            ([("ab", None)], "edge_index of graph 0 must be a tensor or an array, got str"),
-            ([(TRIANGLE.float(), None)], r"graph 0 must be integers of shape \(2, edges\), got t"),
+            ([("ab", None)], "graph 0: edge_index must be integers of shape .*, got str"),
+            (
+                [(TRIANGLE.float(), None)],
+                r"graph 0: edge_index must be integers of shape \(2, edges\), got t",
+            ),
             ([(TRIANGLE.T, None)], r"of shape \(2, edges\), got torch.int64 of shape \(6, 2\)"),
             ([(TRIANGLE[0], None)], r"of shape \(2, edges\), got torch.int64 of shape \(6,\)"),
-            ([(TRIANGLE, torch.ones(3))], r"features of graph 0 .* got torch.float32 of .*\(3,\)"),
-            ([(TRIANGLE, "abc")], "features of graph 0 must be a tensor or an array, got str"),
+            (
+                [(TRIANGLE, torch.ones(3))],
+                r"graph 0: x must be a row of .* got torch.float32 of .*\(3,\)",
+            ),
+            ([(TRIANGLE, "abc")], "graph 0: x must be a row of numbers for each node, got str"),
             (
                 [(TRIANGLE, torch.ones(3, 2)), (TRIANGLE, torch.ones(3, 4))],
-                "nodes must have 2 features like those of graph 0, got 4 in graph 1",
+                "nodes of graph 0 have 2 features, those of graph 1 have 4 features: give all",
             ),
             (
                 [(TRIANGLE, None), (TRIANGLE, None), (TRIANGLE, torch.ones(3, 2))],
-                "either all graphs have node features or none, got some for graph 2 and none for "
-                "graph 0",
+                "nodes of graph 0 have no features, those of graph 2 have 2 features: give all",
             ),
             (
                 [(TRIANGLE, torch.ones(3, 2)), (TRIANGLE - 1, torch.ones(3, 2))],

@@ -15,7 +15,7 @@ from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.base import Collection, Sources, check_distinct
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection, take_all
 from incontrast.domains.graphs.encoder import GCN
-from incontrast.domains.graphs.reading import graph_of, pack_graphs, read_graphs, unpack_graphs
+from incontrast.domains.graphs.reading import pack_graphs, read_graphs, unpack_graphs
 from incontrast.domains.graphs.views import two_views
 from incontrast.randomness import generator
 
@@ -83,17 +83,16 @@ class Graphs(ArgumentDomain):
         super().__post_init__()
 
     def collect(self, items: Any) -> GraphCollection:
-        """Take a list of ``torch_geometric`` ``Data`` or one of its data sets, a list of pairs
-        (edge_index, x) where x may be None, or a ``GraphCollection``.
+        """Take ``torch_geometric`` ``Data`` in a list or a data set, pairs (edge_index, x) where x
+        may be None, dictionaries as in a ``.jsonl`` file, or a ``GraphCollection``.
 
-        An undirected edge is two edges, one in each direction.
+        In ``edge_index``, an undirected edge is two edges, one in each direction.
         """
         graphs = items if isinstance(items, GraphCollection) else read_graphs(items)
         return graphs.fitting(self.features, self.node_labels)
 
     def collect_json(self, items: list[Any]) -> GraphCollection:
-        """Take graphs as a ``.jsonl`` file has them: ``edges``, and ``x`` or ``nodes``."""
-        return self.collect([graph_of(item, f"graph {n}") for n, item in enumerate(items)])
+        return self.collect(items)
 
     def fit_statistics(self, collection: Collection) -> Graphs:
         if not isinstance(collection, GraphCollection):
