@@ -348,6 +348,12 @@ class TestDomain:
         with pytest.raises(ValueError, match="graphs must be collected first, got list"):
             domain.fit_statistics([])  # type: ignore[arg-type]
 
+    def test_graphs_of_other_nodes_but_as_many_bytes(self) -> None:
+        path = (TRIANGLE[:, ::3], torch.ones(3, 2))
+        graphs = Graphs().collect([path, path, (NO_EDGES, torch.ones(5, 2))])
+        assert len(set(graphs.sizes().tolist())) == 1
+        assert Graphs().fit_statistics(graphs).features == 2
+
     @pytest.mark.parametrize(
         ("settings", "message"),
         [

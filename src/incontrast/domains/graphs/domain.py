@@ -22,28 +22,28 @@ from incontrast.randomness import generator
 
 @dataclass(frozen=True, kw_only=True)
 class Graphs(ArgumentDomain):
-    """Graphs with features at their nodes; those without any get degree profiles.
+    """Graphs with features of their nodes; by default these are local degree profiles.
 
-    A view of a graph is one of three changes, each as likely (You et al. 2020): nodes are dropped,
-    the features of nodes are set to zero, or only what random walks visit is kept.
+    A view of a graph is one of three changes with equal probability (You et al. 2020): nodes are
+    dropped, features of nodes are set to zero, or only nodes that random walks visit are kept.
 
     Args:
-        features: Features of each node; None until the first data tells.
+        features: Features of each node; None takes the number of the first data.
         hidden: Units in each layer of the encoder.
         layers: Layers of the encoder; an embedding has ``layers * hidden`` dimensions.
-        drop: Probability that a node is dropped; one at least stays.
+        drop: Probability that a node is dropped; at least one node stays.
         mask: Probability that the features of a node are set to zero.
-        walkers: Walkers for each node of a graph, rounded up. They set out from one random node;
-            the nodes that any of them visits stay, with all edges between them.
+        walkers: Walkers for each node of a graph, rounded up. They start at one random node; the
+            nodes that any of them visits stay, with all edges between them.
         steps: Steps of each walker.
-        per: Whether the change is drawn for each ``"graph"`` or once for a whole ``"batch"``;
-            always again for each of the two views.
+        per: Whether the change is drawn for each ``"graph"`` or once for a whole ``"batch"``, in
+            both cases independently for the two views.
         encoder: A module or a function that makes one, instead of the GCN: a ``GraphBatch`` of n
             graphs in, (n, d) out.
-        views: Makes one view of a ``GraphBatch``, instead of the above: a function of the batch and
-            a ``torch.Generator``, or a ``torch.nn.Module``.
-        node_labels: For graphs of ``tu``: the labels that the last features of a node stand for, a
-            group for each column of labels; None until the first data tells.
+        views: A function of a ``GraphBatch`` and a ``torch.Generator``, or a ``torch.nn.Module``,
+            that makes one view, instead of the above.
+        node_labels: For graphs of ``tu``: the labels of which the last features are one-hot
+            encodings, a group for each column of labels; None takes those of the first data.
 
     >>> triangle = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
     >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
@@ -68,7 +68,7 @@ class Graphs(ArgumentDomain):
 
     kind = "graphs"
     views_on_cpu: ClassVar[bool] = True
-    drawn_by_part: ClassVar[bool] = False  # but from the sizes of all graphs of a batch
+    drawn_by_part: ClassVar[bool] = False  # draws depend on the sizes of all graphs of a batch
 
     def __post_init__(self) -> None:
         check_whole(1, hidden=self.hidden, layers=self.layers, steps=self.steps)
@@ -101,26 +101,26 @@ class Graphs(ArgumentDomain):
                 "give what collect() returns"
             )
         graphs = collection.fitting(self.features, self.node_labels)
-        count, sizes = len(graphs), graphs.sizes()
-        if bool((sizes == sizes[0]).all()):
+        count, nodes, edges = len(graphs), graphs.node_ptr.diff(), graphs.edge_ptr.diff()
+        if bool((nodes == nodes[0]).all() and (edges == edges[0]).all()):
             check_distinct(graphs.x.view(count, -1), graphs.edge_index.T.reshape(count, -1))
         return replace(self, features=graphs.features, node_labels=graphs.node_labels)
 
     def examples(self) -> GraphCollection | None:
         if self.features is None:
             return None
-        draws, both_ways = generator(0, "examples"), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        draws, path = generator(0, "examples"), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
         return read_graphs(
-            [(both_ways, torch.randn(3, self.features, generator=draws)) for _ in range(4)]
+            [(path, torch.randn(3, self.features, generator=draws)) for _ in range(4)]
         )
 
     def own_views(self, recipe: Any) -> Callable[..., Any] | None:
         return self._two_views if recipe is None else None
 
     def _two_views(self, batch: GraphBatch, generator: Generator) -> GraphBatch:
-        return two_views(batch, [len(batch)], [generator], **self._strengths())[0]
+        return two_views(batch, [len(batch)], [generator], **self._settings())[0]
 
-    def _strengths(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("drop", "mask", "walkers", "steps", "per")}
 
     def views_in_a_row(
@@ -128,15 +128,15 @@ class Graphs(ArgumentDomain):
     ) -> list[GraphBatch] | None:
         sources = [source for batch in batches for source in batch]
         if not self.usual_views or not all(isinstance(s, GraphCollection) for s, _ in sources):
-            return None  # what is in a store is read batch by batch
+            return None  # items of a store are read batch by batch
         counts = [sum(len(places) for _, places in batch) for batch in batches]
-        return two_views(take_all(sources), counts, generators, **self._strengths())
+        return two_views(take_all(sources), counts, generators, **self._settings())
 
     def own_encoder(self) -> nn.Module:
         if self.features is None:
             raise ValueError(
-                "the number of node features is not known yet: "
-                "give Graphs(features=...), or fit_statistics() the domain to the first graphs"
+                "the number of node features is not known yet: give Graphs(features=...), or "
+                "fit_statistics() to the first graphs"
             )
         return GCN(self.features, self.hidden, self.layers)
 
