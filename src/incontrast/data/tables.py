@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from incontrast.domains.text.reading import USUAL
+from incontrast.domains.text.reading import TEXT_FIELD
 from incontrast.extras import needed
 
 LARGEST = 2 * 2**30  # bytes read into memory; a file of a few kilobytes can hold many more
@@ -75,7 +75,7 @@ class Table:
     def holds_texts(self) -> bool:
         """Whether the chosen columns are texts: ``text`` by default, or the only column."""
         names = [name for name in self.names or () if name not in ("", *self.metadata)]
-        columns = self.columns or ([USUAL] if USUAL in names else names)
+        columns = self.columns or ([TEXT_FIELD] if TEXT_FIELD in names else names)
         most = 2 if self.columns else 1
         return 0 < len(columns) <= most and {*columns} <= {*self.text_names}
 

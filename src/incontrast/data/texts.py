@@ -12,7 +12,7 @@ from incontrast.data.source import Source, text_files
 from incontrast.data.tables import LONGEST, Table, check_length, check_size, read_lines
 from incontrast.domains.images.files import Skipped, printable
 from incontrast.domains.text.collection import TextCollection
-from incontrast.domains.text.reading import USUAL, packed
+from incontrast.domains.text.reading import TEXT_FIELD, pack_text
 
 
 class TextFile(Table):
@@ -36,7 +36,7 @@ class TextFolder(Table):
             with path.open("rb") as file:
                 content = file.read(LONGEST + 1 + len(BOM_UTF8)).removeprefix(BOM_UTF8)
             name = printable(str(path.relative_to(self.path)))
-            yield printable(str(path)), {USUAL: content, "id": name}
+            yield printable(str(path)), {TEXT_FIELD: content, "id": name}
 
 
 def read_texts(table: Table, *, strict: bool) -> Source:
@@ -51,7 +51,7 @@ def read_texts(table: Table, *, strict: bool) -> Source:
         if isinstance(row, dict) and columns is None:
             fields = {name: value for name, value in row.items() if name not in table.metadata}
         try:
-            content = packed(fields, where, columns)
+            content = pack_text(fields, where, columns)
             check_length(len(content), where)
         except ValueError as error:
             if strict:
