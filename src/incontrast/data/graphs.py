@@ -1,8 +1,8 @@
-"""Graphs in files: the text files of TU Dortmund (Morris et al. 2020), and JSON lines."""
+"""Graphs in the text files of TU Dortmund (Morris et al. 2020)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from incontrast.data.labelled import Labelled
-from incontrast.data.tables import LARGEST, Table, check_length
+from incontrast.data.tables import LARGEST
 from incontrast.domains.graphs.collection import GraphCollection
-from incontrast.domains.graphs.reading import local_degree_profile, read_graphs
+from incontrast.domains.graphs.reading import local_degree_profile
 from incontrast.text import counted
-
-
-def read_json_graphs(table: Table) -> GraphCollection:
-    """The graphs of a .jsonl file."""
-    places: list[str] = []
-
-    def rows() -> Iterator[Any]:
-        for place, row in table.records():
-            if isinstance(row, str):
-                check_length(len(row), place, "give larger graphs as a TU folder")
-            places.append(place)
-            yield row
-
-    return read_graphs(rows(), name_of=places.__getitem__)
 
 
 def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from incontrast.data.tables import SAVE_AS_NPY, Numbers, Table, check_size
+from incontrast.data.tables import Numbers, Table, check_size
 
 
 class NpyTable(Table):
@@ -44,7 +44,7 @@ class NpzTable(Table):
             self.names = [member.filename.removesuffix(".npy") for member in members]
 
     def numbers(self) -> Numbers:
-        check_size(self._size, self.path, SAVE_AS_NPY)
+        check_size(self._size, self.path)
         with _damage_refused(self.path), np.load(self.path, allow_pickle=False) as content:
             # a member that is no .npy file comes as bytes
             arrays = {name: np.asarray(content[name]) for name in content.files}
@@ -121,7 +121,7 @@ def _read_npy(path: Path) -> StoredRows | NDArray[Any]:
             raise ValueError(f"it ends before the {size} bytes that its header tells")
         if len(shape) == 2 and size and not by_column:
             return StoredRows(path, shape, dtype, file.tell())
-        check_size(size, path, SAVE_AS_NPY)
+        check_size(size, path)
         file.seek(0)
         whole: NDArray[Any] = np.load(file, allow_pickle=False)
     return whole

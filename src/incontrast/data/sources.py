@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
-from incontrast.data.graphs import read_json_graphs, tu
+from incontrast.data.graphs import tu
 from incontrast.data.inputs import Column, TarImages, loaded
 from incontrast.data.labelled import Labelled
 from incontrast.data.numpy_tables import NpyTable, NpzTable
@@ -19,6 +19,7 @@ from incontrast.data.tables import CSVTable, JSONLines, ParquetTable, Table
 from incontrast.data.texts import TextFile, TextFolder, read_texts
 from incontrast.data.vectors import read_vectors
 from incontrast.domains.base import Collection, Domain
+from incontrast.domains.graphs.reading import read_graphs
 from incontrast.domains.images.files import decode, find_images, is_image
 from incontrast.text import counted
 
@@ -100,7 +101,7 @@ def read_source(
         if table.holds_texts():
             return read_texts(table, strict=strict)
         if suffix == ".jsonl":
-            return Source(path, "graphs", read_json_graphs(table))
+            return Source(path, "graphs", read_graphs(table.records()))
         return read_vectors(table, strict=strict)
     if is_image(path.name):
         return _read_images(path, [str(path)], check, strict)

@@ -23,7 +23,6 @@ LONGEST = 64 * 2**20  # characters of a line of .jsonl or .txt, and bytes of a t
 LONGEST_HEADER = 2**24  # bytes of the first line of a .csv
 LONGEST_CELL = 2**30  # characters of a cell of a .csv
 TEXT_ROWS = 64  # of a Parquet file at a time: a few bytes of it can stand for many long texts
-SAVE_AS_NPY = "save its rows as .npy, which stays on disk, or divide it"
 
 
 class Numbers(NamedTuple):
@@ -112,7 +111,6 @@ class CSVTable(Table):
             yield f"{self.path}, line {line}", dict(zip(self._first, cells, strict=False))
 
     def numbers(self) -> Numbers:
-        check_size(8 * self._count_cells(), self.path, SAVE_AS_NPY)
         names = self.names or self._places
         features = self.features(names)
         metadata: dict[str, list[str]] = {name: [] for name in self.metadata}
@@ -124,6 +122,7 @@ class CSVTable(Table):
                     f"{self.path} has {len(names)} columns in its first line and {len(cells)} in "
                     f"line {line}"
                 )
+            check_size(8 * len(values), self.path)
             lines.append(line)
             for place, column in texts:
                 column.append(cells[place].strip())
@@ -167,12 +166,6 @@ class CSVTable(Table):
             raise ValueError(f"{self.path} cannot be read: {error}") from error
         finally:
             csv.field_size_limit(limit)
-
-    def _count_cells(self) -> int:
-        ends = (self._delimiter.encode(), b"\n")
-        with self.path.open("rb") as file:
-            parts = iter(lambda: file.read(2**20), b"")
-            return 1 + sum(part.count(end) for part in parts for end in ends)
 
 
 def _first_line(path: Path) -> tuple[list[str], str]:
@@ -222,7 +215,7 @@ class ParquetTable(Table):
         names: list[str] = self._schema.names
         features = [names[place] for place in self.features(names)]
         with open_parquet(self.path) as file:
-            check_size(8 * _count_values(file), self.path, SAVE_AS_NPY)
+            check_size(8 * _count_values(file), self.path)
             table = file.read(columns=list(dict.fromkeys([*features, *self.metadata])))
             columns = {name: table.column(name).to_numpy() for name in table.column_names}
         metadata = {name: columns[name] for name in self.metadata}
@@ -272,6 +265,8 @@ def _count_values(file: Any) -> int:
 class JSONLines(Table):
     """A .jsonl file: a string, a pair of strings, a record or a graph in each line."""
 
+    _graphs = False
+
     def __post_init__(self) -> None:
         _, first = next(self.records(), ("", None))
         self._graphs = isinstance(first, dict) and "edges" in first
@@ -284,6 +279,8 @@ class JSONLines(Table):
     def records(self) -> Iterator[tuple[str, Any]]:
         """As of every table; a line that is too long comes as a string."""
         for where, line in read_lines(self.path):
+            if self._graphs:
+                check_length(len(line), where)
             try:
                 row = line if len(line) > LONGEST else json.loads(line)
             except (ValueError, RecursionError) as error:
@@ -307,16 +304,16 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
                 line = file.readline(LONGEST + 1)
 
 
-def check_length(length: int, where: str, advice: str = "divide it") -> None:
+def check_length(length: int, where: str) -> None:
     """Refuse a line or a text that is too long."""
     if length > LONGEST:
-        raise ValueError(f"{where} has more than {LONGEST // 2**20} MiB: {advice}")
+        raise ValueError(f"{where} has more than {LONGEST // 2**20} MiB: divide it")
 
 
-def check_size(size: int, path: Path, advice: str = "divide it") -> None:
+def check_size(size: int, path: Path) -> None:
     """Refuse what would take too much memory."""
     if size > LARGEST:
         raise ValueError(
-            f"{path} holds {size / 2**30:.1f} GiB, more than the {LARGEST / 2**30:.0f} GiB that "
-            f"are read into memory: {advice}"
+            f"{path} has more than the {LARGEST / 2**30:.0f} GiB that are read into memory: divide "
+            "it, or save rows of numbers as .npy, which stays on disk"
         )

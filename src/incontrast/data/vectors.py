@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from incontrast.data.numpy_tables import StoredRows
 from incontrast.data.source import Source
-from incontrast.data.tables import SAVE_AS_NPY, Table, check_size
+from incontrast.data.tables import Table, check_size
 from incontrast.domains.images.files import Skipped
 from incontrast.streams import pick
 
@@ -71,7 +71,7 @@ def read_vectors(table: Table, *, strict: bool) -> Source:
     kept = np.flatnonzero(whole)
     if not len(kept):
         raise ValueError(f"no row of {path} is whole; the first: {skipped[0].reason}")
-    check_size(len(kept) * rows.shape[1] * rows.dtype.itemsize, path, SAVE_AS_NPY)
+    check_size(len(kept) * rows.shape[1] * rows.dtype.itemsize, path)
     return replace(
         source,
         items=pick(rows, torch.from_numpy(kept)),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils.data import Dataset
 
 from incontrast.bounds import check_number, check_whole, given
 from incontrast.domains.arguments import ArgumentDomain
-from incontrast.domains.base import Collection, Sources, check_distinct
+from incontrast.domains.base import Collection, Sources, check_distinct, dataset_items
 from incontrast.domains.graphs.collection import GraphBatch, GraphCollection, take_all
 from incontrast.domains.graphs.encoder import GCN
 from incontrast.domains.graphs.reading import pack_graphs, read_graphs, unpack_graphs
@@ -88,7 +89,16 @@ class Graphs(ArgumentDomain):
 
         In ``edge_index``, an undirected edge is two edges, one in each direction.
         """
-        graphs = items if isinstance(items, GraphCollection) else read_graphs(items)
+        if isinstance(items, GraphCollection):
+            return items.fitting(self.features, self.node_labels)
+        if isinstance(items, Dataset) and not isinstance(items, Iterable):
+            items = dataset_items(items)
+        if not isinstance(items, Iterable) or isinstance(items, str):
+            raise ValueError(
+                f"graphs must come as a list or a data set, got {type(items).__name__}: "
+                "give [graph] for a single one"
+            )
+        graphs = read_graphs((f"graph {number}", item) for number, item in enumerate(items))
         return graphs.fitting(self.features, self.node_labels)
 
     def collect_json(self, items: list[Any]) -> GraphCollection:
@@ -110,7 +120,7 @@ class Graphs(ArgumentDomain):
         if self.features is None:
             return None
         draws, path = generator(0, "examples"), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-        return read_graphs(
+        return self.collect(
             [(path, torch.randn(3, self.features, generator=draws)) for _ in range(4)]
         )
 

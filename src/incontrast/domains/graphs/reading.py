@@ -3,7 +3,7 @@
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -11,9 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from incontrast.domains.base import dataset_items
 from incontrast.domains.graphs.collection import GraphCollection, NodeLabels
 from incontrast.text import counted
 
@@ -22,37 +20,31 @@ _HEADER, _MARK = struct.Struct("<4s5I"), b"ICG2"  # of a graph as bytes
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def read_graphs(items: Any, name_of: Callable[[int], str] = "graph {}".format) -> GraphCollection:
-    """A collection of PyG's ``Data``, of pairs (edge_index, x), or of dictionaries out of JSON.
+def read_graphs(items: Iterable[tuple[str, Any]]) -> GraphCollection:
+    """A collection of graphs, each with its name in messages.
+
+    A graph is PyG's ``Data``, a pair (edge_index, x), or a dictionary out of JSON.
 
     A dictionary has ``edges``, pairs of nodes that count in both directions, once, and ``x``, a row
     of features for each node. Where ``x`` is missing or None, ``nodes`` may be their number, also
-    as the third part of a pair; else the last node is the last one with an edge. ``name_of`` names
-    a graph in messages.
+    as the third part of a pair; else the last node is the last one with an edge.
     """
-    if isinstance(items, Dataset) and not isinstance(items, Iterable):
-        items = dataset_items(items)
-    if not isinstance(items, Iterable) or isinstance(items, str):
-        raise ValueError(
-            f"graphs must come as a list or a data set, got {type(items).__name__}: "
-            "give [graph] for a single one"
-        )
-    graphs = [_read_graph(item, name_of(number)) for number, item in enumerate(items)]
+    graphs = [(name, *_read_graph(item, name)) for name, item in items]
     if not graphs:
         raise ValueError("there are no graphs: give at least one")
-    edge_indices, features, sizes = zip(*graphs, strict=True)
+    names, edge_indices, features, sizes = zip(*graphs, strict=True)
     widths = ["no features" if x is None else counted(x.shape[1], "feature") for x in features]
-    for number, width in enumerate(widths):
+    for name, width in zip(names, widths, strict=True):
         if width != widths[0]:
             raise ValueError(
-                f"nodes of {name_of(0)} have {widths[0]}, those of {name_of(number)} have {width}: "
+                f"nodes of {names[0]} have {widths[0]}, those of {name} have {width}: "
                 "give all graphs the same features"
             )
     if features[0] is None and sum(sizes) > MOST_NODES:
         largest = max(sizes)
         raise ValueError(
             f"graphs without features must have {MOST_NODES} nodes at most in all, got {sum(sizes)}"
-            f", of which {name_of(sizes.index(largest))} has {largest}: is the number of a node "
+            f", of which {names[sizes.index(largest)]} has {largest}: is the number of a node "
             "wrong? Else divide the data, or give the nodes features"
         )
     return _collection(
@@ -61,7 +53,7 @@ def read_graphs(items: Any, name_of: Callable[[int], str] = "graph {}".format) -
         _pointer(sizes),
         _pointer(edge_index.shape[1] for edge_index in edge_indices),
         (),
-        name_of,
+        names,
     )
 
 
@@ -121,19 +113,19 @@ def _collection(
     node_ptr: Tensor,
     edge_ptr: Tensor,
     node_labels: NodeLabels,
-    name_of: Callable[[int], str],
+    names: Sequence[str],
 ) -> GraphCollection:
     """A collection of these columns, checked, with sorted edges and without gaps in features."""
     sizes = node_ptr.diff()
     if bool((sizes == 0).any()):
-        raise ValueError(f"{name_of(int((sizes == 0).nonzero()[0]))} has no nodes: leave it out")
+        raise ValueError(f"{names[int((sizes == 0).nonzero()[0])]} has no nodes: leave it out")
     edge_graph = torch.repeat_interleave(edge_ptr.diff())
     outside = ((edge_index < 0) | (edge_index >= sizes[edge_graph])).any(dim=0)
     if bool(outside.any()):
         edge = int(outside.nonzero()[0])
         graph = int(edge_graph[edge])
         raise ValueError(
-            f"edges of {name_of(graph)} must join its nodes 0 to {int(sizes[graph]) - 1}, "
+            f"edges of {names[graph]} must join its nodes 0 to {int(sizes[graph]) - 1}, "
             f"got an edge from {int(edge_index[0, edge])} to {int(edge_index[1, edge])}"
         )
     if x is not None and not bool(torch.isfinite(x).all()):
@@ -141,7 +133,7 @@ def _collection(
         graph = int(torch.searchsorted(node_ptr, node, right=True)) - 1
         raise ValueError(
             f"features must be finite, got NaN or infinity at node {node - int(node_ptr[graph])} "
-            f"of {name_of(graph)}: drop such graphs or fill the gaps first"
+            f"of {names[graph]}: drop such graphs or fill the gaps first"
         )
     offset = node_ptr[edge_graph]
     order = (edge_index[0] + offset) * int(sizes.max()) + edge_index[1]
@@ -196,13 +188,13 @@ def pack_graphs(graphs: GraphCollection) -> list[bytes]:
 def unpack_graphs(blobs: Sequence[bytes]) -> GraphCollection:
     if not blobs:
         raise ValueError("there are no packed graphs: give at least one")
-    graphs = [_unpack(blob, f"packed graph {number}") for number, blob in enumerate(blobs)]
-    xs, edges, labels = zip(*graphs, strict=True)
-    for number, x in enumerate(xs):
-        if x.shape[1] != xs[0].shape[1] or labels[number] != labels[0]:
+    names = [f"packed graph {number}" for number in range(len(blobs))]
+    xs, edges, labels = zip(*map(_unpack, blobs, names), strict=True)
+    for name, x, label in zip(names, xs, labels, strict=True):
+        if x.shape[1] != xs[0].shape[1] or label != labels[0]:
             raise ValueError(
-                f"packed graph {number} has {x.shape[1]} features, the first one {xs[0].shape[1]}, "
-                "or others: they are not of one collection"
+                f"{name} has {x.shape[1]} features, the first one {xs[0].shape[1]}, or others: "
+                "they are not of one collection"
             )
     return _collection(
         torch.from_numpy(np.concatenate(xs).astype(np.float32)),
@@ -210,7 +202,7 @@ def unpack_graphs(blobs: Sequence[bytes]) -> GraphCollection:
         _pointer(map(len, xs)),
         _pointer(edge_index.shape[1] for edge_index in edges),
         tuple(tuple(group) for group in json.loads(labels[0] or "[]")),
-        "packed graph {}".format,
+        names,
     )
 
 
