@@ -1,4 +1,4 @@
-"""Readers: files and folders as items for a domain, with labels where there are any."""
+"""Readers of files and folders, and of the data of other libraries."""
 
 from incontrast.data.graphs import tu
 from incontrast.data.inputs import TarImages

@@ -67,15 +67,13 @@ def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
             features[-1][np.arange(nodes), codes] = 1.0
     edges = _read_edges(path("A"), graph)
     edge_ptr = np.concatenate([[0], np.bincount(graph[edges[0]], minlength=count).cumsum()])
-    items = GraphCollection(
-        torch.from_numpy(np.concatenate(features, axis=1))
-        if features
-        else local_degree_profile(torch.from_numpy(edges), nodes),
-        torch.from_numpy((edges - node_ptr[graph[edges[0]]]).astype(np.int32)),
-        torch.from_numpy(node_ptr),
-        torch.from_numpy(edge_ptr),
-        tuple(node_labels),
-    )
+    if features:
+        x = torch.from_numpy(np.concatenate(features, axis=1))
+    else:
+        x = local_degree_profile(torch.from_numpy(edges), nodes)
+    local = (edges - node_ptr[graph[edges[0]]]).astype(np.int32)  # numbers of nodes in their graph
+    pointers = torch.from_numpy(node_ptr), torch.from_numpy(edge_ptr)
+    items = GraphCollection(x, torch.from_numpy(local), *pointers, tuple(node_labels))
     return Labelled.by_name(items, graph_labels)
 
 
@@ -99,7 +97,7 @@ def _read_graph_of_nodes(path: Path, count: int) -> NDArray[np.int64]:
 
 
 def _read_edges(path: Path, graph: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(2, edges) source and target, each edge once, sorted, without self-loops."""
+    """(2, edges) nodes of the edges, from 0; each edge once, sorted, without self-loops."""
     edges = _read(path, np.int64, columns=2) - 1
     nodes = len(graph)
     _refuse(
@@ -149,7 +147,7 @@ def _read(
 
 
 def _first_damage(path: Path, content: bytes, dtype: type, columns: int | None) -> str:
-    """What is wrong with the first line that cannot be read."""
+    """The message for the first line that cannot be read."""
     lines = content.decode(errors="replace").split("\n")
     columns = columns or len(lines[0].split(","))
     expected = counted(columns, "integer" if dtype is np.int64 else "number")
@@ -164,7 +162,7 @@ def _first_damage(path: Path, content: bytes, dtype: type, columns: int | None) 
 
 
 def _refuse(path: Path, wrong: NDArray[np.bool_] | np.bool_, reason: Callable[[int], str]) -> None:
-    """Name the first line that is wrong, if there is one."""
+    """Raise an error that names the first wrong line, if there is one."""
     if wrong.any():
         line = int(wrong.argmax())
         raise ValueError(f"{path}, line {line + 1}: {reason(line)}")

@@ -96,10 +96,10 @@ def image_folder(root: str | Path) -> Labelled:
     if loose:
         raise ValueError(
             f"{root} has subfolders for classes and {len(loose)} images beside them, such as "
-            f"{loose[0]}: move them into a class, or into a folder of their own"
+            f"{loose[0]}: move them into a class or elsewhere"
         )
     by_class = [find_images(root / name) for name in classes]
-    labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(files) for files in by_class])
+    labels = np.repeat(np.arange(len(classes)), [len(files) for files in by_class])
     return Labelled([path for files in by_class for path in files], labels, tuple(classes))
 
 

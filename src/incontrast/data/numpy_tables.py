@@ -18,7 +18,7 @@ from incontrast.data.tables import Numbers, Table, check_size
 
 
 class NpyTable(Table):
-    """A .npy file with one array; ``embed`` writes the ids of its rows to a file beside it."""
+    """A .npy file with one array; ``embed`` writes the ids of the rows to another file."""
 
     def numbers(self) -> Numbers:
         for name in (*self.metadata, *(self.columns or ())):
@@ -46,7 +46,7 @@ class NpzTable(Table):
     def numbers(self) -> Numbers:
         check_size(self._size, self.path)
         with _damage_refused(self.path), np.load(self.path, allow_pickle=False) as content:
-            # a member that is no .npy file comes as bytes
+            # A member that is not a .npy file is read as bytes.
             arrays = {name: np.asarray(content[name]) for name in content.files}
         names = list(arrays)
         features = [names[place] for place in self.features(names)]
@@ -62,7 +62,7 @@ class NpzTable(Table):
                     f"{self.path} has {len(rows)} rows but {name!r} of shape {arrays[name].shape}: "
                     "give one for each row"
                 )
-        return Numbers(rows, {name: arrays[name] for name in self.metadata})
+        return Numbers(rows, {name: arrays[name].tolist() for name in self.metadata})
 
 
 class StoredRows:
@@ -118,7 +118,7 @@ def _read_npy(path: Path) -> StoredRows | NDArray[Any]:
             )
         size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object))
         if min(shape, default=0) < 0 or path.stat().st_size - file.tell() < size:
-            raise ValueError(f"it ends before the {size} bytes that its header tells")
+            raise ValueError(f"it ends before the {size} bytes that its header says")
         if len(shape) == 2 and size and not by_column:
             return StoredRows(path, shape, dtype, file.tell())
         check_size(size, path)

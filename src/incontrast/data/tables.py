@@ -6,7 +6,7 @@ import csv
 import json
 import shlex
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -15,21 +15,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from incontrast.data.source import Source
+from incontrast.domains.base import Kind
+from incontrast.domains.images.files import Skipped
 from incontrast.domains.text.reading import TEXT_FIELD
 from incontrast.extras import needed
 
-LARGEST = 2 * 2**30  # bytes read into memory; a file of a few kilobytes can hold many more
+LARGEST = 2 * 2**30  # bytes in memory; a compressed file of a few kilobytes can hold more
 LONGEST = 64 * 2**20  # characters of a line of .jsonl or .txt, and bytes of a text
 LONGEST_HEADER = 2**24  # bytes of the first line of a .csv
 LONGEST_CELL = 2**30  # characters of a cell of a .csv
-TEXT_ROWS = 64  # of a Parquet file at a time: a few bytes of it can stand for many long texts
+TEXT_ROWS = 64  # of a .parquet read at a time: a few bytes of it can stand for many long texts
 
 
 class Numbers(NamedTuple):
     """The numbers of a table, not checked yet."""
 
     rows: Any  # (n, d): an array, or ``StoredRows``
-    metadata: Mapping[str, Any] = {}  # the columns of ids and labels
+    metadata: Mapping[str, list[Any]] = {}  # the columns of ids and labels
     features: Sequence[str] = ()  # names of the columns of ``rows``, if they have names
     lines: Sequence[int] | None = None  # the line of each row in a text file
 
@@ -44,24 +47,42 @@ class Numbers(NamedTuple):
 
 @dataclass
 class Table:
-    """A file of rows, and the columns that are chosen of it, by their names."""
+    """A file of rows, with the names of the columns to read.
+
+    A subclass finds ``names``, those of all columns if they have names, and ``text_names``, those
+    of columns with a text in the first row. ``ids_by_embed`` tells that ``embed`` wrote the ids.
+    """
 
     path: Path
-    columns: Sequence[str] | None = None  # of features, or of texts
+    columns: Sequence[str] | None = None  # features or texts; None for all but id and label
     id: str | None = None
     label: str | None = None
-
-    names: Sequence[str] | None = field(default=None, init=False)  # of all columns
-    text_names: Collection[str] = field(default=(), init=False)  # of columns that hold texts
-    ids_by_embed: bool = field(default=False, init=False)  # then unused unless all are different
+    names: Sequence[str] | None = field(default=None, init=False)
+    text_names: Sequence[str] = field(default=(), init=False)
+    ids_by_embed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Look at the beginning of the file."""
+        """Find the names of columns."""
 
     @property
     def metadata(self) -> list[str]:
         """The columns of ids and labels."""
         return [name for name in (self.id, self.label) if name is not None]
+
+    def source(
+        self,
+        kind: Kind,
+        items: Any,
+        metadata: Mapping[str, list[Any]],
+        skipped: Sequence[Skipped],
+        features: Sequence[str] = (),
+    ) -> Source:
+        """The items with their ids and labels."""
+        ids = None if self.id is None else [str(id) for id in metadata[self.id]]
+        if self.ids_by_embed and len({*(ids or ())}) != len(items):
+            ids = None  # of other rows, or of several sources
+        labels = None if self.label is None else np.array(metadata[self.label])
+        return Source(self.path, kind, items, tuple(skipped), ids, labels, tuple(features))
 
     def numbers(self) -> Numbers:
         """The features as numbers, with ids and labels."""
@@ -79,7 +100,7 @@ class Table:
         return 0 < len(columns) <= most and {*columns} <= {*self.text_names}
 
     def features(self, names: Sequence[str]) -> list[int]:
-        """The places of the chosen columns; by default of all with a name but id and label."""
+        """The places of the features among all columns; a column without a name is none."""
         for name in (*self.metadata, *(self.columns or ())):
             if name not in names:
                 raise ValueError(f"{self.path} has no column {name!r}: it has {[*names]}")
@@ -89,10 +110,9 @@ class Table:
 
 
 class CSVTable(Table):
-    """A .csv or .tsv file, separated by commas, semicolons or tabs.
+    """A .csv or .tsv file with commas, semicolons or tabs; its first line may name the columns.
 
-    Its first line may name the columns. One without a name, such as the row numbers that pandas
-    writes, is no feature.
+    A column without a name, such as the row numbers that pandas writes, is not a feature.
     """
 
     def __post_init__(self) -> None:
@@ -100,8 +120,8 @@ class CSVTable(Table):
         self._places = [str(place) for place in range(len(self._first))]
         # A line 0, 1, 2, … is what pandas writes above columns without names.
         counted = len(self._first) > 1 and self._first == self._places
-        chosen = {*self.metadata, *(self.columns or ())} & {*self._first}
-        if counted or chosen or not any(map(is_number, self._first)):
+        chosen = {*self.metadata, *(self.columns or ())}
+        if counted or chosen & {*self._first} or not any(map(is_number, self._first)):
             self.names = self._first
         _, first = next(self.records(), ("", {}))
         self.text_names = [name for name, cell in first.items() if cell and not is_number(cell)]
@@ -114,7 +134,7 @@ class CSVTable(Table):
         names = self.names or self._places
         features = self.features(names)
         metadata: dict[str, list[str]] = {name: [] for name in self.metadata}
-        texts = [(names.index(name), column) for name, column in metadata.items()]
+        metadata_places = [(names.index(name), column) for name, column in metadata.items()]
         values, lines = array("d"), array("q")
         for line, cells in self._rows():
             if len(cells) != len(names):
@@ -124,12 +144,12 @@ class CSVTable(Table):
                 )
             check_size(8 * len(values), self.path)
             lines.append(line)
-            for place, column in texts:
+            for place, column in metadata_places:
                 column.append(cells[place].strip())
             for place in features:
                 cell = cells[place]
                 try:
-                    # An empty cell is no number yet; and Python would take 12_34 for one.
+                    # An empty cell is a gap; and float() would read 12_34 as a number.
                     values.append(float(cell.replace("_", "?") if cell.strip() else "nan"))
                 except ValueError as error:
                     raise self._not_a_number(line, place, cell) from error
@@ -156,7 +176,7 @@ class CSVTable(Table):
         """The line and the cells of every row that is not empty, without the names of columns."""
         limit = csv.field_size_limit(LONGEST_CELL)
         try:
-            # Bytes that are not UTF-8 become what no text may have, so that only their row is lost.
+            # Bytes that are not UTF-8 become surrogates, so that only their row is refused.
             with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
                 rows = csv.reader(file, delimiter=self._delimiter)
                 if self.names:
@@ -169,12 +189,12 @@ class CSVTable(Table):
 
 
 def _first_line(path: Path) -> tuple[list[str], str]:
-    """The cells of the first line, and what separates them."""
+    """The cells of the first line, and the character between them."""
     try:
         with path.open("rb") as file:
             line = file.readline(LONGEST_HEADER).decode("utf-8-sig")
         if len(line) == LONGEST_HEADER:
-            raise ValueError(f"{path} has a first line of more than {LONGEST_HEADER} bytes")
+            raise ValueError(f"{path} has a first line of {LONGEST_HEADER} bytes or more")
         if not line.strip():
             raise ValueError(f"{path} is empty, or its first line is")
         delimiter = max(",;\t", key=line.count)
@@ -192,7 +212,7 @@ def is_number(text: str) -> bool:
 
 
 class ParquetTable(Table):
-    """A .parquet file. Its only feature may be a column of lists, all of one length."""
+    """A .parquet file; all features may be in one column of lists."""
 
     def __post_init__(self) -> None:
         with open_parquet(self.path) as file:
@@ -218,7 +238,7 @@ class ParquetTable(Table):
             check_size(8 * _count_values(file), self.path)
             table = file.read(columns=list(dict.fromkeys([*features, *self.metadata])))
             columns = {name: table.column(name).to_numpy() for name in table.column_names}
-        metadata = {name: columns[name] for name in self.metadata}
+        metadata = {name: columns[name].tolist() for name in self.metadata}
         if len(features) == 1 and hasattr(self._schema.field(features[0]).type, "value_field"):
             lists = columns[features[0]]
             lengths = {len(row) for row in lists if row is not None}
@@ -236,7 +256,7 @@ class ParquetTable(Table):
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
-    """A pyarrow ``ParquetFile``; what goes wrong while it is read is a ``ValueError``."""
+    """A pyarrow ``ParquetFile``; errors of pyarrow become a ``ValueError``."""
     with needed(f"{path}: reading Parquet needs pyarrow", "parquet", ValueError):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -248,14 +268,14 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
 
 def _count_values(file: Any) -> int:
-    """How many values a ``ParquetFile`` has."""
+    """The number of values in a ``ParquetFile``."""
     groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     kinds = [field.type for field in file.schema_arrow]
     widths = [getattr(kind, "list_size", 0 if kind.num_fields else 1) for kind in kinds]
     if all(widths):
         return int(sum(widths) * sum(group.num_rows for group in groups))
-    # Of lists of any length, columns tell. Where these are damaged, pyarrow ends the process when
-    # they are asked, but raises an error when a row is read.
+    # For lists of any length, the metadata of columns have the number. If these are damaged, asking
+    # for them kills the process, but reading a row raises an error.
     for number in range(len(groups)):
         next(file.iter_batches(1, row_groups=[number]), None)
     columns = [group.column(place) for group in groups for place in range(group.num_columns)]
@@ -278,14 +298,14 @@ class JSONLines(Table):
 
     def records(self) -> Iterator[tuple[str, Any]]:
         """As of every table; a line that is too long comes as a string."""
-        for where, line in read_lines(self.path):
+        for place, line in read_lines(self.path):
             if self._graphs:
-                check_length(len(line), where)
+                check_length(len(line), place)
             try:
                 row = line if len(line) > LONGEST else json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{where} is not JSON: {error}") from error
-            yield where, row
+                raise ValueError(f"{place} is not JSON: {error}") from error
+            yield place, row
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -304,10 +324,10 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
                 line = file.readline(LONGEST + 1)
 
 
-def check_length(length: int, where: str) -> None:
+def check_length(length: int, place: str) -> None:
     """Refuse a line or a text that is too long."""
     if length > LONGEST:
-        raise ValueError(f"{where} has more than {LONGEST // 2**20} MiB: divide it")
+        raise ValueError(f"{place} has more than {LONGEST // 2**20} MiB: divide it")
 
 
 def check_size(size: int, path: Path) -> None:

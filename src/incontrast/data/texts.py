@@ -6,8 +6,6 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from incontrast.data.source import Source, text_files
 from incontrast.data.tables import LONGEST, Table, check_length, check_size, read_lines
 from incontrast.domains.images.files import Skipped, printable
@@ -44,42 +42,30 @@ def read_texts(table: Table, *, strict: bool) -> Source:
     path, columns = table.path, table.columns
     if columns is not None and not 1 <= len(columns) <= 2:
         raise ValueError(f"a text is in one column, a pair in two, got {len(columns)}: {columns}")
-    contents, ids, labels, skipped = [], [], [], []
+    contents, skipped = [], []
+    metadata: dict[str, list[Any]] = {name: [] for name in table.metadata}
     size = 0
-    for where, row in table.records():
+    for place, row in table.records():
         fields = row
         if isinstance(row, dict) and columns is None:
-            fields = {name: value for name, value in row.items() if name not in table.metadata}
+            fields = {name: value for name, value in row.items() if name not in metadata}
         try:
-            content = pack_text(fields, where, columns)
-            check_length(len(content), where)
+            content = pack_text(fields, place, columns)
+            check_length(len(content), place)
         except ValueError as error:
             if strict:
                 raise
-            skipped.append(Skipped(where, str(error)))
+            skipped.append(Skipped(place, str(error)))
             continue
         size += len(content)
         check_size(size, path)
         contents.append(content)
-        ids.append(_field(row, table.id, where))
-        labels.append(_field(row, table.label, where))
+        for name, column in metadata.items():
+            if not isinstance(row, dict) or name not in row:
+                known = sorted(row) if isinstance(row, dict) else "no fields"
+                raise ValueError(f"{place} has no field {name!r}: it has {known}")
+            column.append(row[name])
     if not contents:
         reason = f"; the first: {skipped[0].reason}" if skipped else ""
         raise ValueError(f"{path} holds no text{reason}")
-    return Source(
-        path,
-        "texts",
-        TextCollection(contents),
-        tuple(skipped),
-        None if table.id is None else [*map(str, ids)],
-        None if table.label is None else np.array(labels),
-    )
-
-
-def _field(row: Any, name: str | None, where: str) -> Any:
-    if name is None:
-        return None
-    if not isinstance(row, dict) or name not in row:
-        known = sorted(row) if isinstance(row, dict) else "no fields"
-        raise ValueError(f"{where} has no field {name!r}: it has {known}")
-    return row[name]
+    return table.source("texts", TextCollection(contents), metadata, skipped)

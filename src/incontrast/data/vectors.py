@@ -45,14 +45,7 @@ def read_vectors(table: Table, *, strict: bool) -> Source:
             )
     places = tuple(map(str, range(len(features))))
     if features == places or len({*features}) < len(features):
-        features = ()  # names that are places, or come twice, tell no columns apart
-    ids = labels = None
-    if table.id is not None:
-        ids = [str(name) for name in np.asarray(numbers.metadata[table.id]).tolist()]
-        if table.ids_by_embed and len({*ids}) != len(rows):
-            ids = None  # they are of other rows, or of several sources
-    if table.label is not None:
-        labels = np.asarray(numbers.metadata[table.label])
+        features = ()  # places, or names that occur twice, do not identify columns
     if not isinstance(rows, StoredRows):
         rows = _as_floats(rows)
     whole, skipped = np.ones(len(rows), dtype=bool), []
@@ -65,7 +58,7 @@ def read_vectors(table: Table, *, strict: bool) -> Source:
             if strict:
                 raise ValueError(f"{reason}: fix or remove it")
             skipped.append(Skipped(str(path), reason))
-    source = Source(path, "vectors", rows, tuple(skipped), ids, labels, features)
+    source = table.source("vectors", rows, numbers.metadata, skipped, features)
     if not skipped:
         return source
     kept = np.flatnonzero(whole)
@@ -76,7 +69,7 @@ def read_vectors(table: Table, *, strict: bool) -> Source:
         source,
         items=pick(rows, torch.from_numpy(kept)),
         ids=source.names(kept.tolist()),
-        labels=None if labels is None else labels[kept],
+        labels=None if source.labels is None else source.labels[kept],
     )
 
 
