@@ -96,7 +96,7 @@ def test_far_apart_labels_take_little_memory(tmp_path: Path) -> None:
 
 def test_too_many_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("incontrast.data.graphs.LARGEST", 20)
-    with pytest.raises(ValueError, match="has 2 different labels, too many for a feature each"):
+    with pytest.raises(ValueError, match="has 2 labels, too many for a feature each"):
         tu(tu_folder(tmp_path), "T")
 
 

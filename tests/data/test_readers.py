@@ -156,7 +156,7 @@ def test_image_folder_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there are no images in .*dog"):
         image_folder(tmp_path)
     save_images(tmp_path, "dog/a.png", "loose.png")
-    with pytest.raises(ValueError, match=r"1 images beside them, such as loose\.png: move them"):
+    with pytest.raises(ValueError, match=r"1 images beside them: move loose\.png into a class"):
         image_folder(tmp_path)
 
 
@@ -237,9 +237,9 @@ def test_arrays_takes_labels_from_a_column(tmp_path: Path) -> None:
             "a b,c\nu,2\n",
             ".*'a b'; if it is no feature, give --id 'a b', --label 'a b' or --columns a,b,c$",
         ),
-        ("1,2\n3\n", "has 2 columns in its first line and 1 in line 2$"),
-        ("a,b\n1,2,x\n", "has 2 columns in its first line and 3 in line 2$"),
-        ("a,b\n1,2\n3,4,5\n", "has 2 columns in its first line and 3 in line 3$"),
+        ("1,2\n3\n", "has 2 columns, but 1 in line 2$"),
+        ("a,b\n1,2,x\n", "has 2 columns, but 3 in line 2$"),
+        ("a,b\n1,2\n3,4,5\n", "has 2 columns, but 3 in line 3$"),
         ("1,2\n3,1_0\n", "must hold numbers only: .* '1_0' in line 2, column 2$"),
         (f'a\n1\n"{"x" * 200_000}\n', "must hold numbers only: .* in line 3, column 'a'; "),
         ("1,2\n3,\n", "must hold finite numbers, and has none in line 2, column 2: fix"),

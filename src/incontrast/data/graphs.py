@@ -59,8 +59,7 @@ def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
             labels, codes = np.unique(column, return_inverse=True)
             if len(labels) * nodes * 4 > LARGEST:
                 raise ValueError(
-                    f"{path('node_labels')} has {len(labels)} different labels, too many for a "
-                    "feature each: are they numbers of nodes?"
+                    f"{path('node_labels')} has {len(labels)} labels, too many for a feature each"
                 )
             node_labels.append(tuple(labels.tolist()))
             features.append(np.zeros((nodes, len(labels)), np.float32))

@@ -40,10 +40,7 @@ class Labelled:
 
     def __post_init__(self) -> None:
         if self.labels is not None and len(self.labels) != len(self.items):
-            raise ValueError(
-                f"every item needs one label, got {len(self.items)} items and "
-                f"{len(self.labels)} labels"
-            )
+            raise ValueError(f"got {len(self.items)} items and {len(self.labels)} labels")
 
     @classmethod
     def by_name(cls, items: Any, names: ArrayLike) -> Labelled:
@@ -95,8 +92,8 @@ def image_folder(root: str | Path) -> Labelled:
     loose = [entry.name for entry in entries if is_image(entry.name) and not entry.is_dir()]
     if loose:
         raise ValueError(
-            f"{root} has subfolders for classes and {len(loose)} images beside them, such as "
-            f"{loose[0]}: move them into a class or elsewhere"
+            f"{root} has subfolders for classes and {len(loose)} images beside them: move "
+            f"{loose[0]} into a class"
         )
     by_class = [find_images(root / name) for name in classes]
     labels = np.repeat(np.arange(len(classes)), [len(files) for files in by_class])
@@ -165,7 +162,6 @@ def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     data = np.frombuffer(content, np.uint8, offset=header)
     if len(data) != math.prod(shape):
         raise ValueError(
-            f"{path} has {len(data)} bytes of data where its header says {math.prod(shape)} "
-            f"{shape}: it is truncated or damaged"
+            f"{path} has {len(data)} bytes of data where its header says {math.prod(shape)} {shape}"
         )
     return data.reshape(shape).copy()  # which can be written to

@@ -52,15 +52,14 @@ class NpzTable(Table):
         features = [names[place] for place in self.features(names)]
         if len(features) != 1:
             raise ValueError(
-                f"{self.path} must hold one array besides those of ids and labels, got {features}: "
-                "choose one by columns, id and label"
+                f"{self.path} must hold one array besides ids and labels, got {features}: name it "
+                "by columns"
             )
         rows = arrays[features[0]]
         for name in self.metadata:
             if arrays[name].shape != rows.shape[:1]:
                 raise ValueError(
-                    f"{self.path} has {len(rows)} rows but {name!r} of shape {arrays[name].shape}: "
-                    "give one for each row"
+                    f"{self.path} has {len(rows)} rows but {name!r} of shape {arrays[name].shape}"
                 )
         return Numbers(rows, {name: arrays[name].tolist() for name in self.metadata})
 
@@ -112,10 +111,7 @@ def _read_npy(path: Path) -> StoredRows | NDArray[Any]:
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, by_column, dtype = header(file)
         if dtype.hasobject:
-            raise ValueError(
-                "it holds Python objects, which could run code and are never loaded; "
-                "save an array of numbers"
-            )
+            raise ValueError("it holds Python objects, which could run code and are never loaded")
         size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object))
         if min(shape, default=0) < 0 or path.stat().st_size - file.tell() < size:
             raise ValueError(f"it ends before the {size} bytes that its header says")

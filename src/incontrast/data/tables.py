@@ -139,8 +139,7 @@ class CSVTable(Table):
         for line, cells in self._rows():
             if len(cells) != len(names):
                 raise ValueError(
-                    f"{self.path} has {len(names)} columns in its first line and {len(cells)} in "
-                    f"line {line}"
+                    f"{self.path} has {len(names)} columns, but {len(cells)} in line {line}"
                 )
             check_size(8 * len(values), self.path)
             lines.append(line)

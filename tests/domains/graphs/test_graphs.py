@@ -123,7 +123,7 @@ class TestCollect:
         ("items", "message"),
         [
             ([], "there are no graphs: give at least one"),
-            (3, "graphs must come as a list or a data set, got int"),
+            (3, "graphs must be a list or a data set, got int"),
             ([TRIANGLE], r"graph 0 must be a torch_geometric Data, a pair .*, got Tensor"),
             ([(TRIANGLE, None), "C1CC1"], "graph 1 must be .*, got str"),
             ([("ab", None)], "graph 0: edge_index must be integers of shape .*, got str"),
@@ -166,9 +166,9 @@ class TestCollect:
 
     def test_other_features_than_the_first_are_an_error(self) -> None:
         domain = Graphs(features=4)
-        with pytest.raises(ValueError, match=r"nodes must have 4 features, got 3: give all graphs"):
+        with pytest.raises(ValueError, match="nodes must have 4 features like the .*, got 3"):
             domain.collect(random_graphs(2))
-        with pytest.raises(ValueError, match="nodes must have 4 features, got 3"):
+        with pytest.raises(ValueError, match="nodes must have 4 features like the .*, got 3"):
             domain.fit_statistics(Graphs().collect(random_graphs(2)))
 
 
@@ -205,7 +205,7 @@ class TestCollection:
             both.select(torch.tensor([7, 2])).take(torch.tensor([0, 1])),
         )
         assert_same(both.take(torch.arange(6, 10)), more.take(torch.arange(4)))
-        with pytest.raises(ValueError, match=r"must have 3 features, got 5: give all graphs"):
+        with pytest.raises(ValueError, match=r"must have 3 features like the first ones, got 5"):
             graphs.extend(Graphs().collect(random_graphs(2, features=5)))
 
     def test_join_is_take_of_all(self) -> None:
@@ -323,7 +323,7 @@ class TestBytes:
         ]
         with pytest.raises(ValueError, match="packed graph 1 has 3 features, the first one 2"):
             Graphs().unpack(blobs)
-        with pytest.raises(ValueError, match="nodes must have 3 features, got 2"):
+        with pytest.raises(ValueError, match="nodes must have 3 features like the .*, got 2"):
             Graphs(features=3).unpack(blobs[:1])
 
     def test_of_nothing(self) -> None:
@@ -345,7 +345,7 @@ class TestDomain:
         graphs = domain.collect(random_graphs(2))
         assert domain.fit_statistics(graphs) == Graphs(hidden=4, features=3, node_labels=())
         assert domain.features is None
-        with pytest.raises(ValueError, match="graphs must be collected first, got list"):
+        with pytest.raises(ValueError, match=r"give what collect\(\) returns, got list"):
             domain.fit_statistics([])  # type: ignore[arg-type]
 
     def test_graphs_of_other_nodes_but_as_many_bytes(self) -> None:

@@ -124,8 +124,7 @@ class GraphCollection(Collection):
         graphs = self if node_labels is None else self.with_labels(node_labels)
         if features not in (None, graphs.features):
             raise ValueError(
-                f"nodes must have {features} features, got {graphs.features}: "
-                "give all graphs the features of the first ones"
+                f"nodes must have {features} features like the first ones, got {graphs.features}"
             )
         return graphs
 

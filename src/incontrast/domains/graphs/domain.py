@@ -94,10 +94,7 @@ class Graphs(ArgumentDomain):
         if isinstance(items, Dataset) and not isinstance(items, Iterable):
             items = dataset_items(items)
         if not isinstance(items, Iterable) or isinstance(items, str):
-            raise ValueError(
-                f"graphs must come as a list or a data set, got {type(items).__name__}: "
-                "give [graph] for a single one"
-            )
+            raise ValueError(f"graphs must be a list or a data set, got {type(items).__name__}")
         graphs = read_graphs((f"graph {number}", item) for number, item in enumerate(items))
         return graphs.fitting(self.features, self.node_labels)
 
@@ -106,10 +103,7 @@ class Graphs(ArgumentDomain):
 
     def fit_statistics(self, collection: Collection) -> Graphs:
         if not isinstance(collection, GraphCollection):
-            raise ValueError(
-                f"graphs must be collected first, got {type(collection).__name__}: "
-                "give what collect() returns"
-            )
+            raise ValueError(f"give what collect() returns, got {type(collection).__name__}")
         graphs = collection.fitting(self.features, self.node_labels)
         count, nodes, edges = len(graphs), graphs.node_ptr.diff(), graphs.edge_ptr.diff()
         if bool((nodes == nodes[0]).all() and (edges == edges[0]).all()):

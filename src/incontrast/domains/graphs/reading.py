@@ -193,8 +193,7 @@ def unpack_graphs(blobs: Sequence[bytes]) -> GraphCollection:
     for name, x, label in zip(names, xs, labels, strict=True):
         if x.shape[1] != xs[0].shape[1] or label != labels[0]:
             raise ValueError(
-                f"{name} has {x.shape[1]} features, the first one {xs[0].shape[1]}, or others: "
-                "they are not of one collection"
+                f"{name} has {x.shape[1]} features, the first one {xs[0].shape[1]}, or other labels"
             )
     return _collection(
         torch.from_numpy(np.concatenate(xs).astype(np.float32)),
@@ -216,8 +215,7 @@ def _unpack(blob: bytes, name: str) -> tuple[NDArray[np.float32], NDArray[np.int
     size = 4 * (2 * edges + nodes * features) + labels
     if len(content) != size or _checksum(counts, content) != checksum:
         raise ValueError(
-            f"{name} is damaged: it has {len(content)} bytes where its header says {size}, or its "
-            "checksum is wrong"
+            f"{name} is damaged: it has {len(content)} bytes instead of {size}, or a wrong checksum"
         )
     edge_index = np.frombuffer(content, "<i4", 2 * edges).reshape(2, edges)
     x = np.frombuffer(content, "<f4", nodes * features, 8 * edges).reshape(nodes, features)

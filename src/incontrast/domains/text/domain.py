@@ -102,8 +102,7 @@ class Text(ArgumentDomain):
         contents = collection.contents
         if len(contents) > 1 and all(content == contents[0] for content in contents):
             raise ValueError(
-                f"all {len(contents)} texts are the same, so there is nothing to learn: "
-                "give texts that differ"
+                f"all {len(contents)} texts are the same, so there is nothing to learn"
             )
         if self.tokenizer is not None:
             return self
