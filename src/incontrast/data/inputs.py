@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from incontrast.domains.base import Kind
-from incontrast.domains.images.files import is_image
+from incontrast.domains.images.files import FORMATS, is_image
 
 
 class TarImages(IterableDataset[tuple[Image.Image, str]]):
@@ -30,7 +30,7 @@ class TarImages(IterableDataset[tuple[Image.Image, str]]):
     def __iter__(self) -> Iterator[tuple[Image.Image, str]]:
         for path, name, content in self._members():
             try:
-                image = Image.open(io.BytesIO(content))
+                image = Image.open(io.BytesIO(content), formats=FORMATS)
                 image.load()
             except Exception as error:  # damaged images make Pillow raise nearly anything
                 raise ValueError(f"{path}, {name} cannot be read as an image: {error}") from error

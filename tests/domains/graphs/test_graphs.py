@@ -166,9 +166,9 @@ class TestCollect:
 
     def test_other_features_than_the_first_are_an_error(self) -> None:
         domain = Graphs(features=4)
-        with pytest.raises(ValueError, match="nodes must have 4 features like the .*, got 3"):
+        with pytest.raises(ValueError, match=r"nodes must have 4 features like the .*, got 3"):
             domain.collect(random_graphs(2))
-        with pytest.raises(ValueError, match="nodes must have 4 features like the .*, got 3"):
+        with pytest.raises(ValueError, match=r"nodes must have 4 features like the .*, got 3"):
             domain.fit_statistics(Graphs().collect(random_graphs(2)))
 
 
@@ -323,7 +323,7 @@ class TestBytes:
         ]
         with pytest.raises(ValueError, match="packed graph 1 has 3 features, the first one 2"):
             Graphs().unpack(blobs)
-        with pytest.raises(ValueError, match="nodes must have 3 features like the .*, got 2"):
+        with pytest.raises(ValueError, match=r"nodes must have 3 features like the .*, got 2"):
             Graphs(features=3).unpack(blobs[:1])
 
     def test_of_nothing(self) -> None:
