@@ -65,12 +65,13 @@ def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
             features.append(np.zeros((nodes, len(labels)), np.float32))
             features[-1][np.arange(nodes), codes] = 1.0
     edges = _read_edges(path("A"), graph)
-    edge_ptr = np.concatenate([[0], np.bincount(graph[edges[0]], minlength=count).cumsum()])
+    edge_graph = graph[edges[0]]
+    edge_ptr = np.concatenate([[0], np.bincount(edge_graph, minlength=count).cumsum()])
     if features:
         x = torch.from_numpy(np.concatenate(features, axis=1))
     else:
         x = local_degree_profile(torch.from_numpy(edges), nodes)
-    local = (edges - node_ptr[graph[edges[0]]]).astype(np.int32)  # numbers of nodes in their graph
+    local = (edges - node_ptr[edge_graph]).astype(np.int32)  # node numbers within each graph
     pointers = torch.from_numpy(node_ptr), torch.from_numpy(edge_ptr)
     items = GraphCollection(x, torch.from_numpy(local), *pointers, tuple(node_labels))
     return Labelled.by_name(items, graph_labels)
@@ -118,8 +119,9 @@ def _read_edges(path: Path, graph: NDArray[np.int64]) -> NDArray[np.int64]:
         ),
     )
     keys = np.sort(source * nodes + target)  # much faster than np.unique, which hashes
-    unique = np.stack(np.divmod(keys[np.diff(keys, prepend=-1) > 0], nodes))
-    return unique[:, unique[0] != unique[1]]
+    source, target = np.divmod(keys[np.diff(keys, prepend=-1) > 0], nodes)
+    proper = source != target
+    return np.stack([source[proper], target[proper]])
 
 
 def _read(
@@ -141,7 +143,8 @@ def _read(
         raise ValueError(_first_damage(path, content, dtype, columns))
     if nodes not in (None, len(table)):
         raise ValueError(f"{path} must have a line for each of {nodes} nodes, got {len(table)}")
-    _refuse(path, ~np.isfinite(table).all(axis=1), lambda line: "numbers must be finite")
+    if dtype is not np.int64:
+        _refuse(path, ~np.isfinite(table).all(axis=1), lambda line: "numbers must be finite")
     return table
 
 
