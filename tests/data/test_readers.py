@@ -228,20 +228,20 @@ def test_arrays_takes_labels_from_a_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("1,2\n3,x\n", "must hold numbers only: could not convert string 'x' .*line 2, column 2$"),
+        ("1,2\n3,x\n", "must hold numbers only, got 'x' in line 2, column 2$"),
         (
             "a,b\n1,2\n\n3,x\n",
-            "must hold numbers only: .* 'x' .*line 4, column 'b'; if it is no fe",
+            "must hold numbers only, got 'x' in line 4, column 'b': if it is no f",
         ),
         (
             "a b,c\nu,2\n",
-            ".*'a b'; if it is no feature, give --id 'a b', --label 'a b' or --columns a,b,c$",
+            ".*'a b': if it is no feature, give --id 'a b', --label 'a b' or --columns$",
         ),
         ("1,2\n3\n", "has 2 columns, but 1 in line 2$"),
         ("a,b\n1,2,x\n", "has 2 columns, but 3 in line 2$"),
         ("a,b\n1,2\n3,4,5\n", "has 2 columns, but 3 in line 3$"),
-        ("1,2\n3,1_0\n", "must hold numbers only: .* '1_0' in line 2, column 2$"),
-        (f'a\n1\n"{"x" * 200_000}\n', "must hold numbers only: .* in line 3, column 'a'; "),
+        ("1,2\n3,1_0\n", "must hold numbers only, got '1_0' in line 2, column 2$"),
+        (f'a\n1\n"{"x" * 200_000}\n', "must hold numbers only, got .* in line 3, column 'a': "),
         ("1,2\n3,\n", "must hold finite numbers, and has none in line 2, column 2: fix"),
         ("a,b\n1, \n", "must hold finite numbers, and has none in line 2, column 'b': fix"),
         ("1,2\n3,nan\n", "must hold finite numbers, and has none in line 2, column 2: fix"),

@@ -14,36 +14,35 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from incontrast.data.tables import Numbers, Table, check_size
+from incontrast.data.tables import Table, check_size
 
 
 class NpyTable(Table):
     """A .npy file with one array; ``embed`` writes the ids of the rows to another file."""
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> StoredRows | NDArray[Any]:
         for name in (*self.metadata, *(self.columns or ())):
             raise ValueError(
                 f"{self.path} holds one array and no column {name!r}: use .npz, .csv or .parquet"
             )
-        metadata = {}
         file = self.path.with_name(f"{self.path.stem}.ids.jsonl")
         if file.is_file():
             self.id, self.ids_by_embed = "id", True
-            metadata["id"] = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-        return Numbers(_read_npy(self.path), metadata)
+            self.metadata["id"] = list(map(json.loads, file.read_text("utf-8").splitlines()))
+        return _read_npy(self.path)
 
 
 class NpzTable(Table):
     """A .npz file with an array of rows, and others of ids and labels if these are chosen."""
 
-    def __post_init__(self) -> None:
+    def open(self) -> None:
         with _damage_refused(self.path), zipfile.ZipFile(self.path) as archive:
             members = archive.infolist()
         self._size = sum(member.file_size for member in members)
         if len(members) > 1:
             self.names = [member.filename.removesuffix(".npy") for member in members]
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NDArray[Any]:
         check_size(self._size, self.path)
         with _damage_refused(self.path), np.load(self.path, allow_pickle=False) as content:
             # A member that is not a .npy file is read as bytes.
@@ -55,13 +54,14 @@ class NpzTable(Table):
                 f"{self.path} must hold one array besides ids and labels, got {features}: name it "
                 "by columns"
             )
-        rows = arrays[features[0]]
+        rows: NDArray[Any] = arrays[features[0]]
         for name in self.metadata:
             if arrays[name].shape != rows.shape[:1]:
                 raise ValueError(
                     f"{self.path} has {len(rows)} rows but {name!r} of shape {arrays[name].shape}"
                 )
-        return Numbers(rows, {name: arrays[name].tolist() for name in self.metadata})
+            self.metadata[name] = arrays[name].tolist()
+        return rows
 
 
 class StoredRows:

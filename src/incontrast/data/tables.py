@@ -6,14 +6,14 @@ import csv
 import json
 import shlex
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from incontrast.data.source import Source
 from incontrast.domains.base import Kind
@@ -28,65 +28,50 @@ LONGEST_CELL = 2**30  # characters of a cell of a .csv
 TEXT_ROWS = 64  # of a .parquet read at a time: a few bytes of it can stand for many long texts
 
 
-class Numbers(NamedTuple):
-    """The numbers of a table, not checked yet."""
+class Table:
+    """A file of rows, to be read once, and the names of the columns to read."""
 
-    rows: Any  # (n, d): an array, or ``StoredRows``
-    metadata: Mapping[str, list[Any]] = {}  # the columns of ids and labels
-    features: Sequence[str] = ()  # names of the columns of ``rows``, if they have names
-    lines: Sequence[int] | None = None  # the line of each row in a text file
+    def __init__(
+        self,
+        path: Path,
+        columns: Sequence[str] | None = None,
+        id: str | None = None,
+        label: str | None = None,
+    ) -> None:
+        self.path, self.id, self.label = path, id, label
+        self.columns = columns  # features or texts; None for all but id and label
+        self.names: Sequence[str] | None = None  # of all columns, if they have names
+        self.text_names: Sequence[str] = ()  # of columns that begin with a text
+        self.feature_names: Sequence[str] = ()  # of the numbers, once they are read
+        self.lines: Sequence[int] | None = None  # of the numbers in a text file
+        self.metadata: dict[str, list[Any]] = {n: [] for n in (id, label) if n is not None}
+        self.ids_by_embed = False  # whether ``embed`` wrote the ids
+        self.open()
+
+    def open(self) -> None:
+        """Find the names of columns."""
+
+    def source(
+        self, kind: Kind, items: Any, skipped: Sequence[Skipped], features: Sequence[str] = ()
+    ) -> Source:
+        """Items with the ids and labels that were read."""
+        ids = None if self.id is None else [str(id) for id in self.metadata[self.id]]
+        if self.ids_by_embed and len({*(ids or ())}) != len(items):
+            ids = None  # of other rows, or of several sources
+        labels = None if self.label is None else np.array(self.metadata[self.label])
+        return Source(self.path, kind, items, tuple(skipped), ids, labels, tuple(features))
+
+    def numbers(self) -> Any:
+        """(n, d) features, not checked, as an array or ``StoredRows``; reads metadata too."""
+        raise NotImplementedError
 
     def place(self, row: int, column: int) -> str:
-        """A row and a column, for a message."""
+        """A row and a column of the numbers, for a message."""
         if self.lines is None:
             line, name = f"row {row} (counted from 0)", f"{column} (counted from 0)"
         else:
             line, name = f"line {self.lines[row]}", str(column + 1)
-        return f"{line}, column {repr(self.features[column]) if self.features else name}"
-
-
-@dataclass
-class Table:
-    """A file of rows, with the names of the columns to read.
-
-    A subclass finds ``names``, those of all columns if they have names, and ``text_names``, those
-    of columns with a text in the first row. ``ids_by_embed`` tells that ``embed`` wrote the ids.
-    """
-
-    path: Path
-    columns: Sequence[str] | None = None  # features or texts; None for all but id and label
-    id: str | None = None
-    label: str | None = None
-    names: Sequence[str] | None = field(default=None, init=False)
-    text_names: Sequence[str] = field(default=(), init=False)
-    ids_by_embed: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        """Find the names of columns."""
-
-    @property
-    def metadata(self) -> list[str]:
-        """The columns of ids and labels."""
-        return [name for name in (self.id, self.label) if name is not None]
-
-    def source(
-        self,
-        kind: Kind,
-        items: Any,
-        metadata: Mapping[str, list[Any]],
-        skipped: Sequence[Skipped],
-        features: Sequence[str] = (),
-    ) -> Source:
-        """The items with their ids and labels."""
-        ids = None if self.id is None else [str(id) for id in metadata[self.id]]
-        if self.ids_by_embed and len({*(ids or ())}) != len(items):
-            ids = None  # of other rows, or of several sources
-        labels = None if self.label is None else np.array(metadata[self.label])
-        return Source(self.path, kind, items, tuple(skipped), ids, labels, tuple(features))
-
-    def numbers(self) -> Numbers:
-        """The features as numbers, with ids and labels."""
-        raise NotImplementedError
+        return f"{line}, column {repr(self.feature_names[column]) if self.feature_names else name}"
 
     def records(self) -> Iterator[tuple[str, Any]]:
         """The place of each row, for messages, and its cells by the names of their columns."""
@@ -115,7 +100,7 @@ class CSVTable(Table):
     A column without a name, such as the row numbers that pandas writes, is not a feature.
     """
 
-    def __post_init__(self) -> None:
+    def open(self) -> None:
         self._first, self._delimiter = _first_line(self.path)
         self._places = [str(place) for place in range(len(self._first))]
         # A line 0, 1, 2, … is what pandas writes above columns without names.
@@ -130,20 +115,21 @@ class CSVTable(Table):
         for line, cells in self._rows():
             yield f"{self.path}, line {line}", dict(zip(self._first, cells, strict=False))
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NDArray[Any]:
         names = self.names or self._places
         features = self.features(names)
-        metadata: dict[str, list[str]] = {name: [] for name in self.metadata}
-        metadata_places = [(names.index(name), column) for name, column in metadata.items()]
-        values, lines = array("d"), array("q")
+        if self.names:
+            self.feature_names = [names[place] for place in features]
+        metadata = [(names.index(name), column) for name, column in self.metadata.items()]
+        values, self.lines = array("d"), array("q")
         for line, cells in self._rows():
             if len(cells) != len(names):
                 raise ValueError(
                     f"{self.path} has {len(names)} columns, but {len(cells)} in line {line}"
                 )
             check_size(8 * len(values), self.path)
-            lines.append(line)
-            for place, column in metadata_places:
+            self.lines.append(line)
+            for place, column in metadata:
                 column.append(cells[place].strip())
             for place in features:
                 cell = cells[place]
@@ -151,25 +137,15 @@ class CSVTable(Table):
                     # An empty cell is a gap; and float() would read 12_34 as a number.
                     values.append(float(cell.replace("_", "?") if cell.strip() else "nan"))
                 except ValueError as error:
-                    raise self._not_a_number(line, place, cell) from error
-        if not lines:
+                    name = shlex.quote(names[place])
+                    advice = f": if it is no feature, give --id {name}, --label {name} or --columns"
+                    raise ValueError(
+                        f"{self.path} must hold numbers only, got {cell!r:.60} in "
+                        f"{self.place(-1, features.index(place))}{advice if self.names else ''}"
+                    ) from error
+        if not self.lines:
             raise ValueError(f"{self.path} has names of columns but no rows")
-        return Numbers(
-            np.asarray(values).reshape(len(lines), len(features)),
-            metadata,
-            [names[place] for place in features] if self.names else (),
-            lines,
-        )
-
-    def _not_a_number(self, line: int, place: int, cell: str) -> ValueError:
-        column, advice = str(place + 1), ""
-        if self.names:
-            column, name = repr(self.names[place]), shlex.quote(self.names[place])
-            advice = f"; if it is no feature, give --id {name}, --label {name} or --columns a,b,c"
-        return ValueError(
-            f"{self.path} must hold numbers only: could not convert string {cell!r:.60} in "
-            f"line {line}, column {column}{advice}"
-        )
+        return np.asarray(values).reshape(len(self.lines), len(features))
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """The line and the cells of every row that is not empty, without the names of columns."""
@@ -213,7 +189,7 @@ def is_number(text: str) -> bool:
 class ParquetTable(Table):
     """A .parquet file; all features may be in one column of lists."""
 
-    def __post_init__(self) -> None:
+    def open(self) -> None:
         with open_parquet(self.path) as file:
             self._schema = file.schema_arrow
         self.names = self._schema.names
@@ -221,7 +197,7 @@ class ParquetTable(Table):
         self.text_names = [field.name for field in self._schema if str(field.type) in kinds]
         by_embed = b"incontrast" in (self._schema.metadata or {})
         if by_embed and self.columns is None and self.id is None:
-            self.id, self.ids_by_embed = "id", True
+            self.id, self.metadata["id"], self.ids_by_embed = "id", [], True
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         with open_parquet(self.path) as file:
@@ -230,27 +206,28 @@ class ParquetTable(Table):
             for number, row in enumerate(rows):
                 yield f"{self.path}, row {number} (counted from 0)", row
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NDArray[Any]:
         names: list[str] = self._schema.names
         features = [names[place] for place in self.features(names)]
         with open_parquet(self.path) as file:
             check_size(8 * _count_values(file), self.path)
             table = file.read(columns=list(dict.fromkeys([*features, *self.metadata])))
             columns = {name: table.column(name).to_numpy() for name in table.column_names}
-        metadata = {name: columns[name].tolist() for name in self.metadata}
+        self.metadata = {name: columns[name].tolist() for name in self.metadata}
         if len(features) == 1 and hasattr(self._schema.field(features[0]).type, "value_field"):
             lists = columns[features[0]]
             lengths = {len(row) for row in lists if row is not None}
             if len(lengths) != 1:
                 raise ValueError(f"{self.path} must hold lists of one length in {features[0]!r}")
             gap = np.full(lengths.pop(), np.nan)
-            return Numbers(np.stack([gap if row is None else row for row in lists]), metadata)
+            return np.stack([gap if row is None else row for row in lists])
         for name in features:
             if columns[name].dtype.kind not in "fiub":
                 raise ValueError(f"{self.path} must hold numbers only, but not in column {name!r}")
+        self.feature_names = features
         if not features:
-            return Numbers(np.empty((0, 0)))
-        return Numbers(np.stack([columns[name] for name in features], axis=1), metadata, features)
+            return np.empty((0, 0))
+        return np.stack([columns[name] for name in features], axis=1)
 
 
 @contextmanager
@@ -286,7 +263,7 @@ class JSONLines(Table):
 
     _graphs = False
 
-    def __post_init__(self) -> None:
+    def open(self) -> None:
         _, first = next(self.records(), ("", None))
         self._graphs = isinstance(first, dict) and "edges" in first
         if isinstance(first, dict) and not self._graphs:

@@ -26,8 +26,8 @@ class TextFile(Table):
 class TextFolder(Table):
     """A folder with a text in each .txt file; their names are the ids."""
 
-    def __post_init__(self) -> None:
-        self.id = "id"
+    def open(self) -> None:
+        self.id, self.metadata["id"] = "id", []
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for path in text_files(self.path):
@@ -42,13 +42,11 @@ def read_texts(table: Table, *, strict: bool) -> Source:
     path, columns = table.path, table.columns
     if columns is not None and not 1 <= len(columns) <= 2:
         raise ValueError(f"a text is in one column, a pair in two, got {len(columns)}: {columns}")
-    contents, skipped = [], []
-    metadata: dict[str, list[Any]] = {name: [] for name in table.metadata}
-    size = 0
+    contents, skipped, size = [], [], 0
     for place, row in table.records():
         fields = row
         if isinstance(row, dict) and columns is None:
-            fields = {name: value for name, value in row.items() if name not in metadata}
+            fields = {name: value for name, value in row.items() if name not in table.metadata}
         try:
             content = pack_text(fields, place, columns)
             check_length(len(content), place)
@@ -60,7 +58,7 @@ def read_texts(table: Table, *, strict: bool) -> Source:
         size += len(content)
         check_size(size, path)
         contents.append(content)
-        for name, column in metadata.items():
+        for name, column in table.metadata.items():
             if not isinstance(row, dict) or name not in row:
                 known = sorted(row) if isinstance(row, dict) else "no fields"
                 raise ValueError(f"{place} has no field {name!r}: it has {known}")
@@ -68,4 +66,4 @@ def read_texts(table: Table, *, strict: bool) -> Source:
     if not contents:
         reason = f"; the first: {skipped[0].reason}" if skipped else ""
         raise ValueError(f"{path} holds no text{reason}")
-    return table.source("texts", TextCollection(contents), metadata, skipped)
+    return table.source("texts", TextCollection(contents), skipped)

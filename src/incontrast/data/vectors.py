@@ -28,8 +28,8 @@ def read_vectors(table: Table, *, strict: bool) -> Source:
     A row with a number that is missing or not finite is refused, or left out unless ``strict``; the
     others keep their names, which are their places if the table has no ids.
     """
-    path, numbers = table.path, table.numbers()
-    rows, features = numbers.rows, tuple(numbers.features)
+    path, rows = table.path, table.numbers()
+    features = tuple(table.feature_names)
     if rows.ndim != 2:
         raise ValueError(f"{path} must hold a table (n, d), got shape {rows.shape}")
     if 0 in rows.shape:
@@ -53,12 +53,12 @@ def read_vectors(table: Table, *, strict: bool) -> Source:
         finite = np.isfinite(_as_floats(rows[start : start + ROWS]))
         for row in np.flatnonzero(~finite.all(axis=1)).tolist():
             whole[start + row] = False
-            place = numbers.place(start + row, int(finite[row].argmin()))
+            place = table.place(start + row, int(finite[row].argmin()))
             reason = f"{path} must hold finite numbers, and has none in {place}"
             if strict:
                 raise ValueError(f"{reason}: fix or remove it")
             skipped.append(Skipped(str(path), reason))
-    source = table.source("vectors", rows, numbers.metadata, skipped, features)
+    source = table.source("vectors", rows, skipped, features)
     if not skipped:
         return source
     kept = np.flatnonzero(whole)
