@@ -23,11 +23,10 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def read_graphs(items: Iterable[tuple[str, Any]]) -> GraphCollection:
     """A collection of graphs, each with its name in messages.
 
-    A graph is PyG's ``Data``, a pair (edge_index, x), or a dictionary out of JSON.
-
-    A dictionary has ``edges``, pairs of nodes that count in both directions, once, and ``x``, a row
-    of features for each node. Where ``x`` is missing or None, ``nodes`` may be their number, also
-    as the third part of a pair; else the last node is the last one with an edge.
+    A graph is PyG's ``Data``, a pair (edge_index, x) where x may be None, or a dictionary out of
+    JSON: ``edges`` are pairs of nodes, which count in both directions, once; ``x`` has a row of
+    features for each node. Instead of ``x``, there may be the number of ``nodes``; by default, the
+    last node is the last one with an edge.
     """
     graphs = [(name, *_read_graph(item, name)) for name, item in items]
     if not graphs:
@@ -72,8 +71,8 @@ def _read_graph(item: Any, name: str) -> tuple[Tensor, Tensor | None, int]:
         edges, x = item.edge_index, item.x
         if x is None and "num_nodes" in item:
             nodes = int(item.num_nodes)
-    elif isinstance(item, tuple | list) and len(item) in (2, 3):
-        edges, x, nodes = (*item, None)[:3]
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        edges, x = item
     else:
         raise ValueError(
             f"{name} must be a torch_geometric Data, a pair (edge_index, x), or "
