@@ -227,13 +227,13 @@ def test_fields_of_the_first_record_are_found(tmp_path: Path, start: str) -> Non
     assert read_source(file, columns=["body"], id="user").ids == ["u1"]
 
 
-def test_columns_that_cannot_be_told_are_not_ignored(tmp_path: Path) -> None:
+def test_fields_of_a_long_first_record_are_found(tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     file.write_text(json.dumps({"body": "cat " * 2**18, "user": "u1"}))
     usual = {"columns": None, "id": "user", "label": None}
-    with pytest.raises(ValueError, match="too long to look for 'user' in it: put a shorter one"):
-        with_columns(file, usual, {})
-    assert with_columns(file, usual, {"id": "user"}) == {"id": "user"}
+    assert with_columns(file, usual, {}) == {"id": "user"}
+    with pytest.raises(ValueError, match="has no column 'customer', which this workspace has"):
+        with_columns(file, {**usual, "id": "customer"}, {})
     assert with_columns(file, {**usual, "id": None}, {}) == {}
     file.write_text(json.dumps({"edges": [[0, 1]] * 2**18}))
     assert with_columns(file, usual, {}) == {}  # graphs have no columns

@@ -28,11 +28,11 @@ def collected(items, domain: ic.Domain) -> torch.Tensor:
     return found.take(torch.arange(len(found)))
 
 
-def shard(path: Path, images: np.ndarray) -> Path:
+def shard(path: Path, images: np.ndarray, kind: str = "PNG") -> Path:
     with tarfile.open(path, "w") as file:
         for number, pixels in enumerate(images):
             content = io.BytesIO()
-            Image.fromarray(pixels).save(content, "PNG")
+            Image.fromarray(pixels).save(content, kind)
             for name, data in (
                 (f"a/{number:03}.png", content.getvalue()),
                 (f"a/{number}.cls", b"1"),
@@ -86,6 +86,7 @@ def test_shards_of_images(tmp_path: Path) -> None:
         (cut, "cannot be read as"),
         (tmp_path / "none.tar", "cannot be read as a .tar file"),
         (shard(tmp_path / "empty.tar", DIGITS[:0]), "holds no images"),
+        (shard(tmp_path / "pcx.tar", DIGITS[:1], "PCX"), "cannot be read as an image"),
     ):
         with pytest.raises(ValueError, match=reason):
             collected(path, IMAGES)

@@ -45,7 +45,7 @@ def test_a_table_of_vectors_with_labels(tmp_path: Path) -> None:
     table.write_text("x,y,label\n0,1,a\n1,1,b\n")
     assert ProbeSet(table).read().classes == ("a", "b")
     assert read_source(table, label="label").classes == ("a", "b")
-    with pytest.raises(ValueError, match="is no probe set: give a folder"):
+    with pytest.raises(ValueError, match="is not a probe set: give a folder"):
         ProbeSet(tmp_path / "probe.pkl").read()
 
 
@@ -65,9 +65,9 @@ def test_graphs_and_texts_without_labels_are_refused(tmp_path: Path) -> None:
     lines.write_text(
         '{"edges": [[0, 1]], "label": "a"}\n{"edges": [[0, 1], [1, 2]], "label": "b"}\n'
     )
-    message = "holds graphs without labels: labels are not read from .jsonl, give a folder of TU"
+    message = "holds graphs, whose labels are read from TU folders only"
     with pytest.raises(ValueError, match=message):
         ProbeSet(lines).read()
     lines.write_text('"a cat"\n"a dog"\n')
-    with pytest.raises(ValueError, match="texts without labels: give each record a field 'label'"):
+    with pytest.raises(ValueError, match="line 1 has no field 'label': it has no fields"):
         ProbeSet(lines).read()

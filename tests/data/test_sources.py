@@ -149,8 +149,15 @@ def test_a_column_of_lists_in_parquet(tmp_path: Path) -> None:
 
     write_table(pyarrow.table({"embedding": [[1.0, 2.0], [3.0, 4.0]]}), tmp_path / "e.parquet")
     assert read_source(tmp_path / "e.parquet").items.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    write_table(pyarrow.table({"embedding": [None, [1.0, 2.0], None]}), tmp_path / "e.parquet")
+    source = read_source(tmp_path / "e.parquet")
+    assert (source.items.tolist(), source.names()) == ([[1.0, 2.0]], ["1"])
+    assert "none in row 0 (counted from 0), column 0" in source.skipped[0].reason
+    write_table(pyarrow.table({"embedding": [[1.0, 2.0], [3.0]]}), tmp_path / "e.parquet")
+    with pytest.raises(ValueError, match="must hold lists of one length in 'embedding'"):
+        read_source(tmp_path / "e.parquet")
     write_table(pyarrow.table({"a": [1.0], "name": ["x"]}), tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match="column 'name' holds others"):
+    with pytest.raises(ValueError, match="numbers only, but not in column 'name'"):
         read_source(tmp_path / "t.parquet")
     (tmp_path / "t.parquet").write_bytes(b"PAR1 nonsense")
     with pytest.raises(ValueError, match="cannot be read"):
@@ -261,10 +268,10 @@ def test_graphs_as_json_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        ([1], 'line 2 must be {"edges"'),
+        ([1], 'line 2 must be a .* or {"edges"'),
         (
             {"edges": [[0, 1, 2]], "x": [[1]]},
-            r"pairs of node numbers, got shape \(1, 3\)",
+            r"pairs of node numbers, got torch.int64 of shape \(1, 3\)",
         ),
         ({"edges": [[0, 0.5]], "x": [[1]]}, "edges must be pairs of node numbers"),
         (
@@ -277,11 +284,11 @@ def test_graphs_as_json_lines(tmp_path: Path) -> None:
         ),
         (
             {"edges": [], "x": [[1, 2]]},
-            "must have 1 features like those of .* 1, got 2 in",
+            "line 1 have 1 feature, those of .*line 2 have 2 features: give",
         ),
         (
             {"edges": [[0, 1]]},
-            "some for .*line 1 and none for .*line 2",
+            "line 1 have 1 feature, those of .*line 2 have no features: give",
         ),
         ({"edges": [], "x": "abc"}, "x must be a row of numbers"),
         ({"edges": [], "x": [[1e99]]}, "features must be finite"),
@@ -295,7 +302,11 @@ def test_other_json_is_refused(tmp_path: Path, graph: object, message: str) -> N
 
 def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "g.jsonl"
-    for content, message in ((b"{", "line 1 is not JSON"), (b"\n", "no graph"), (b"\xff", "UTF-8")):
+    for content, message in (
+        (b"{", "is not JSON"),
+        (b"\n", "holds no text"),
+        (b"\xff", "is not JSON"),
+    ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=message):
             read_source(path)

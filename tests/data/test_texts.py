@@ -59,6 +59,12 @@ def test_columns_of_a_table_of_texts(tmp_path: Path) -> None:
     other = tmp_path / "other.csv"
     other.write_text("question,label\nwhy?,3\n")
     assert texts(other, label="label") == ["why?"]
+    other.write_text("text,2020\nwhy?,3\n")
+    assert texts(other, columns=["text"]) == ["why?"]
+    strings = tmp_path / "strings.jsonl"
+    strings.write_text('{"text": "a", "id": 1}\n"b"\n')
+    with pytest.raises(ValueError, match="line 2 has no field 'id': it has no fields"):
+        read_source(strings, id="id")
 
 
 def test_what_is_no_text_is_left_out_and_said(tmp_path: Path) -> None:

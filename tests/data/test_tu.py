@@ -96,15 +96,18 @@ def test_windows_line_ends(write: Write) -> None:
             "TOY_A.txt, line 2: an edge must stay within one graph, got one from node 3 of graph 1 "
             "to node 4 of graph 2",
         ),
-        ({"A": "1,2\n2,1,3\n"}, "TOY_A.txt, line 2: there must be 2 columns, got 3"),
-        ({"A": "1\n2\n"}, "TOY_A.txt, line 1: there must be 2 columns, got 1"),
-        ({"A": "1,2\n\n2,1\n"}, "TOY_A.txt, line 2: integers must stand here, got ''"),
-        ({"A": "1,2\n2,x\n"}, "TOY_A.txt, line 2: integers must stand here, got '2,x'"),
+        ({"A": "1,2\n2,1,3\n"}, "TOY_A.txt, line 2 must have 2 integers, got '2,1,3'"),
+        ({"A": "1\n2\n"}, "TOY_A.txt, line 1 must have 2 integers, got '1'"),
+        ({"A": "1,2\n\n2,1\n"}, "TOY_A.txt, line 2 must have 2 integers, got ''"),
+        ({"A": "1,2\n2,x\n"}, "TOY_A.txt, line 2 must have 2 integers, got '2,x'"),
         ({"A": ""}, "TOY_A.txt is empty"),
-        ({"graph_indicator": "1\n1.5\n"}, "TOY_graph_indicator.txt, line 2: integers must stand"),
+        (
+            {"graph_indicator": "1\n1.5\n"},
+            "TOY_graph_indicator.txt, line 2 must have 1 integer, got '1.5'",
+        ),
         (
             {"graph_indicator": "1\n1\n1\n2\n3\n3\n"},
-            "TOY_graph_indicator.txt, line 5: graph 3 is none of the 2 graphs in TOY_graph_labels",
+            "TOY_graph_indicator.txt, line 5: graph 3 is none of the 2 graphs with a label",
         ),
         ({"graph_indicator": "0\n1\n"}, "line 1: graph 0 is none of the 2 graphs"),
         ({"graph_indicator": "1\n2\n1\n"}, "line 3: graph 1 follows a higher one"),
@@ -113,13 +116,16 @@ def test_windows_line_ends(write: Write) -> None:
         ({"node_attributes": "1\n2\n"}, "TOY_node_attributes.txt must have a line for each of 6"),
         (
             {"node_attributes": "1,2\n1,2\n1\n1,2\n1,2\n1,2"},
-            "TOY_node_attributes.txt, line 3: there must be 2 columns, got 1",
+            "TOY_node_attributes.txt, line 3 must have 2 numbers, got '1'",
         ),
         (
             {"node_attributes": "1\n2\nnan\n4\n5\n6"},
             "TOY_node_attributes.txt, line 3: numbers must be finite",
         ),
-        ({"node_attributes": "1\nabc"}, "TOY_node_attributes.txt, line 2: numbers must stand here"),
+        (
+            {"node_attributes": "1\nabc"},
+            "TOY_node_attributes.txt, line 2 must have 1 number, got 'abc'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(write: Write, changes: dict[str, str], message: str) -> None:

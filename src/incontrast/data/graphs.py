@@ -1,69 +1,28 @@
-"""Graphs in files: the text files of TU Dortmund (Morris et al. 2020), and JSON lines."""
+"""Graphs in the text files of TU Dortmund (Morris et al. 2020)."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from incontrast.data.labelled import Labelled
 from incontrast.data.tables import LARGEST
 from incontrast.domains.graphs.collection import GraphCollection
-from incontrast.domains.graphs.reading import checked_graphs, graph_of, read_graphs
-
-LONGEST = 64 * 2**20  # characters of a line, which take many times as much memory once read
-
-
-def json_graphs(path: str | Path) -> GraphCollection:
-    """The graphs of a file with one in each line; empty lines are skipped.
-
-    ``edges`` are pairs of nodes, counted from 0, without a direction: each counts both ways, once.
-    ``x`` has a row of features for each node. Where no graph has it, features are degree profiles,
-    and ``nodes`` may tell their number (else the last one that has an edge is the last).
-
-    Raises:
-        ValueError: Names the file and the line, and what is wrong with it.
-    """
-    path = Path(path)
-    graphs: list[Any] = []
-    lines: list[str] = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(iter(lambda: file.readline(LONGEST), ""), start=1):
-                if len(line) == LONGEST:
-                    raise ValueError(
-                        f"{path}, line {number} has more than {LONGEST // 2**20} MiB, the most "
-                        "that a graph may have: give larger ones as a TU folder"
-                    )
-                if line.strip():
-                    lines.append(f"{path}, line {number}")
-                    graphs.append(graph_of(_json(line, lines[-1]), lines[-1]))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8: {error}") from error
-    if not graphs:
-        raise ValueError(f"{path} holds no graph: give one in each line")
-    return read_graphs(graphs, called=lines.__getitem__)
-
-
-def _json(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON: {error}") from error
+from incontrast.domains.graphs.reading import local_degree_profile
+from incontrast.text import counted
 
 
 def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
-    """Graphs with class labels: items are a ``GraphCollection``, labels are numbered from 0.
+    """A data set in TU's format: items are a ``GraphCollection``, labels those of the graphs.
 
-    Node labels become one-hot features, a column for each label that the data set has; a learner
-    gives later data the columns of its first ones. Where a data set has no labels, the features of
-    a node are its local degree profile. Edges that are listed twice count once, and self-loops are
-    left out.
+    Node labels become one-hot features, a column for each label in the data set; a learner gives
+    later data the columns of its first ones. Without node labels, the features of a node are its
+    local degree profile. Edges that are listed twice count once, and self-loops are left out.
 
     Args:
         root: Folder with ``<name>_A.txt`` and the others; they may also be in ``<name>`` or
@@ -73,115 +32,102 @@ def tu(root: str | Path, name: str, *, attributes: bool = False) -> Labelled:
 
     Raises:
         FileNotFoundError: A file is missing.
-        ValueError: A file does not hold what it should; says which, and where.
+        ValueError: A file is damaged; names the file and the line.
     """
-    folder = _find(Path(root), name)
+    root = Path(root)
+    for folder in (root, root / name, root / name / "raw"):
+        if (folder / f"{name}_A.txt").is_file():
+            break
+    else:
+        raise FileNotFoundError(
+            f"there is no {name}_A.txt in {root}, nor in {name} or {name}/raw below it"
+        )
 
     def path(kind: str) -> Path:
         return folder / f"{name}_{kind}.txt"
 
-    graph_labels = _column(path("graph_labels"))
-    node_ptr, graph = _graphs(path("graph_indicator"), len(graph_labels), path("graph_labels"))
-    columns: list[NDArray[Any]] = []
+    graph_labels = _read(path("graph_labels"), np.int64, columns=1)[:, 0]
+    graph = _read_graph_of_nodes(path("graph_indicator"), len(graph_labels))
+    count, nodes = len(graph_labels), len(graph)
+    node_ptr = np.concatenate([[0], np.bincount(graph, minlength=count).cumsum()])
+    features: list[NDArray[np.float32]] = []
     node_labels: list[tuple[int, ...]] = []
     if attributes:
-        columns.append(_rows(path("node_attributes"), np.float32, len(graph)))
+        features.append(_read(path("node_attributes"), np.float32, nodes=nodes))
     if path("node_labels").exists():
-        for column in _rows(path("node_labels"), np.int64, len(graph)).T:
-            known, codes = np.unique(column, return_inverse=True)
-            if len(known) * len(column) * 4 > LARGEST:
+        for column in _read(path("node_labels"), np.int64, nodes=nodes).T:
+            labels, codes = np.unique(column, return_inverse=True)
+            if len(labels) * nodes * 4 > LARGEST:
                 raise ValueError(
-                    f"{path('node_labels')} has {len(known)} different labels, too many for a "
-                    "feature each: are they numbers of nodes?"
+                    f"{path('node_labels')} has {len(labels)} labels, too many for a feature each"
                 )
-            node_labels.append(tuple(known.tolist()))
-            columns.append(np.zeros((len(column), len(known)), np.float32))
-            columns[-1][np.arange(len(column)), codes] = 1.0
-    edge_index, edge_ptr = _edges(path("A"), graph, node_ptr)
-    items = checked_graphs(
-        torch.from_numpy(np.concatenate(columns, axis=1)) if columns else None,
-        edge_index,
-        torch.from_numpy(node_ptr),
-        edge_ptr,
-        tuple(node_labels),
-    )
+            node_labels.append(tuple(labels.tolist()))
+            features.append(np.zeros((nodes, len(labels)), np.float32))
+            features[-1][np.arange(nodes), codes] = 1.0
+    edges = _read_edges(path("A"), graph)
+    edge_graph = graph[edges[0]]
+    edge_ptr = np.concatenate([[0], np.bincount(edge_graph, minlength=count).cumsum()])
+    if features:
+        x = torch.from_numpy(np.concatenate(features, axis=1))
+    else:
+        x = local_degree_profile(torch.from_numpy(edges), nodes)
+    local = (edges - node_ptr[edge_graph]).astype(np.int32)  # node numbers within each graph
+    pointers = torch.from_numpy(node_ptr), torch.from_numpy(edge_ptr)
+    items = GraphCollection(x, torch.from_numpy(local), *pointers, tuple(node_labels))
     return Labelled.by_name(items, graph_labels)
 
 
-def _find(root: Path, name: str) -> Path:
-    for folder in (root, root / name, root / name / "raw"):
-        if (folder / f"{name}_A.txt").is_file():
-            return folder
-    raise FileNotFoundError(
-        f"there is no {name}_A.txt in {root}, nor in {name} or {name}/raw below it"
+def _read_graph_of_nodes(path: Path, count: int) -> NDArray[np.int64]:
+    """(nodes,) the graph of each node, from 0, ascending; each of ``count`` graphs has nodes."""
+    graph = _read(path, np.int64, columns=1)[:, 0] - 1
+    _refuse(
+        path,
+        (graph < 0) | (graph >= count),
+        lambda line: f"graph {graph[line] + 1} is none of the {count} graphs with a label",
     )
+    _refuse(
+        path,
+        np.diff(graph, prepend=0) < 0,
+        lambda line: f"graph {graph[line] + 1} follows a higher one: list the nodes by graph",
+    )
+    empty = np.bincount(graph, minlength=count) == 0
+    if empty.any():
+        raise ValueError(f"{path}: graph {int(empty.argmax()) + 1} of {count} has no nodes")
+    return graph
 
 
-def _graphs(path: Path, count: int, labels: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the nodes of each graph begin and end, and the graph of each node."""
-    graph = _column(path) - 1
-    for wrong, what in (
-        ((graph < 0) | (graph >= count), f"is none of the {count} graphs in {labels.name}"),
-        (np.diff(graph, prepend=0) < 0, "follows a higher one: nodes must be listed by graph"),
-    ):
-        if wrong.any():
-            node = int(wrong.argmax())
-            raise ValueError(f"{path}, line {node + 1}: graph {graph[node] + 1} {what}")
-    sizes = np.bincount(graph, minlength=count)
-    if not sizes.all():
-        raise ValueError(f"{path}: graph {int((sizes == 0).argmax()) + 1} of {count} has no nodes")
-    return np.concatenate([[0], sizes.cumsum()]), graph
-
-
-def _edges(
-    path: Path, graph: NDArray[np.int64], node_ptr: NDArray[np.int64]
-) -> tuple[Tensor, Tensor]:
-    """Edges by the node numbers of their graphs, each once, and where those of each graph lie."""
+def _read_edges(path: Path, graph: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(2, edges) nodes of the edges, from 0; each edge once, sorted, without self-loops."""
     edges = _read(path, np.int64, columns=2) - 1
     nodes = len(graph)
-    outside = ((edges < 0) | (edges >= nodes)).any(axis=1)
-    if outside.any():
-        line = int(outside.argmax())
-        raise ValueError(
-            f"{path}, line {line + 1}: nodes are numbered from 1 to {nodes}, "
-            f"got an edge from {edges[line, 0] + 1} to {edges[line, 1] + 1}"
-        )
+    _refuse(
+        path,
+        ((edges < 0) | (edges >= nodes)).any(axis=1),
+        lambda line: (
+            f"nodes are numbered from 1 to {nodes}, got an edge from {edges[line, 0] + 1} "
+            f"to {edges[line, 1] + 1}"
+        ),
+    )
     source, target = edges.T
-    crossing = graph[source] != graph[target]
-    if crossing.any():
-        line = int(crossing.argmax())
-        raise ValueError(
-            f"{path}, line {line + 1}: an edge must stay within one graph, got one from node "
-            f"{source[line] + 1} of graph {graph[source[line]] + 1} to node {target[line] + 1} "
-            f"of graph {graph[target[line]] + 1}"
-        )
+    _refuse(
+        path,
+        graph[source] != graph[target],
+        lambda line: (
+            f"an edge must stay within one graph, got one from node {source[line] + 1} of "
+            f"graph {graph[source[line]] + 1} to node {target[line] + 1} of graph "
+            f"{graph[target[line]] + 1}"
+        ),
+    )
     keys = np.sort(source * nodes + target)  # much faster than np.unique, which hashes
-    keys = keys[np.diff(keys, prepend=-1) > 0]
-    source, target = np.divmod(keys, nodes)
+    source, target = np.divmod(keys[np.diff(keys, prepend=-1) > 0], nodes)
     proper = source != target
-    source, target = source[proper], target[proper]
-    counts = np.bincount(graph[source], minlength=len(node_ptr) - 1)
-    local = np.stack([source, target]) - node_ptr[graph[source]]
-    return torch.from_numpy(local), torch.from_numpy(np.concatenate([[0], counts.cumsum()]))
+    return np.stack([source[proper], target[proper]])
 
 
-def _column(path: Path) -> NDArray[np.int64]:
-    column: NDArray[np.int64] = _read(path, np.int64, columns=1)[:, 0]
-    return column
-
-
-def _rows(path: Path, kind: type, nodes: int) -> NDArray[Any]:
-    rows = _read(path, kind)
-    if len(rows) != nodes:
-        raise ValueError(f"{path} must have a line for each of {nodes} nodes, got {len(rows)}")
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
-        raise ValueError(f"{path}, line {int(finite.argmin()) + 1}: numbers must be finite")
-    return rows
-
-
-def _read(path: Path, kind: type, columns: int | None = None) -> NDArray[Any]:
-    """A table of numbers: a row for each line, with commas between the columns."""
+def _read(
+    path: Path, dtype: type, *, columns: int | None = None, nodes: int | None = None
+) -> NDArray[Any]:
+    """The finite numbers of a file, with commas between columns; a line for each of ``nodes``."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}")
     content = path.read_bytes().rstrip()
@@ -189,26 +135,36 @@ def _read(path: Path, kind: type, columns: int | None = None) -> NDArray[Any]:
         raise ValueError(f"{path} is empty")
     table: NDArray[Any]
     try:
-        table = np.loadtxt(path, dtype=kind, delimiter=",", comments=None, ndmin=2)
+        table = np.loadtxt(path, dtype=dtype, delimiter=",", comments=None, ndmin=2)
     except (ValueError, OverflowError):
         table = np.empty((0, 0))
     # NumPy skips empty lines, which would shift all that follow.
     if len(table) != content.count(b"\n") + 1 or columns not in (None, table.shape[1]):
-        raise ValueError(_complaint(path, content, kind, columns))
+        raise ValueError(_first_damage(path, content, dtype, columns))
+    if nodes not in (None, len(table)):
+        raise ValueError(f"{path} must have a line for each of {nodes} nodes, got {len(table)}")
+    if dtype is not np.int64:
+        _refuse(path, ~np.isfinite(table).all(axis=1), lambda line: "numbers must be finite")
     return table
 
 
-def _complaint(path: Path, content: bytes, kind: type, columns: int | None) -> str:
-    """What is wrong with the first line that cannot be read."""
+def _first_damage(path: Path, content: bytes, dtype: type, columns: int | None) -> str:
+    """The message for the first line that cannot be read."""
     lines = content.decode(errors="replace").split("\n")
-    expected = columns or len(lines[0].split(","))
+    columns = columns or len(lines[0].split(","))
+    expected = counted(columns, "integer" if dtype is np.int64 else "number")
     for number, line in enumerate(lines, start=1):
-        cells = line.split(",")
         try:
-            [kind(cell) for cell in cells]
+            cells = [dtype(cell) for cell in line.split(",")]
         except (ValueError, OverflowError):
-            wanted = "integers" if kind is np.int64 else "numbers"
-            return f"{path}, line {number}: {wanted} must stand here, got {line[:60]!r}"
-        if len(cells) != expected:
-            return f"{path}, line {number}: there must be {expected} columns, got {len(cells)}"
+            cells = []
+        if len(cells) != columns:
+            return f"{path}, line {number} must have {expected}, got {line[:60]!r}"
     return f"{path} cannot be read as a table of numbers"
+
+
+def _refuse(path: Path, wrong: NDArray[np.bool_] | np.bool_, reason: Callable[[int], str]) -> None:
+    """Raise an error that names the first wrong line, if there is one."""
+    if wrong.any():
+        line = int(wrong.argmax())
+        raise ValueError(f"{path}, line {line + 1}: {reason(line)}")

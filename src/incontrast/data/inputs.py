@@ -1,4 +1,4 @@
-"""Data as other libraries have them: DataLoaders, Hugging Face datasets, WebDataset shards."""
+"""Items of other libraries: DataLoaders, Hugging Face datasets, WebDataset shards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from incontrast.domains.base import Kind
-from incontrast.domains.images.files import is_image
+from incontrast.domains.images.files import FORMATS, is_image
 
 
 class TarImages(IterableDataset[tuple[Image.Image, str]]):
-    """The images of WebDataset shards: ``.tar`` files, read from start to end, never unpacked.
+    """The images of WebDataset shards, ``.tar`` files that are read without unpacking them.
 
-    Each comes with its key, the name without its ending, by which WebDataset finds what belongs
-    together. ``keys()`` lists them.
+    Each comes with its key, which is the file's name without its ending.
     """
 
     def __init__(self, *paths: str | Path) -> None:
@@ -31,7 +30,7 @@ class TarImages(IterableDataset[tuple[Image.Image, str]]):
     def __iter__(self) -> Iterator[tuple[Image.Image, str]]:
         for path, name, content in self._members():
             try:
-                image = Image.open(io.BytesIO(content))
+                image = Image.open(io.BytesIO(content), formats=FORMATS)
                 image.load()
             except Exception as error:  # damaged images make Pillow raise nearly anything
                 raise ValueError(f"{path}, {name} cannot be read as an image: {error}") from error
@@ -48,13 +47,13 @@ class TarImages(IterableDataset[tuple[Image.Image, str]]):
                 with tarfile.open(path, "r:") as shard:
                     for member in shard:
                         if member.isfile() and is_image(Path(member.name).name):
-                            found = shard.extractfile(member)
+                            file = shard.extractfile(member)
                             count += 1
-                            yield path, member.name, b"" if found is None else found.read()
+                            yield path, member.name, b"" if file is None else file.read()
             except (tarfile.TarError, OSError, EOFError) as error:
                 raise ValueError(f"{path} cannot be read as a .tar file: {error}") from error
             if not count:
-                raise ValueError(f"{path} holds no images: a shard has files such as 0001.jpg")
+                raise ValueError(f"{path} holds no images such as 0001.jpg")
 
 
 def _key(name: str) -> str:
@@ -63,11 +62,11 @@ def _key(name: str) -> str:
 
 
 def loaded(loader: DataLoader[Any]) -> Any:
-    """The items of all batches; what stands beside them in tuples is left out."""
+    """The items of all batches: of tuples such as (images, labels), the first part."""
     batches = []
     for batch in loader:
-        beside = isinstance(batch, list | tuple) and batch and not isinstance(batch[0], str)
-        batches.append(batch[0] if beside else batch)
+        is_tuple = isinstance(batch, list | tuple) and batch and not isinstance(batch[0], str)
+        batches.append(batch[0] if is_tuple else batch)
     if not batches:
         raise ValueError("there are no items: the DataLoader gave no batch")
     if isinstance(batches[0], Tensor):
@@ -81,10 +80,21 @@ def loaded(loader: DataLoader[Any]) -> Any:
 
 
 class Column(Dataset[Any]):
-    """The only column of a Hugging Face dataset that can be of a kind."""
+    """The column of a Hugging Face dataset with items of a kind, of which there must be one."""
 
     def __init__(self, dataset: Any, kind: Kind | None) -> None:
-        self.dataset, self.column = dataset, _column(dataset, kind)
+        if not hasattr(dataset, "__len__"):
+            raise ValueError("a streaming dataset has no length: give one that is loaded")
+        if len(dataset) == 0:
+            raise ValueError("there are no items: the dataset is empty")
+        names = [name for name, value in dataset[0].items() if _is_of_kind(value, kind)]
+        if len(names) != 1:
+            which = f"several columns ({', '.join(names)})" if names else "no column"
+            raise ValueError(
+                f"the dataset has {which} of {kind or 'this kind'} (it has "
+                f"{', '.join(dataset[0])}): keep one with dataset.select_columns([name])"
+            )
+        self.dataset, self.column = dataset, names[0]
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -93,23 +103,7 @@ class Column(Dataset[Any]):
         return self.dataset[index][self.column]
 
 
-def _column(dataset: Any, kind: Kind | None) -> str:
-    if not hasattr(dataset, "__len__"):
-        raise ValueError("a streaming dataset has no length: give one that is loaded")
-    if len(dataset) == 0:
-        raise ValueError("there are no items: the dataset is empty")
-    row = dataset[0]
-    fits = [str(name) for name, value in row.items() if _is(value, kind)]
-    if len(fits) != 1:
-        what = "no column" if not fits else f"several columns ({', '.join(fits)})"
-        raise ValueError(
-            f"the dataset has {what} of {kind or 'this kind'} (it has {', '.join(row)}): keep one "
-            "with dataset.select_columns([name])"
-        )
-    return fits[0]
-
-
-def _is(value: Any, kind: Kind | None) -> bool:
+def _is_of_kind(value: Any, kind: Kind | None) -> bool:
     if kind == "texts":
         return isinstance(value, str)
     if kind == "images":

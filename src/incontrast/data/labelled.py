@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ from incontrast.streams import pick
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Items with their labels. Learning needs none; they are for evaluation.
+    """Items with labels, for evaluation; training uses no labels.
 
     Args:
         items: What ``Domain.collect`` accepts: an array, a tensor, a collection, a list of paths.
         labels: (n,) int64, or None.
-        classes: Names of the classes; ``classes[label]`` is the name of a label.
+        classes: The names of the classes, by label.
 
     >>> data = Labelled(np.arange(6).reshape(3, 2), np.array([0, 1, 1]), ("cat", "dog"))
     >>> len(data), data.select([2, 0]).labels
@@ -39,14 +40,11 @@ class Labelled:
 
     def __post_init__(self) -> None:
         if self.labels is not None and len(self.labels) != len(self.items):
-            raise ValueError(
-                f"every item needs one label, got {len(self.items)} items and "
-                f"{len(self.labels)} labels"
-            )
+            raise ValueError(f"got {len(self.items)} items and {len(self.labels)} labels")
 
     @classmethod
     def by_name(cls, items: Any, names: ArrayLike) -> Labelled:
-        """Items with the names of their classes, which are numbered in order of name."""
+        """Items whose labels are names of classes; these are numbered in order of name."""
         classes, labels = np.unique(names, return_inverse=True)
         return cls(items, labels.astype(np.int64), tuple(map(str, classes)))
 
@@ -54,7 +52,7 @@ class Labelled:
         return len(self.items)
 
     def select(self, indices: ArrayLike) -> Labelled:
-        """These items and their labels, in this order; a mask of bools works too."""
+        """The items and labels at these places, or where a mask is true."""
         chosen = np.asarray(indices)
         if chosen.dtype == np.bool_:
             chosen = chosen.nonzero()[0]
@@ -70,7 +68,7 @@ def digits() -> Labelled:
     >>> len(digits()), digits().items.shape
     (1797, (1797, 8, 8))
     """
-    from sklearn.datasets import load_digits  # takes a second: only when asked for
+    from sklearn.datasets import load_digits  # takes a second
 
     bunch = load_digits()
     pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
@@ -78,14 +76,13 @@ def digits() -> Labelled:
 
 
 def image_folder(root: str | Path) -> Labelled:
-    """The paths of all images below a folder; the images stay on disk.
+    """The paths of all images below a folder.
 
-    With subfolders, the first level names the classes, in order of name. A flat folder has no
-    labels.
+    The subfolders are the classes, in order of name. A flat folder has no labels.
 
     Raises:
-        ValueError: There is no such folder, no image in it or in one of its classes, or images
-            lie beside the classes.
+        ValueError: The folder or one of its classes has no images, or images are beside the
+            classes.
     """
     root = Path(root).absolute()
     entries = sorted(root.iterdir()) if root.is_dir() else []
@@ -95,27 +92,27 @@ def image_folder(root: str | Path) -> Labelled:
     loose = [entry.name for entry in entries if is_image(entry.name) and not entry.is_dir()]
     if loose:
         raise ValueError(
-            f"{root} has subfolders for classes and {len(loose)} images beside them, such as "
-            f"{loose[0]}: move them into a class, or into a folder of their own"
+            f"{root} has subfolders for classes and {len(loose)} images beside them: move "
+            f"{loose[0]} into a class"
         )
     by_class = [find_images(root / name) for name in classes]
-    labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(files) for files in by_class])
+    labels = np.repeat(np.arange(len(classes)), [len(files) for files in by_class])
     return Labelled([path for files in by_class for path in files], labels, tuple(classes))
 
 
 def mnist(
     root: str | Path, *, classes: Sequence[int] | None = None, train: bool = True
 ) -> Labelled:
-    """Handwritten digits: items (n, 28, 28) uint8. Any data set in MNIST's files will do.
+    """MNIST, or another data set in its format: items (n, 28, 28) uint8.
 
     Args:
         root: Folder with ``train-images-idx3-ubyte`` and the others, plain or ``.gz``; they may
             also be in ``raw`` or ``MNIST/raw`` below it.
-        classes: The digits to keep; all, unless given. Labels stay what they are.
+        classes: The digits to keep, all by default; their labels stay as they are.
         train: The training part (60,000), or the test part (10,000).
 
     Raises:
-        ValueError: A file is missing, damaged, or something else.
+        ValueError: A file is missing or damaged.
     """
     part = "train" if train else "t10k"
     images_file = _find(Path(root), f"{part}-images", "idx3-ubyte")
@@ -124,8 +121,7 @@ def mnist(
     labels = _read_idx(labels_file, dimensions=1).astype(np.int64)
     if len(images) != len(labels):
         raise ValueError(
-            f"{images_file} has {len(images)} images but {labels_file} has {len(labels)} labels: "
-            "they are not of one data set"
+            f"{images_file} has {len(images)} images but {labels_file} has {len(labels)} labels"
         )
     names = tuple(str(label) for label in range(max(10, int(labels.max(initial=0)) + 1)))
     data = Labelled(images, labels, names)
@@ -138,11 +134,11 @@ def mnist(
 
 
 def _find(root: Path, stem: str, kind: str) -> Path:
-    for folder in (root, root / "raw", root / "MNIST" / "raw"):
-        for name in (f"{stem}-{kind}", f"{stem}.{kind}"):
-            for path in (folder / name, folder / f"{name}.gz"):
-                if path.is_file():
-                    return path
+    folders = (root, root / "raw", root / "MNIST" / "raw")
+    for folder, mark, end in product(folders, "-.", ("", ".gz")):
+        path = folder / f"{stem}{mark}{kind}{end}"
+        if path.is_file():
+            return path
     raise ValueError(
         f"there is no {stem}-{kind} or {stem}-{kind}.gz in {root}, nor in raw or MNIST/raw below it"
     )
@@ -156,20 +152,16 @@ def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
             content = gzip.decompress(content)
         except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{path} cannot be unpacked: {error}. Fetch it again") from error
-    magic = bytes((0, 0, 8, dimensions))
-    if content[:4] != magic:
+    magic, header = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
+    if content[:4] != magic or len(content) < header:
         raise ValueError(
-            f"{path} is not an idx file of bytes in {dimensions} dimensions: "
-            f"it begins with {content[:4].hex(' ') or 'nothing'}, not {magic.hex(' ')}"
+            f"{path} is truncated, or no idx file of bytes in {dimensions} dimensions: "
+            f"it begins with {content[:4].hex(' ') or 'nothing'}, expected {magic.hex(' ')}"
         )
-    header = 4 + 4 * dimensions
-    if len(content) < header:
-        raise ValueError(f"{path} is truncated: it ends within its header")
     shape: tuple[Any, ...] = struct.unpack(f">{dimensions}I", content[4:header])
-    if len(content) - header != math.prod(shape):
+    data = np.frombuffer(content, np.uint8, offset=header)
+    if len(data) != math.prod(shape):
         raise ValueError(
-            f"{path} has {len(content) - header} bytes of data where its header tells "
-            f"{math.prod(shape)} {shape}: it is truncated or damaged"
+            f"{path} has {len(data)} bytes of data where its header says {math.prod(shape)} {shape}"
         )
-    # Over a bytearray, NumPy makes an array that can be written to.
-    return np.frombuffer(bytearray(content), np.uint8, offset=header).reshape(shape)
+    return data.reshape(shape).copy()  # which can be written to

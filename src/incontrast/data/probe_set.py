@@ -1,4 +1,4 @@
-"""Labelled items behind a path, to judge encoders by: class subfolders, or a table of labels."""
+"""Labelled items from a path, to evaluate encoders with."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from incontrast.data.labelled import Labelled, image_folder
-from incontrast.data.sources import read_source, with_columns
-from incontrast.data.tables import TABLES
-from incontrast.data.texts import field_names, named_rows
+from incontrast.data.sources import TABLES, read_source, with_columns
+from incontrast.data.tables import CSVTable
 from incontrast.domains.images.files import is_image
 
 
 @dataclass(frozen=True)
 class ProbeSet:
-    """Where labelled items are.
+    """Labelled items behind a path.
 
     Args:
         path: A folder of images with a subfolder for each class, a folder of TU graphs, a table of
-            vectors or texts with a column of labels, or a ``.csv`` of image files and their labels,
-            the files as they are named from the folder of the ``.csv``.
+            vectors or texts with a column of labels, or a ``.csv`` of labels and of image files,
+            whose paths start at its folder.
         label: The column of labels.
     """
 
@@ -32,7 +31,7 @@ class ProbeSet:
         """The items and their labels.
 
         Args:
-            usual: ``columns`` and ``id`` of tables; an id that it has not is not missed.
+            usual: ``columns`` and ``id`` to read a table with; it may have no such id.
 
         Raises:
             ValueError: There is nothing at the path, or it has no labels.
@@ -42,45 +41,40 @@ class ProbeSet:
             source = read_source(path, check=False)
             if source.kind == "graphs":
                 return Labelled(source.items, source.labels)
-            found = image_folder(path)
-            if found.labels is None:
+            images = image_folder(path)
+            if images.labels is None:
                 raise ValueError(f"{path} has no subfolders: a probe set has one for each class")
-            return found
+            return images
         if path.suffix.lower() not in (*TABLES, ".jsonl"):
             raise ValueError(
-                f"{path} is no probe set: give a folder with a subfolder for each class, or a "
+                f"{path} is not a probe set: give a folder with a subfolder for each class, or a "
                 f"table ({', '.join(TABLES)}, .jsonl) with a column of labels"
             )
-        if listed := self._listed(path):
-            return listed
-        table = {name: value for name, value in (usual or {}).items() if name != "label"}
-        id = table.get("id")
-        if id is not None and id not in (field_names(path, [id]) or ()):
-            table["id"] = None
-        table = with_columns(path, table, {"label": self.label})
+        if path.suffix.lower() in (".csv", ".tsv") and path.is_file():
+            listed = self._listed_images(path)
+            if listed is not None:
+                return listed
+        table = with_columns(path, usual or {}, {"label": self.label}, optional=("id",))
         source = read_source(path, check=False, **table)
         if source.labels is None:
-            remedy = f"give each record a field {self.label!r}"
-            if source.kind == "graphs":
-                remedy = "labels are not read from .jsonl, give a folder of TU graphs"
-            raise ValueError(f"{path} holds {source.kind} without labels: {remedy}")
+            raise ValueError(
+                f"{path} holds graphs, whose labels are read from TU folders only: give one"
+            )
         return Labelled.by_name(source.items, source.labels)
 
-    def _listed(self, path: Path) -> Labelled | None:
-        """Image files and labels out of a table of both; None for a table of numbers."""
-        if path.suffix.lower() not in (".csv", ".tsv") or not path.is_file():
-            return None
-        rows = (row for _, row in named_rows(path))
+    def _listed_images(self, path: Path) -> Labelled | None:
+        """The images that a .csv lists; None if it lists no images."""
+        rows = (row for _, row in CSVTable(path, label=self.label).records())
         first = next(rows, {})
-        column = next((name for name, text in first.items() if is_image(text)), None)
+        column = next((name for name, cell in first.items() if is_image(cell)), None)
         if column is None:
             return None
         if self.label not in first:
             raise ValueError(f"{path} has no column {self.label!r}: it has {list(first)}")
-        lines = [first, *rows]
-        files = [path.parent / line.get(column, "") for line in lines]
-        missing = next((file for file in files if not file.is_file()), None)
-        if missing is not None:
-            raise ValueError(f"{path} names {missing}, which is not there")
-        labels = [line.get(self.label, "") for line in lines]
-        return Labelled.by_name([str(file) for file in files], labels)
+        files, labels = [], []
+        for row in (first, *rows):
+            files.append(str(path.parent / row.get(column, "")))
+            labels.append(row.get(self.label, ""))
+            if not Path(files[-1]).is_file():
+                raise ValueError(f"{path} names {files[-1]}, which is not there")
+        return Labelled.by_name(files, labels)

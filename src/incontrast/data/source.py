@@ -1,4 +1,4 @@
-"""Items behind a path, whichever kind they are."""
+"""The items of a path, of any kind."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from incontrast.domains.vectors import Vectors
 from incontrast.import_path import ImportPath
 from incontrast.streams import pick
 
-CHUNK_BYTES = 8 * 2**20  # of pixels that are decoded at a time
-CHUNK = 4096  # items of other kinds that are taken at a time
+CHUNK_BYTES = 8 * 2**20  # of pixels in a chunk
+CHUNK = 4096  # items of other kinds in a chunk
 
 
 class Chunk(NamedTuple):
@@ -32,21 +32,21 @@ class Chunk(NamedTuple):
 
     items: Collection
     names: list[str]  # one for each item
-    skipped: tuple[Skipped, ...]  # items of this chunk that cannot be read, which are left out
+    skipped: tuple[Skipped, ...]  # items that cannot be read, which are left out
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Items behind a path.
+    """The items of a path.
 
     Args:
-        path: As it was given, absolute.
-        kind: What the items are.
+        path: The absolute path.
+        kind: The kind of the items.
         items: What ``Domain.collect`` takes: paths of images, rows of numbers, graphs, texts.
-        skipped: Images or texts that cannot be read, and why; they are not among the items.
-        ids: A name for each item, if a table has them; else images have paths, others numbers.
-        labels: A label for each item, if a table has them.
-        columns: The names of a table's features, if it has them.
+        skipped: What cannot be read, and why; it is not among the items.
+        ids: The name of each item, if the data have names.
+        labels: The label of each item, if the data have labels.
+        columns: The names of a table's features, if it has names.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class Source:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes of the items: by their labels, or by subfolders that hold every image."""
+        """The distinct labels; of images, the subfolders if every image is in one."""
         if self.labels is not None:
             return tuple(sorted({str(label) for label in self.labels.tolist()}))
         if self.kind != "images" or not self.path.is_dir():
@@ -74,7 +74,7 @@ class Source:
 
     @property
     def title(self) -> str:
-        """The path, to be written down."""
+        """The path as text that is valid UTF-8."""
         return printable(str(self.path))
 
     def domain(
@@ -84,13 +84,12 @@ class Source:
         channels: int | None = None,
         encoder: Network | TextNetwork | ImportPath | None = None,
     ) -> Domain:
-        """The domain that fits these items; size and channels are for images.
+        """A domain for these items.
 
         Args:
-            size: Side in pixels; that of a typical image of the source by default, 224 at most.
-            channels: 1 or 3; 1 by default if the images looked at are all grey.
-            encoder: One of your own; of images also ``"small"``, the default up to 32 pixels, or
-                ``"resnet18"``, of texts ``"ngrams"``.
+            size: Side of images in pixels; by default that of a typical image, 224 at most.
+            channels: Channels of images, 1 or 3; by default 1 if typical images are all grey.
+            encoder: As in the domain; for images up to 32 pixels, the default is ``"small"``.
         """
         if self.kind == "graphs":
             return Graphs(encoder=encoder)
@@ -104,7 +103,7 @@ class Source:
         return Images(size, channels, encoder=encoder or ("small" if size <= 32 else "resnet18"))
 
     def check(self, domain: Domain) -> None:
-        """Refuse a domain of another kind of data, with what the source holds and it takes."""
+        """Refuse a domain of another kind of data, or of vectors of another width."""
         if domain.kind not in (None, self.kind):
             raise ValueError(f"{self.path} holds {self.kind}, but {domain.kind} are expected here")
         if isinstance(domain, Vectors) and self.items.shape[1] != domain.dim:
@@ -116,10 +115,9 @@ class Source:
     def chunks(
         self, domain: Domain, *, strict: bool = False, start: int = 0, stop: int | None = None
     ) -> Iterator[Chunk]:
-        """All items in order, a few megabytes at a time; images are decoded.
+        """The items from ``start`` to ``stop``, a few megabytes at a time; images are decoded.
 
-        An image or a text that cannot be read is left out, or refused if ``strict``. ``start``
-        passes over as many items as some of the chunks held together.
+        What cannot be read is left out, or refused if ``strict``.
         """
         self.check(domain)
         if strict and self.skipped:
@@ -130,7 +128,7 @@ class Source:
             yield self.take(domain, torch.arange(begin, min(begin + rows, stop)), strict=strict)
 
     def take(self, domain: Domain, indices: torch.Tensor, *, strict: bool = True) -> Chunk:
-        """Items of these places; one that cannot be read is refused if ``strict``, or left out."""
+        """The items at these places; what cannot be read is refused if ``strict``."""
         places = indices.tolist()
         if self.kind != "images":
             return Chunk(domain.collect(pick(self.items, indices)), self.names(places), ())
@@ -142,7 +140,7 @@ class Source:
         return Chunk(ImageCollection(pixels), self.names(kept), skipped)
 
     def names(self, places: Iterable[int] | None = None) -> list[str]:
-        """Of the items at these places; of all if None."""
+        """The names of the items at these places; of all if None."""
         places = range(len(self)) if places is None else places
         if self.kind != "images":
             return [str(place if self.ids is None else self.ids[place]) for place in places]
@@ -151,7 +149,7 @@ class Source:
         return printable("\0".join(names)).split("\0") if names else []  # no name holds a zero
 
     def fingerprint(self) -> str:
-        """Changes when a file of the source is added, removed, or written to."""
+        """A hash that changes when a file is added, removed or written to."""
         files = [str(self.path)]
         if self.kind == "images":
             files = sorted([*self.items, *(skip.file for skip in self.skipped)])

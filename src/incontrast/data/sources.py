@@ -1,4 +1,4 @@
-"""A path, as a user types it, turned into items; and other things that libraries have as items."""
+"""Items from a path, or from the objects of other libraries."""
 
 from __future__ import annotations
 
@@ -10,17 +10,48 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
-from incontrast.data.graphs import json_graphs, tu
+from incontrast.data.graphs import tu
 from incontrast.data.inputs import Column, TarImages, loaded
 from incontrast.data.labelled import Labelled
+from incontrast.data.numpy_tables import NpyTable, NpzTable
 from incontrast.data.source import Source, text_files
-from incontrast.data.tables import TABLES, read_table
-from incontrast.data.texts import field_names, holds_texts, read_texts
+from incontrast.data.tables import CSVTable, JSONLines, ParquetTable, Table
+from incontrast.data.texts import TextFile, TextFolder, read_texts
+from incontrast.data.vectors import read_vectors
 from incontrast.domains.base import Collection, Domain
+from incontrast.domains.graphs.reading import read_graphs
 from incontrast.domains.images.files import decode, find_images, is_image
 from incontrast.text import counted
 
 log = logging.getLogger(__name__)
+
+TABLES: dict[str, type[Table]] = {
+    ".npy": NpyTable,
+    ".npz": NpzTable,
+    ".csv": CSVTable,
+    ".tsv": CSVTable,
+    ".parquet": ParquetTable,
+}
+FORMATS = {**TABLES, ".jsonl": JSONLines, ".txt": TextFile}
+OPTIONS = ("columns", "id", "label")
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
+
+
+def arrays(path: str | Path, *, label: str | None = None) -> Labelled:
+    """Rows of numbers from a file: items (n, d) float32.
+
+    Args:
+        path: A file that ends in .npy, .npz, .csv, .tsv or .parquet; see ``read_source``.
+        label: The column of labels, or the array of labels in a .npz.
+
+    Raises:
+        ValueError: The file is missing or damaged, or is no table of finite numbers.
+    """
+    source = read_source(path, strict=True, label=label)
+    if source.kind != "vectors":
+        raise ValueError(f"{path} holds {source.kind}: give a table ({', '.join(TABLES)})")
+    rows = np.asarray(source.items, np.float32)
+    return Labelled(rows) if source.labels is None else Labelled.by_name(rows, source.labels)
 
 
 def read_source(
@@ -42,8 +73,8 @@ def read_source(
 
     Args:
         path: Where the items are.
-        check: Decode every image once, and leave out those that cannot be read. Without it they
-            are found out when they are used; ``Source.chunks`` leaves them out then.
+        check: Decode every image once, and leave out those that cannot be read. Without it, they
+            are left out when they are used.
         strict: Refuse an item that cannot be read: an image, a text, a row of a table.
         columns: The columns of a table that are features; all but label and id by default. Of
             texts, the field that has them, or the two fields of a pair; ``text`` by default.
@@ -55,27 +86,26 @@ def read_source(
     """
     path = Path(path).absolute()
     suffix = path.suffix.lower()
-    chosen = next((name for name in (columns, id, label) if name is not None), None)
-    if chosen is not None and (path.is_dir() or suffix not in (*TABLES, ".jsonl")):
-        raise ValueError(f"{path} is no table: there is no column {chosen!r} to choose")
+    name = next((name for name in (columns, id, label) if name is not None), None)
+    if name is not None and (path.is_dir() or suffix not in (*TABLES, ".jsonl")):
+        raise ValueError(f"{path} is not a table: there is no column {name!r} to choose")
     if path.is_dir():
-        return _folder(path, check, strict)
+        return _read_folder(path, check, strict)
     if not path.exists():
         reason = "is a link that leads nowhere" if path.is_symlink() else "does not exist"
         raise ValueError(f"{path} {reason}: give a folder of images, or a file of items")
     if not path.is_file():
         raise ValueError(f"{path} is neither a file nor a folder: save it to a file first")
-    if suffix == ".txt":
-        return read_texts(path, strict=strict)
-    if suffix in (*TABLES, ".jsonl") and holds_texts(path, columns, id=id, label=label):
-        return read_texts(path, strict=strict, columns=columns, id=id, label=label)
-    if suffix in TABLES:
-        return read_table(path, columns=columns, id=id, label=label, strict=strict)
-    if suffix == ".jsonl":
-        return Source(path, "graphs", json_graphs(path))
+    if suffix in FORMATS:
+        table = FORMATS[suffix](path, columns, id, label)
+        if table.holds_texts():
+            return read_texts(table, strict=strict)
+        if suffix == ".jsonl":
+            return Source(path, "graphs", read_graphs(table.records()))
+        return read_vectors(table, strict=strict)
     if is_image(path.name):
-        return _images(path, [str(path)], check, strict)
-    if suffix in (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"):
+        return _read_images(path, [str(path)], check, strict)
+    if suffix in ARCHIVES:
         raise ValueError(f"{path} is an archive: unpack it, and give the folder or file inside")
     raise ValueError(
         f"{path} has an unsupported format: give a folder of images, TU graphs or .txt files, "
@@ -83,39 +113,44 @@ def read_source(
     )
 
 
-def with_columns(path: Path, usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of the table at a path: those that are given, else the usual ones.
+def with_columns(
+    path: Path,
+    usual: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    optional: Sequence[str] = ("label",),
+) -> dict[str, Any]:
+    """The columns, id and label to read a table with: the given ones, else the usual ones.
 
-    A file without named columns has none of the usual ones. A label that it has not is nothing to
-    leave out; any other column is missed.
+    A file without named columns has none of the usual ones. Of any other table, only those that
+    are ``optional`` may be missing.
     """
-    given = {name: given[name] for name in ("columns", "id", "label") if given.get(name)}
-    found = {k: v for k, v in usual.items() if v is not None and k not in given}
-    both = {**found, **given}
-    if "columns" in found:  # but no feature that is said to be an id or a label
-        found["columns"] = [
-            n for n in found["columns"] if n not in (both.get("id"), both.get("label"))
-        ]
-        if path.suffix.lower() == ".npz":  # whose names are those of arrays
-            del found["columns"]
-    chosen = {k: v if k == "columns" else [v] for k, v in {**found, **given}.items()}
-    every = [name for each in chosen.values() for name in each]
-    names = field_names(path, every) if found else None
+    given = {name: given[name] for name in OPTIONS if given.get(name)}
+    usual = {name: usual[name] for name in OPTIONS if usual.get(name) and name not in given}
+    if "columns" in usual:
+        metadata = [{**usual, **given}.get(name) for name in ("id", "label")]
+        usual["columns"] = [name for name in usual["columns"] if name not in metadata]
+        if path.suffix.lower() == ".npz":  # its names are those of arrays
+            del usual["columns"]
+    names = None
+    if usual and path.is_file() and path.suffix.lower() in FORMATS:
+        names = FORMATS[path.suffix.lower()](path, **usual, **given).names
     if names is None:
         return given
-    for option in [*found]:
-        missing = {*chosen[option]} - {*names}
-        if missing and option == "label":
-            del found[option]
+    for option, chosen in list(usual.items()):
+        missing = {chosen} if isinstance(chosen, str) else {*chosen}
+        missing -= {*names}
+        if missing and option in optional:
+            del usual[option]
         elif missing:
             raise ValueError(
                 f"{path} has no column {min(missing)!r}, which this workspace has as --{option}: "
                 f"it has {names}; give --{option}, or incontrast config --set table.{option}=none"
             )
-    return {**found, **given}
+    return {**usual, **given}
 
 
-def _folder(path: Path, check: bool, strict: bool) -> Source:
+def _read_folder(path: Path, check: bool, strict: bool) -> Source:
     # A TU data set may also lie in ``raw``, or in a folder of its name, below.
     for place in (path, path / "raw", path / path.name, path / path.name / "raw"):
         for file in sorted(place.glob("*_A.txt")):
@@ -123,26 +158,27 @@ def _folder(path: Path, check: bool, strict: bool) -> Source:
             if (place / f"{name}_graph_indicator.txt").is_file():
                 data = tu(place, name)
                 return Source(path, "graphs", data.items, labels=data.labels)
-    if (path / "manifest.json").is_file() and (shards := sorted(path.glob("[0-9]*.npy"))):
-        tables = [read_table(shard) for shard in shards]  # what ``embed`` writes to a folder
-        ids = [name for table in tables for name in table.ids or ()]
-        rows = np.concatenate([np.asarray(table.items) for table in tables])
+    if (path / "manifest.json").is_file() and (files := sorted(path.glob("[0-9]*.npy"))):
+        # what ``embed`` writes to a folder
+        shards = [read_vectors(NpyTable(file), strict=True) for file in files]
+        ids = [name for shard in shards for name in shard.ids or ()]
+        rows = np.concatenate([np.asarray(shard.items) for shard in shards])
         return Source(path, "vectors", rows, ids=ids if len(ids) == len(rows) else None)
     try:
-        files = find_images(path)
+        images = find_images(path)
     except ValueError as error:
         if text_files(path):
-            return read_texts(path, strict=strict)
-        others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-        found = f"it has {', '.join(others[:3])}{', …' * (len(others) > 3)}" if others else "empty"
+            return read_texts(TextFolder(path), strict=strict)
+        names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+        found = f"it has {', '.join(names[:3])}{', …' * (len(names) > 3)}" if names else "empty"
         raise ValueError(
             f"{path} holds neither images, TU graphs nor .txt files ({found}): give a folder of "
             "images or of texts (subfolders are searched), of TU graphs, or a file of items"
         ) from error
-    return _images(path, files, check, strict)
+    return _read_images(path, images, check, strict)
 
 
-def _images(path: Path, files: list[str], check: bool, strict: bool) -> Source:
+def _read_images(path: Path, files: list[str], check: bool, strict: bool) -> Source:
     if not check:
         return Source(path, "images", files)
     # At 8 pixels a JPEG is decoded at an eighth of its size, and still to its end.
@@ -157,10 +193,10 @@ def _images(path: Path, files: list[str], check: bool, strict: bool) -> Source:
 
 
 def resolve(items: Any, domain: Domain, read: Callable[[Path], Source] | None = None) -> Any:
-    """A path as a ``Source`` that the domain takes, labelled items without their labels, what other
-    libraries have as items.
+    """Items as ``Domain.collect`` takes them; those of a path as a ``Source``.
 
-    A domain of a user's own gets paths as they are. ``read`` is another way to read a path.
+    Items can be a path, labelled items, or what other libraries have. A domain without a ``kind``
+    gets paths as they are. ``read`` reads a path instead of ``read_source``.
     """
     paths = items if isinstance(items, list | tuple) else [items]
     shards = [isinstance(path, str | Path) and Path(path).suffix == ".tar" for path in paths]
@@ -178,10 +214,12 @@ def resolve(items: Any, domain: Domain, read: Callable[[Path], Source] | None = 
 
 
 def collect(items: Any, domain: Domain) -> Collection:
-    """What the domain makes of items, of labelled items, of a ``Source`` or of a path."""
-    found = resolve(items, domain)
-    if isinstance(found, Source) and found.skipped:
-        one = len(found.skipped) == 1
-        count = f"{counted(len(found.skipped))} of {found.title} {'is' if one else 'are'} left out"
-        log.warning("%s: %s", count, found.skipped[0].reason)
-    return domain.collect(found.items if isinstance(found, Source) else found)
+    """The collection of items, or of what ``resolve`` makes of them."""
+    items = resolve(items, domain)
+    if not isinstance(items, Source):
+        return domain.collect(items)
+    if items.skipped:
+        verb = "is" if len(items.skipped) == 1 else "are"
+        count = f"{counted(len(items.skipped))} of {items.title} {verb} left out"
+        log.warning("%s: %s", count, items.skipped[0].reason)
+    return domain.collect(items.items)

@@ -123,23 +123,28 @@ class TestCollect:
         ("items", "message"),
         [
             ([], "there are no graphs: give at least one"),
-            (3, "graphs must come as a list or a data set, got int"),
-            ([TRIANGLE], r"graph 0 must be a torch_geometric Data or a pair .*, got Tensor"),
+            (3, "graphs must be a list or a data set, got int"),
+            ([TRIANGLE], r"graph 0 must be a torch_geometric Data, a pair .*, got Tensor"),
             ([(TRIANGLE, None), "C1CC1"], "graph 1 must be .*, got str"),
-            ([("ab", None)], "edge_index of graph 0 must be a tensor or an array, got str"),
-            ([(TRIANGLE.float(), None)], r"graph 0 must be integers of shape \(2, edges\), got t"),
+            ([("ab", None)], "graph 0: edge_index must be integers of shape .*, got str"),
+            (
+                [(TRIANGLE.float(), None)],
+                r"graph 0: edge_index must be integers of shape \(2, edges\), got t",
+            ),
             ([(TRIANGLE.T, None)], r"of shape \(2, edges\), got torch.int64 of shape \(6, 2\)"),
             ([(TRIANGLE[0], None)], r"of shape \(2, edges\), got torch.int64 of shape \(6,\)"),
-            ([(TRIANGLE, torch.ones(3))], r"features of graph 0 .* got torch.float32 of .*\(3,\)"),
-            ([(TRIANGLE, "abc")], "features of graph 0 must be a tensor or an array, got str"),
+            (
+                [(TRIANGLE, torch.ones(3))],
+                r"graph 0: x must be a row of .* got torch.float32 of .*\(3,\)",
+            ),
+            ([(TRIANGLE, "abc")], "graph 0: x must be a row of numbers for each node, got str"),
             (
                 [(TRIANGLE, torch.ones(3, 2)), (TRIANGLE, torch.ones(3, 4))],
-                "nodes must have 2 features like those of graph 0, got 4 in graph 1",
+                "nodes of graph 0 have 2 features, those of graph 1 have 4 features: give all",
             ),
             (
                 [(TRIANGLE, None), (TRIANGLE, None), (TRIANGLE, torch.ones(3, 2))],
-                "either all graphs have node features or none, got some for graph 2 and none for "
-                "graph 0",
+                "nodes of graph 0 have no features, those of graph 2 have 2 features: give all",
             ),
             (
                 [(TRIANGLE, torch.ones(3, 2)), (TRIANGLE - 1, torch.ones(3, 2))],
@@ -161,9 +166,9 @@ class TestCollect:
 
     def test_other_features_than_the_first_are_an_error(self) -> None:
         domain = Graphs(features=4)
-        with pytest.raises(ValueError, match=r"nodes must have 4 features, got 3: give all graphs"):
+        with pytest.raises(ValueError, match=r"nodes must have 4 features like the .*, got 3"):
             domain.collect(random_graphs(2))
-        with pytest.raises(ValueError, match="nodes must have 4 features, got 3"):
+        with pytest.raises(ValueError, match=r"nodes must have 4 features like the .*, got 3"):
             domain.fit_statistics(Graphs().collect(random_graphs(2)))
 
 
@@ -200,7 +205,7 @@ class TestCollection:
             both.select(torch.tensor([7, 2])).take(torch.tensor([0, 1])),
         )
         assert_same(both.take(torch.arange(6, 10)), more.take(torch.arange(4)))
-        with pytest.raises(ValueError, match=r"must have 3 features, got 5: give all graphs"):
+        with pytest.raises(ValueError, match=r"must have 3 features like the first ones, got 5"):
             graphs.extend(Graphs().collect(random_graphs(2, features=5)))
 
     def test_join_is_take_of_all(self) -> None:
@@ -318,7 +323,7 @@ class TestBytes:
         ]
         with pytest.raises(ValueError, match="packed graph 1 has 3 features, the first one 2"):
             Graphs().unpack(blobs)
-        with pytest.raises(ValueError, match="nodes must have 3 features, got 2"):
+        with pytest.raises(ValueError, match=r"nodes must have 3 features like the .*, got 2"):
             Graphs(features=3).unpack(blobs[:1])
 
     def test_of_nothing(self) -> None:
@@ -340,8 +345,14 @@ class TestDomain:
         graphs = domain.collect(random_graphs(2))
         assert domain.fit_statistics(graphs) == Graphs(hidden=4, features=3, node_labels=())
         assert domain.features is None
-        with pytest.raises(ValueError, match="graphs must be collected first, got list"):
+        with pytest.raises(ValueError, match=r"give what collect\(\) returns, got list"):
             domain.fit_statistics([])  # type: ignore[arg-type]
+
+    def test_graphs_of_other_nodes_but_as_many_bytes(self) -> None:
+        path = (TRIANGLE[:, ::3], torch.ones(3, 2))
+        graphs = Graphs().collect([path, path, (NO_EDGES, torch.ones(5, 2))])
+        assert len(set(graphs.sizes().tolist())) == 1
+        assert Graphs().fit_statistics(graphs).features == 2
 
     @pytest.mark.parametrize(
         ("settings", "message"),

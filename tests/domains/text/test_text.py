@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor, nn
 
 import incontrast as ic
-from incontrast.domains.text.collection import BETWEEN, Texts, TokenBatch
+from incontrast.domains.text.collection import BETWEEN, TextCollection, TokenBatch
 from incontrast.domains.text.encoders import NGrams, Transformer
 from incontrast.domains.text.views import dropout_masks
 from incontrast.training import resume
@@ -158,7 +158,7 @@ def test_a_crop_is_a_span() -> None:
             assert 0.3 <= length / sum(i != 0 for i in row) < 0.7 + 1 / 3
 
 
-def _batch(count: int = 40) -> Texts:
+def _batch(count: int = 40) -> TextCollection:
     return ic.Text().collect(SENTENCES).take(torch.arange(count))
 
 

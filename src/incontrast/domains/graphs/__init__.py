@@ -1,4 +1,4 @@
-"""Graphs: from PyG data sets and pairs of arrays to views and encoders."""
+"""Graphs: collections, views and an encoder."""
 
 from incontrast.domains.graphs.domain import Graphs
 

@@ -1,4 +1,4 @@
-"""Graphs in columns: a collection of many, and the batch that an encoder takes."""
+"""Graphs in columns: a collection, and the batch that an encoder takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NodeLabels = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphBatch:
-    """Some graphs as one graph of many parts.
+    """Graphs as one graph of many parts.
 
     Shapes:
         x: (nodes, features) float32.
@@ -73,11 +73,10 @@ class GraphBatch:
 
 
 class GraphCollection(Collection):
-    """Many graphs, end to end.
+    """Many graphs, end to end, checked and with sorted edges.
 
-    ``Graphs.collect`` and ``tu`` make one; they check the graphs and sort their edges.
-    ``node_labels`` are the labels that the last features stand for, where these are zeros and ones:
-    a group for each column of labels.
+    ``node_labels`` are the labels of which the last features are one-hot encodings: a group for
+    each column of labels.
 
     Shapes:
         x: (nodes, features) float32
@@ -121,17 +120,16 @@ class GraphCollection(Collection):
         return type(self)(x, edge_index, ptr[0], ptr[1], self.node_labels)
 
     def fitting(self, features: int | None, node_labels: NodeLabels | None) -> Self:
-        """These graphs with the features of the first ones, in their order, as far as known."""
+        """These graphs with the number of features and the node labels of the first graphs."""
         graphs = self if node_labels is None else self.with_labels(node_labels)
         if features not in (None, graphs.features):
             raise ValueError(
-                f"nodes must have {features} features, got {graphs.features}: "
-                "give all graphs the features of the first ones"
+                f"nodes must have {features} features like the first ones, got {graphs.features}"
             )
         return graphs
 
     def with_labels(self, node_labels: NodeLabels) -> Self:
-        """These graphs with a feature for each of these labels, which must be all there are."""
+        """These graphs with a feature for each of these labels, of which none may be missing."""
         if self.node_labels == node_labels:
             return self
         groups = [len(group) for group in self.node_labels]
@@ -140,20 +138,22 @@ class GraphCollection(Collection):
                 f"nodes must have {len(node_labels)} columns of labels like those of the first "
                 f"graphs, got {len(groups)}"
             )
-        attributes, *own = torch.split(self.x, [self.features - sum(groups), *groups], dim=1)
-        tables = [attributes]
-        for table, found, known in zip(own, self.node_labels, node_labels, strict=True):
-            tables.append(table.new_zeros(len(table), len(known)))
-            for column, label in zip(table.unbind(1), found, strict=True):
+        attributes, *one_hot = torch.split(self.x, [self.features - sum(groups), *groups], dim=1)
+        features = [attributes]
+        for old, labels, known in zip(one_hot, self.node_labels, node_labels, strict=True):
+            new = old.new_zeros(len(old), len(known))
+            for column, label in zip(old.unbind(1), labels, strict=True):
                 if label in known:
-                    tables[-1][:, known.index(label)] = column
+                    new[:, known.index(label)] = column
                 elif bool(column.any()):
+                    shown = ", ".join(map(str, known[:8])) + ", …" * (len(known) > 8)
                     raise ValueError(
                         f"the label {label} of nodes was not among the labels of the first graphs, "
-                        f"{_listed(known)}: leave such graphs out, or fit again with "
+                        f"{shown}: leave such graphs out, or fit again with "
                         "Graphs(node_labels=...) that lists every label there may be"
                     )
-        x = torch.cat(tables, dim=1)
+            features.append(new)
+        x = torch.cat(features, dim=1)
         return type(self)(x, self.edge_index, self.node_ptr, self.edge_ptr, node_labels)
 
     def extend(self, other: Self) -> Self:
@@ -168,7 +168,7 @@ class GraphCollection(Collection):
 
 
 def take_all(sources: Sequence[tuple[GraphCollection, Tensor]]) -> GraphBatch:
-    """The graphs of several collections, at these places, in order."""
+    """The batch of the graphs at these places of several collections, in order."""
     x, edge_index, ptr = _cut(sources)
     nodes, edges = ptr[:, 1:] - ptr[:, :-1]
     edge_index = edge_index + ptr[0, :-1].repeat(edges)
@@ -181,14 +181,14 @@ def _cut(
 ) -> tuple[NDArray[np.float32], NDArray[np.int32], Numbers]:
     """Nodes and edges of these graphs, end to end, and where each graph begins and ends.
 
-    By NumPy, whose calls take half the time of torch's on so few numbers, and graph by graph:
-    copying ranges is faster than looking up each of their rows.
+    NumPy's calls take half the time of torch's on so few numbers. Copying the range of each graph
+    is faster than looking up each of its rows.
     """
     xs, edge_indices = [], []
     sizes = [np.zeros((2, 1), dtype=np.int64)]
     for graphs, indices in sources:
-        places, every = indices.numpy(), graphs._ptr.numpy()
-        first, last = every.take(places, axis=1), every.take(places + 1, axis=1)
+        places, ptr = indices.numpy(), graphs._ptr.numpy()
+        first, last = ptr.take(places, axis=1), ptr.take(places + 1, axis=1)
         sizes.append(last - first)
         nodes, edges = (
             [slice(*ends) for ends in zip(*column, strict=True)]
@@ -197,10 +197,5 @@ def _cut(
         x, edge_index = graphs.x.numpy(), graphs.edge_index.numpy()
         xs += [x[:0], *(x[part] for part in nodes)]
         edge_indices += [edge_index[:, :0], *(edge_index[:, part] for part in edges)]
-    ptr = np.concatenate(sizes, axis=1).cumsum(axis=1)
-    return np.concatenate(xs), np.concatenate(edge_indices, axis=1), ptr
-
-
-def _listed(labels: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, labels[:8]))
-    return shown if len(labels) <= 8 else f"{shown}, … {labels[-1]}"
+    ends = np.concatenate(sizes, axis=1).cumsum(axis=1)
+    return np.concatenate(xs), np.concatenate(edge_indices, axis=1), ends

@@ -1,4 +1,4 @@
-"""Texts: from strings, pairs and records to tokens, views and encoders."""
+"""Texts: collections, tokens, views and encoders."""
 
 from incontrast.domains.text.collection import TokenBatch
 from incontrast.domains.text.domain import Text

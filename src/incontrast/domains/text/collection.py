@@ -1,4 +1,4 @@
-"""Texts: a collection of many, a batch as it is stored, and the padded tokens an encoder takes."""
+"""Texts as they are stored, and the padded tokens that an encoder takes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from torch.nn.functional import pad
 
 from incontrast.domains.base import Collection
 
-BETWEEN = b"\xff"  # the two texts of a pair: a byte that UTF-8 never has
+BETWEEN = b"\xff"  # separates the two texts of a pair: a byte that UTF-8 never has
 WIDER = 1.35  # the factor from one bucket's greatest length to the next one's
 
 
 class TextCollection(Collection):
-    """Texts in UTF-8, each as bytes; the two texts of a pair are parted by the byte FF.
+    """Texts in UTF-8, each as bytes; those of a pair are separated by the byte FF.
+
+    A batch is a collection too, with the device that its tokens are for.
 
     >>> texts = TextCollection([b"one", b"what?" + BETWEEN + b"that"])
     >>> len(texts), texts.sizes().tolist()
     (2, [3, 10])
     """
 
-    def __init__(self, contents: Sequence[bytes]) -> None:
-        self.contents = contents
+    def __init__(self, contents: Sequence[bytes], device: torch.device | str = "cpu") -> None:
+        self.contents, self.device = contents, device
 
     def sizes(self) -> Tensor:
         return torch.tensor([len(content) for content in self.contents], dtype=torch.int64)
@@ -34,43 +36,33 @@ class TextCollection(Collection):
     def __len__(self) -> int:
         return len(self.contents)
 
-    def take(self, indices: Tensor) -> Texts:
-        return Texts([self.contents[index] for index in indices.tolist()])
+    def take(self, indices: Tensor) -> Self:
+        return type(self)([self.contents[index] for index in indices.tolist()])
 
     def select(self, indices: Tensor) -> Self:
-        return type(self)(self.take(indices).contents)
+        return self.take(indices)
 
     def extend(self, other: Self) -> Self:
-        return type(self)([*self.contents, *other.contents])
+        return self.join([self, other])
 
+    def to(self, device: torch.device | str, /) -> Self:
+        return type(self)(self.contents, device)
 
-@dataclass(frozen=True, eq=False)
-class Texts:
-    """Some texts as they are stored, and the device that their tokens are for."""
-
-    contents: list[bytes]
-    device: torch.device | str = "cpu"
-
-    def __len__(self) -> int:
-        return len(self.contents)
-
-    def to(self, device: torch.device | str, /) -> Texts:
-        return Texts(self.contents, device)
-
-    @staticmethod
-    def join(batches: Sequence[Texts]) -> Texts:
-        return Texts([text for batch in batches for text in batch.contents], batches[0].device)
+    @classmethod
+    def join(cls, batches: Sequence[Self]) -> Self:
+        """One batch with the texts of all ``batches`` in order."""
+        return cls([text for batch in batches for text in batch.contents], batches[0].device)
 
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """Some texts as tokens, padded to the longest.
+    """Texts as tokens, padded to the longest.
 
     Shapes:
         ids: (n, L) int64; 0 beyond the end of a text.
-        lengths: (n,) int64, on the CPU wherever the tokens are: what is computed follows from it,
-            and a device would have to be waited for. At least 1.
-        seeds: (n,) int64, what dropout draws from where it is part of a view; None for no dropout.
+        lengths: (n,) int64, at least 1. Always on the CPU: shapes follow from them, and reading
+            them from a device would stop the program until it is done.
+        seeds: (n,) int64 seeds of dropout, where it is part of a view; None for no dropout.
     """
 
     ids: Tensor
@@ -84,17 +76,19 @@ class TokenBatch:
     @property
     def mask(self) -> Tensor:
         """(n, L) whether there is a token."""
-        return (torch.arange(self.ids.shape[1]) < self.lengths[:, None]).to(self.device)
+        return self._mask().to(self.device)
+
+    def _mask(self) -> Tensor:
+        return torch.arange(self.ids.shape[1]) < self.lengths[:, None]
 
     def places(self) -> tuple[Tensor, Tensor]:
-        """The text and the place in it of every token; found on the CPU, no device is waited for.
+        """The text of every token, and its place in the text.
 
         >>> batch = TokenBatch(torch.ones(2, 2).long(), torch.tensor([2, 1]))
         >>> batch.places()
         (tensor([0, 0, 1]), tensor([0, 1, 0]))
         """
-        there = torch.arange(self.ids.shape[1]) < self.lengths[:, None]
-        text, place = there.nonzero().T.contiguous().to(self.device)
+        text, place = self._mask().nonzero().T.contiguous().to(self.device)
         return text, place
 
     def __len__(self) -> int:
@@ -113,7 +107,7 @@ class TokenBatch:
         return TokenBatch(self.ids[part, :width], lengths, seeds)
 
     def buckets(self) -> Iterator[tuple[Tensor, TokenBatch]]:
-        """The places of texts of nearly the same length, and these texts: little of it is padding.
+        """The texts in groups of nearly the same length, with little padding: places and texts.
 
         >>> batch = TokenBatch(torch.ones(4, 30).long(), torch.tensor([3, 29, 28, 4]))
         >>> [(places.tolist(), part.ids.shape[1]) for places, part in batch.buckets()]
@@ -125,11 +119,11 @@ class TokenBatch:
             yield places, self[places]
 
     def in_buckets(self, encode: Callable[[TokenBatch], Tensor]) -> Tensor:
-        """(n, d) what ``encode`` gives, computed bucket by bucket."""
-        parts = list(self.buckets())
-        found = torch.cat([encode(part) for _, part in parts])
-        order = torch.cat([places for places, _ in parts]).argsort()
-        return found.index_select(0, order.to(found.device))
+        """(n, d) what ``encode`` returns, computed bucket by bucket."""
+        buckets = list(self.buckets())
+        encoded = torch.cat([encode(batch) for _, batch in buckets])
+        order = torch.cat([places for places, _ in buckets]).argsort()
+        return encoded.index_select(0, order.to(encoded.device))
 
     @staticmethod
     def join(batches: Sequence[TokenBatch]) -> TokenBatch:

@@ -1,4 +1,4 @@
-"""How new texts differ from old ones in their words: terms that changed, pieces that are rare."""
+"""How the words of new texts differ from those of old ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from incontrast.domains.text.collection import BETWEEN
 from incontrast.domains.text.tokeniser import Tokeniser
 
 TERM = re.compile(r"[^\W_]{2,}")
-LOOKED_AT = 2**14  # bytes of a text
-SHOWN = 5  # terms that became more frequent, and as many that became less
-CLEAR = 3.0  # standard deviations by which a term must have changed
+READ_BYTES = 2**14  # of each text
+SHOWN = 5  # terms that became more frequent, and as many that became rarer
+CLEAR = 3.0  # standard deviations by which the frequency of a term must change
 
 
 def differences(old: Sequence[bytes], new: Sequence[bytes], tokeniser: Tokeniser) -> dict[str, Any]:
-    """Terms by the share of texts that have them, and the share of pieces that old texts lack.
-
-    A piece is rare if none of one half of the old texts has it; its share is counted in the other
-    half and in the new texts.
+    """Terms that became more or less frequent, and the share of tokens that old texts lack.
 
     Returns:
-        ``terms``: for each term that clearly changed its share before and after, the largest
-        changes first; ``rare_pieces``: their share in old and in new texts; a ``summary``.
+        ``terms``: the share of old and of new texts that have a term, for those that changed most;
+        ``rare_pieces``: of old and of new texts, the share of tokens that half of the old texts
+        lacks (old texts are those of the other half); ``summary``: a sentence.
     """
     before, after = _shares(old), _shares(new)
     changes = []
@@ -40,16 +38,15 @@ def differences(old: Sequence[bytes], new: Sequence[bytes], tokeniser: Tokeniser
     risen = [change for change in changes[:SHOWN] if change[0] > 0]
     fallen = [change for change in changes[: -SHOWN - 1 : -1] if change[0] < 0]
     known, others, added = (
-        torch.cat([torch.from_numpy(tokeniser.ids(text, LOOKED_AT)) for text in texts])
+        torch.cat([torch.from_numpy(tokeniser.ids(text, READ_BYTES)) for text in texts])
         for texts in (old[::2], old[1::2], new)
     )
     rare = [float((~torch.isin(pieces, known)).float().mean()) for pieces in (others, added)]
-    parts = [
-        f"{word} often: "
-        + ", ".join(f"{term} ({was:.1%} → {now:.1%})" for _, term, was, now in some)
-        for word, some in (("more", risen), ("less", fallen))
-        if some
-    ]
+    parts = []
+    for word, changes in (("more", risen), ("less", fallen)):
+        shares = [f"{term} ({was:.1%} → {now:.1%})" for _, term, was, now in changes]
+        if shares:
+            parts.append(f"{word} often: {', '.join(shares)}")
     terms = f"Terms {'; '.join(parts)}. " if parts else "No term changed clearly. "
     return {
         "terms": [{"term": t, "old": was, "new": now} for _, t, was, now in risen + fallen],
@@ -62,6 +59,6 @@ def _shares(texts: Sequence[bytes]) -> Counter[str]:
     """How many texts have each term."""
     counts: Counter[str] = Counter()
     for text in texts:
-        words = text[:LOOKED_AT].replace(BETWEEN, b" ").decode("utf-8", "ignore").lower()
+        words = text[:READ_BYTES].replace(BETWEEN, b" ").decode("utf-8", "ignore").lower()
         counts.update(set(TERM.findall(words)))
     return counts

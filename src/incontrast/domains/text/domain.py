@@ -11,10 +11,10 @@ from torch import Generator, Tensor, nn
 from incontrast.bounds import check_whole
 from incontrast.domains.arguments import ArgumentDomain
 from incontrast.domains.text import tokeniser as tokenisers
-from incontrast.domains.text.collection import BETWEEN, TextCollection, Texts, TokenBatch
+from incontrast.domains.text.collection import BETWEEN, TextCollection, TokenBatch
 from incontrast.domains.text.differences import differences
 from incontrast.domains.text.encoders import NGrams, Transformer
-from incontrast.domains.text.reading import checked_contents, read_texts
+from incontrast.domains.text.reading import read_texts, unpack_texts
 from incontrast.domains.text.tokeniser import Tokeniser
 from incontrast.domains.text.views import TextViews
 from incontrast.import_path import ImportPath, is_model
@@ -29,21 +29,20 @@ LEARNED_FROM = 2**26  # bytes of the first data that a tokeniser is trained on, 
 class Text(ArgumentDomain):
     """Texts, or pairs of texts that belong together: a question and its answer, a title and a body.
 
-    Items are stored as they are given; the encoder sees the tokens that a tokeniser makes of them.
-    The two views of a pair are views of its two texts; embedded, it is one text after the other.
+    Texts are stored unchanged; the encoder sees the tokens that a tokeniser makes of them. The two
+    views of a pair are views of its two texts; its embedding is that of one text after the other.
 
     Args:
-        encoder: ``"ngrams"``, a bag of tokens, for a minute's work, and of the two that are trained
-            from scratch the better one for short texts; ``"transformer"``, which knows their order;
-            a module of your own, or a function that makes one: a ``TokenBatch`` of n texts in,
-            (n, d) out.
-        views: What a random view is: ``TextViews``, or whatever makes one view of a ``TokenBatch``:
-            a function of the batch and a ``torch.Generator``, or a ``torch.nn.Module``.
+        encoder: ``"ngrams"``, a bag of tokens, which trains in a minute and is the better one for
+            short texts; ``"transformer"``, which sees the order of tokens; a module, or a function
+            that makes one: a ``TokenBatch`` of n texts in, (n, d) out.
+        views: ``TextViews``, or what makes one random view of a ``TokenBatch``: a function of the
+            batch and a ``torch.Generator``, or a ``torch.nn.Module``.
         width: Dimensions of an embedding.
         layers: Layers of the transformer.
-        length: Tokens of a text that are read; the rest of a longer one is stored, and not seen.
-        vocabulary: Tokens at most of a tokeniser that is trained on the first data.
-        lowercase: Whether that tokeniser makes letters small.
+        length: The tokens of a text that are read, from its beginning.
+        vocabulary: The largest size of a tokeniser that is trained on the first data.
+        lowercase: Whether that tokeniser makes letters lower case.
         tokenizer: A ``tokenizer.json``, or a folder that has one; None takes that of a
             ``pretrained`` encoder, or trains one on the first data. No update changes it.
 
@@ -76,26 +75,22 @@ class Text(ArgumentDomain):
         if self.width % HEAD:
             raise ValueError(f"width must be a multiple of {HEAD}, got {self.width}")
         super().__post_init__()
-        tokenizer = self.tokenizer
-        encoder = self.encoder.given
+        tokenizer, encoder = self.tokenizer, self.encoder.given
         if tokenizer is None and isinstance(encoder, ImportPath) and is_model(encoder.folder):
-            tokenizer = encoder.folder  # a model knows the tokens of its own
+            tokenizer = encoder.folder
         if tokenizer is not None:
-            object.__setattr__(self, "tokenizer", tokenisers.given(tokenizer))
+            object.__setattr__(self, "tokenizer", tokenisers.read(tokenizer))
 
     @property
     def tokeniser(self) -> Tokeniser:
         """The tokeniser in use."""
         if self.tokenizer is None:
-            raise RuntimeError(
-                "there is no tokeniser yet: fit_statistics() the domain to data first"
-            )
+            raise RuntimeError("there is no tokeniser yet: call fit_statistics() first")
         return tokenisers.load(self.tokenizer)
 
     def collect(self, items: Any) -> TextCollection:
-        """Take a list of strings, of UTF-8 bytes or of pairs of them, a torch Dataset of strings or
-        of tuples that begin with one, records with a field ``text`` (a Hugging Face data set, say),
-        or a ``TextCollection``."""
+        """Take strings, UTF-8 bytes or pairs of them, records with a field ``text`` (as a Hugging
+        Face data set has them), a torch Dataset of any of these, or a ``TextCollection``."""
         return read_texts(items)
 
     def collect_json(self, items: list[Any]) -> TextCollection:
@@ -107,31 +102,30 @@ class Text(ArgumentDomain):
         contents = collection.contents
         if len(contents) > 1 and all(content == contents[0] for content in contents):
             raise ValueError(
-                f"all {len(contents)} texts are the same, so there is nothing to learn: "
-                "give texts that differ"
+                f"all {len(contents)} texts are the same, so there is nothing to learn"
             )
         if self.tokenizer is not None:
             return self
-        every = -(-collection.nbytes // LEARNED_FROM)
+        stride = -(-collection.nbytes // LEARNED_FROM)
         texts = (
-            part[:LEARNED_FROM].decode("utf-8", "ignore")
-            for content in contents[::every]
-            for part in content.split(BETWEEN, 1)
+            text[:LEARNED_FROM].decode("utf-8", "ignore")
+            for content in contents[::stride]
+            for text in content.split(BETWEEN, 1)
         )
         trained = tokenisers.train(texts, self.vocabulary, lowercase=self.lowercase)
         return replace(self, tokenizer=trained)
 
     def examples(self) -> TextCollection | None:
-        some = [b"One.", b"Two of them?", b"And a third, longer one.", b"The last!"]
-        return None if self.tokenizer is None else TextCollection(some)
+        texts = [b"One.", b"Two of them?", b"And a third, longer one.", b"The last!"]
+        return None if self.tokenizer is None else TextCollection(texts)
 
-    def prepare(self, batch: Texts) -> TokenBatch:
+    def prepare(self, batch: TextCollection) -> TokenBatch:
         """The tokens of each text; a pair is one text after the other."""
         contents = [content.replace(BETWEEN, b"\n") for content in batch.contents]
         tokens = self.tokeniser.batch(contents, self.length)
         return self.tokeniser.framed(tokens).to(batch.device)
 
-    def sides(self, batch: Texts) -> tuple[TokenBatch, TokenBatch]:
+    def sides(self, batch: TextCollection) -> tuple[TokenBatch, TokenBatch]:
         pairs = [content.partition(BETWEEN) for content in batch.contents]
         seconds = [second or first for first, _, second in pairs]
         tokens = self.tokeniser.batch([*(first for first, _, _ in pairs), *seconds], self.length)
@@ -140,11 +134,11 @@ class Text(ArgumentDomain):
     def after_views(self, view: TokenBatch) -> TokenBatch:
         return self.tokeniser.framed(view)
 
-    def own_views(self, batch: Texts, generator: Generator) -> TokenBatch:
+    def own_views(self, batch: TextCollection, generator: Generator) -> TokenBatch:
         sides = TokenBatch.join(self.sides(batch))
         return self.after_views(self.views.given(sides, self.tokeniser, generator))
 
-    def differences(self, old: Texts, new: Texts) -> dict[str, Any]:
+    def differences(self, old: TextCollection, new: TextCollection) -> dict[str, Any]:
         return differences(old.contents, new.contents, self.tokeniser)
 
     def own_encoder(self) -> nn.Module:
@@ -160,18 +154,16 @@ class Text(ArgumentDomain):
 
     def given_encoder(self, given: Any) -> nn.Module:
         module = super().given_encoder(given)
-        tables = [
-            part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)
-        ]
-        if tables and max(tables) < self.tokeniser.size:
+        sizes = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+        if sizes and max(sizes) < self.tokeniser.size:
             raise ValueError(
                 f"the tokeniser has {self.tokeniser.size} tokens, but the encoder has embeddings "
-                f"of {max(tables)}: give the tokeniser that belongs to this encoder"
+                f"of {max(sizes)}: give the tokeniser that belongs to this encoder"
             )
         return module
 
     def pack(self, collection: TextCollection, indices: Tensor) -> list[bytes]:
-        return collection.take(indices).contents
+        return list(collection.take(indices).contents)
 
     def unpack(self, blobs: Sequence[bytes]) -> TextCollection:
-        return checked_contents(blobs, lambda number: f"packed text {number}, which is damaged,")
+        return unpack_texts(blobs)

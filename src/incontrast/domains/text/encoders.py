@@ -1,4 +1,4 @@
-"""Encoders of texts: a small transformer, and a bag of tokens."""
+"""Encoders of texts: a transformer, and a bag of tokens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from incontrast.domains.text.views import dropout_masks
 
 
 class TextEncoder(nn.Module):
-    """A ``TokenBatch`` of n texts in, (n, width) embeddings out: a mean with learned weights.
+    """A ``TokenBatch`` of n texts in, (n, width) out: a mean over tokens with learned weights.
 
-    Dropout acts at so many ``sites``, on a share of the features, where views of texts have seeds.
+    ``sites`` counts the places where dropout is applied to batches with seeds.
     """
 
     def __init__(self, vocabulary: int, width: int, sites: int, dropout: float) -> None:
@@ -24,17 +24,16 @@ class TextEncoder(nn.Module):
         nn.init.zeros_(self.weights.weight)
 
     def masks(self, batch: TokenBatch) -> list[Tensor | None]:
-        """For each site what features are multiplied by, (n, 1, width); None where by nothing."""
+        """The dropout mask of each site, (n, 1, width), or None."""
         if batch.seeds is None or not self.dropout:
             return [None] * self.sites
         return [*dropout_masks(batch.seeds, self.sites, self.width, self.dropout)]
 
 
 class Transformer(TextEncoder):
-    """A transformer with LayerNorm before each part (pre-norm), and the mean over tokens,
-    computed in buckets of texts of nearly the same length.
+    """A pre-norm transformer below the mean over tokens, computed in buckets of similar length.
 
-    ``length`` is that of the longest text, with the tokens that frame it.
+    ``length`` is that of the longest text, with the tokens before and after it.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Transformer(TextEncoder):
         super().__init__(vocabulary, width, 1 + 2 * layers, dropout)
         self.places = nn.Embedding(length, width)
         self.layers = nn.ModuleList(_Layer(width, heads) for _ in range(layers))
-        nn.init.zeros_(self.places.weight)  # no order at first, as in _Layer
+        nn.init.zeros_(self.places.weight)  # it begins as a bag of tokens, see _Layer
 
     def forward(self, batch: TokenBatch) -> Tensor:
         return batch.in_buckets(self._encoded)
@@ -88,10 +87,9 @@ class _Layer(nn.Module):
 
 
 class NGrams(TextEncoder):
-    """The weighted mean of embeddings of tokens.
+    """The weighted mean of embeddings of tokens, which are n-grams of bytes in a byte-level BPE.
 
-    Tokens of a byte-level BPE are n-grams of bytes. Pairs of tokens, by hash, and an MLP on top
-    were worse: they learn to tell texts apart without saying what they are about.
+    Hashed pairs of tokens and an MLP on top were tried and are worse.
     """
 
     def __init__(self, vocabulary: int, width: int, dropout: float) -> None:

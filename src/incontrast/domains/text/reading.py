@@ -1,8 +1,8 @@
-"""Whatever users have that is texts, brought into a TextCollection."""
+"""Texts of users, of records or of a memory on disk, checked and brought into a collection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from incontrast.domains.base import dataset_items
 from incontrast.domains.text.collection import BETWEEN, TextCollection
 
-USUAL = "text"  # the name of the field that holds the text, where nobody says
+TEXT_FIELD = "text"  # the field of a record that has its text, if no other is chosen
 
 
 def read_texts(items: Any) -> TextCollection:
@@ -23,58 +23,57 @@ def read_texts(items: Any) -> TextCollection:
             "texts must be a list of strings or of pairs of them, a data set, or a path given to "
             f"the learner, got {type(items).__name__}: put a single text into a list"
         )
-    contents = [packed(row, f"text {number}") for number, row in enumerate(rows)]
+    contents = [pack_text(row, f"text {number}") for number, row in enumerate(rows)]
     if not contents:
         raise ValueError("there are no texts: give at least one")
     return TextCollection(contents)
 
 
-def packed(row: Any, where: str, columns: Sequence[str] | None = None) -> bytes:
-    """A text or a pair of them as bytes: of a string, UTF-8 bytes, a pair of them, or a record.
+def unpack_texts(blobs: Sequence[bytes]) -> TextCollection:
+    """The collection of texts that are packed already."""
+    for number, blob in enumerate(blobs):
+        for text in blob.split(BETWEEN, 1):
+            _encode(text, f"packed text {number}, which is damaged,")
+    return TextCollection(blobs)
 
-    ``columns`` are the field or the two fields of a record: ``text``, or its only string, if None.
+
+def pack_text(row: Any, name: str, columns: Sequence[str] | None = None) -> bytes:
+    """A text or a pair of them as bytes: of strings, of UTF-8 bytes, or of a record.
+
+    ``columns`` are the field or the two fields of a record with texts; by default ``text``, or its
+    only string.
     """
     if isinstance(row, Mapping):
-        row = _fields(row, where, columns)
-    parts = list(row) if isinstance(row, list | tuple) else [row]
-    if len(parts) not in (1, 2) or not all(isinstance(part, str | bytes) for part in parts):
-        kinds = ", ".join(type(part).__name__ for part in parts[:3])
-        raise ValueError(f"{where} must be a string or a pair of strings, got {kinds or 'nothing'}")
-    return BETWEEN.join(_checked(part, where) for part in parts)
+        if columns is None:
+            columns = [TEXT_FIELD]
+            if TEXT_FIELD not in row:
+                columns = [field for field, value in row.items() if isinstance(value, str)]
+            if len(columns) != 1:
+                raise ValueError(
+                    f"{name} has no field {TEXT_FIELD!r} and {len(columns)} others with strings: "
+                    f"choose among {sorted(row)}"
+                )
+        for field in columns:
+            if field not in row:
+                raise ValueError(f"{name} has no field {field!r}: it has {sorted(row)}")
+        row = [row[field] for field in columns]
+    texts = list(row) if isinstance(row, list | tuple) else [row]
+    if len(texts) not in (1, 2) or not all(isinstance(text, str | bytes) for text in texts):
+        kinds = ", ".join(type(text).__name__ for text in texts[:3]) or "nothing"
+        raise ValueError(f"{name} must be a string or a pair of strings, got {kinds}")
+    return BETWEEN.join(_encode(text, name) for text in texts)
 
 
-def checked_contents(contents: Sequence[bytes], called: Callable[[int], str]) -> TextCollection:
-    """The collection of texts that are bytes already, each checked to be one."""
-    for number, content in enumerate(contents):
-        for part in content.split(BETWEEN, 1):
-            _checked(part, called(number))
-    return TextCollection(contents)
-
-
-def _fields(record: Mapping[str, Any], where: str, columns: Sequence[str] | None) -> Any:
-    if columns is None:
-        strings = [name for name, value in record.items() if isinstance(value, str)]
-        columns = [USUAL] if USUAL in record else strings
-        if len(columns) != 1:
-            raise ValueError(
-                f"{where} has no field {USUAL!r} and {len(strings)} others with strings: "
-                f"choose among {sorted(record)}"
-            )
-    missing = [name for name in columns if name not in record]
-    if missing:
-        raise ValueError(f"{where} has no field {missing[0]!r}: it has {sorted(record)}")
-    return [record[name] for name in columns]
-
-
-def _checked(text: str | bytes, where: str) -> bytes:
+def _encode(text: str | bytes, name: str) -> bytes:
+    """A text in UTF-8, checked."""
     try:
         content = text.encode() if isinstance(text, str) else text
         empty = not (text if isinstance(text, str) else text.decode()).strip()
     except (UnicodeEncodeError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{where} is not Unicode text that UTF-8 can hold ({error.reason}): decode it with the "
+            f"{name} is not Unicode text that UTF-8 can hold ({error.reason}): decode it with the "
             "encoding that it has, or leave it out"
         ) from error
     if empty:
-        raise ValueError(f"{where} is empty or has spaces only: leave it out")
+        raise ValueError(f"{name} is empty or has spaces only: leave it out")
     return content

@@ -1,4 +1,4 @@
-"""Texts to tokens: byte-level BPE, trained on the first data, or a tokeniser that is given."""
+"""Texts to tokens: by byte-level BPE that is trained on the first data, or by a user's own."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 PAD, MASK = "<pad>", "<mask>"
 TOKEN_BYTES = 16  # of a token at most
-FEWEST = 5  # times that a piece must occur: rare words, of which some may be secret, stay bytes
-REMEMBERED = 2**16  # texts whose tokens are kept, so that an epoch need not tokenise again
+FEWEST = 5  # times that a token must occur: rare words, of which some may be secret, stay bytes
+CACHED = 2**16  # texts whose tokens are kept for the next epoch
 
 
 class TokeniserJSON(str):
-    """A tokeniser as the content of its ``tokenizer.json``, shown by its size and hash only."""
+    """The content of a ``tokenizer.json``, which is shown as its hash and size."""
 
     def __repr__(self) -> str:
         digest = hashlib.blake2b(self.encode(), digest_size=6).hexdigest()
         return f"<tokeniser {digest} of {load(self).size:,} tokens>"
 
 
-def given(tokenizer: str | Path) -> TokeniserJSON:
-    """A tokeniser from its ``tokenizer.json``, from a folder that has one, or from the content."""
+def read(tokenizer: str | Path) -> TokeniserJSON:
+    """A tokeniser from a ``tokenizer.json``, from a folder that has one, or from its content."""
     text = str(tokenizer)
     if not text.lstrip().startswith("{"):
         path = Path(tokenizer)
@@ -53,9 +53,9 @@ def given(tokenizer: str | Path) -> TokeniserJSON:
 
 
 def train(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> TokeniserJSON:
-    """Byte-level BPE of these texts, of so many tokens at most: the same texts give the same one.
+    """Byte-level BPE of at most ``vocabulary`` tokens; the same texts give the same one.
 
-    Unicode is brought to NFKC, and letters are made small if ``lowercase``.
+    Unicode is normalised to NFKC, and to lower case if ``lowercase``.
     """
     library = _library()
     normalizers, pre_tokenizers = library.normalizers, library.pre_tokenizers
@@ -76,41 +76,41 @@ def train(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenise
 
 
 class Tokeniser:
-    """A tokeniser of the library ``tokenizers`` in use."""
+    """A tokeniser of the library ``tokenizers``."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self.size = 1 + max(tokenizer.get_vocab().values())
-        """Tokens of the vocabulary: one more than the largest id."""
+        """The size of the vocabulary: one more than the largest id."""
         masks = (tokenizer.token_to_id(name) for name in (MASK, "[MASK]"))
         self.mask: int | None = next((mask for mask in masks if mask is not None), None)
-        """Stands for a word that is cut off; None if there is no such token."""
+        """The token of a word that is cut off; None if there is no such token."""
         pieces = self.pieces = [tokenizer.id_to_token(number) or "" for number in range(self.size)]
-        joined = any(piece.startswith("##") for piece in pieces)  # WordPiece marks what continues
+        word_piece = any(piece.startswith("##") for piece in pieces)  # ## continues a word
         self.begins = torch.tensor(
-            [not p.startswith("##") if joined else p.startswith(("Ġ", "▁")) for p in pieces]
+            [not p.startswith("##") if word_piece else p.startswith(("Ġ", "▁")) for p in pieces]
         )
         """(V,) whether a token begins a word."""
-        some = tokenizer.encode("a")
-        own = [place for place, special in enumerate(some.special_tokens_mask) if not special]
-        self.frame = (some.ids[: own[0]], some.ids[own[-1] + 1 :]) if own else ([], [])
-        """Tokens that are put before and after every text, such as BERT's [CLS] and [SEP]."""
-        self._ids = lru_cache(REMEMBERED)(self._encode)
+        example = tokenizer.encode("a")
+        text = [place for place, special in enumerate(example.special_tokens_mask) if not special]
+        self.frame = (example.ids[: text[0]], example.ids[text[-1] + 1 :]) if text else ([], [])
+        """Tokens before and after every text, such as BERT's [CLS] and [SEP]."""
+        self._ids = lru_cache(CACHED)(self._encode)
 
     def _encode(self, content: bytes) -> NDArray[np.int64]:
         text = content.decode("utf-8", "ignore")  # the end may be within a character
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-        # What nothing is left of, such as a lone accent that a normaliser strips, is one token.
+        # A text of which nothing is left, such as an accent that a normaliser strips, is one token.
         return np.array(ids or [self.mask or 0], dtype=np.int64)
 
     def ids(self, content: bytes, length: int) -> NDArray[np.int64]:
-        """The first tokens of a text, at most so many; what comes after them is not looked at."""
+        """The first tokens of a text, at most ``length``; the rest of it is not read."""
         return self._ids(content[: TOKEN_BYTES * length])[:length]
 
     def batch(self, contents: Sequence[bytes], length: int) -> TokenBatch:
-        """These texts, at most so many tokens of each, without those that frame a text."""
+        """The first tokens of each text, at most ``length``, without the frame."""
         rows = [self.ids(content, length) for content in contents]
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         batch = TokenBatch(torch.zeros(len(rows), max(map(len, rows), default=1)).long(), lengths)
@@ -119,7 +119,7 @@ class Tokeniser:
         return batch
 
     def framed(self, batch: TokenBatch) -> TokenBatch:
-        """With the tokens that are put before and after every text."""
+        """The batch with the tokens before and after every text."""
         before, after = (torch.tensor(part, dtype=torch.int64) for part in self.frame)
         if not len(before) and not len(after):
             return batch
@@ -130,7 +130,7 @@ class Tokeniser:
         return TokenBatch(ids, batch.lengths + len(before) + len(after), batch.seeds)
 
     def words(self, batch: TokenBatch) -> Tensor:
-        """(n, L) the number of the word that each token is part of, from 0."""
+        """(n, L) the number of each token's word, from 0."""
         begins = self.begins[batch.ids]
         begins[:, 0] = False
         return begins.cumsum(1)

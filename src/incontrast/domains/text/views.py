@@ -14,21 +14,21 @@ from incontrast.domains.text.tokeniser import Tokeniser
 
 @dataclass(frozen=True, kw_only=True)
 class TextViews:
-    """What a random view of a text is; a view always keeps one token at least.
+    """Random views of texts; a view keeps at least one token.
 
-    By default half of the tokens are deleted: of what was tried on short texts, this made the best
-    embeddings (docs/how-to/texts.md). Weak changes leave views that tell texts apart without saying
-    what they are about.
+    By default half of the tokens are deleted, which made the best embeddings of short texts
+    (docs/how-to/texts.md). After weak changes, views can be told apart by details that do not say
+    what a text is about.
 
     Args:
-        crop: Smallest and largest share of the tokens that a view shows, from a random place on.
+        crop: Smallest and largest share of the tokens that a view keeps, from a random place on.
         delete: Probability that a token is deleted.
-        cut: Probability that a whole word is cut off: its tokens become the tokeniser's mask token,
-            or are deleted where it has none (Yan et al. 2021, ConSERT).
+        cut: Probability that a word is cut off: its tokens are replaced by the tokeniser's mask
+            token, or deleted where it has none (Yan et al. 2021, ConSERT).
         shuffle: How many places a word may move; 0 keeps the order.
-        dropout: Share of the features that the encoder leaves out, others in each of its layers
-            (Gao et al. 2021, SimCSE). All tokens of a text lack the same ones, since elsewhere the
-            mean over tokens would hide it. Only encoders of the library know of it.
+        dropout: Share of the features that the encoder sets to zero, in each layer and for all
+            tokens of a text alike, since the mean over tokens would hide it otherwise (Gao et al.
+            2021, SimCSE). Has no effect on encoders of your own.
     """
 
     crop: tuple[float, float] = (1.0, 1.0)
@@ -47,9 +47,9 @@ class TextViews:
         check_number("[0, inf)", shuffle=self.shuffle)
 
     def __call__(self, batch: TokenBatch, tokeniser: Tokeniser, generator: Generator) -> TokenBatch:
-        """One random view of every text; the batch stays as it is."""
+        """One random view of every text; the batch is not changed."""
         count, width = batch.ids.shape
-        # One draw for everything, used or not: changing one setting does not change the others.
+        # All numbers are drawn, used or not: changing one setting does not change the others.
         by_token = torch.rand(3, count, width, generator=generator)
         share, start = torch.rand(2, count, 1, generator=generator)
         seeds = torch.randint(2**62, (count,), generator=generator)
@@ -68,7 +68,7 @@ class TextViews:
             kept &= ~cut
         else:
             ids = ids.masked_fill(cut, tokeniser.mask)
-        # A view that lost everything shows the first token of its crop.
+        # A view without tokens gets the first one of its crop.
         kept |= ~kept.any(dim=1, keepdim=True) & (places == begin)
 
         order = words + (self.shuffle + 1e-3) * by_token[2].gather(1, words)
@@ -81,10 +81,10 @@ class TextViews:
 
 
 def dropout_masks(seeds: Tensor, sites: int, width: int, share: float) -> Tensor:
-    """(sites, n, 1, width) what the features of each text are multiplied by, at so many places.
+    """(sites, n, 1, width) factors of the features of each text, at each site of the encoder.
 
-    A hash of a text's seed (splitmix64) instead of a generator's draws: the same wherever the text
-    is in its batch, on whichever device, in whichever process.
+    They are hashes of the text's seed (splitmix64), not draws: they do not depend on the batch, the
+    device or the process.
     """
     counters = torch.arange(1, sites * width + 1, device=seeds.device) * -0x61C8864680B583EB
     state = seeds[:, None] + counters
