@@ -332,7 +332,7 @@ class TestWorkspace:
                 assert middleware.cls(app=answered, **middleware.kwargs)
         assert _guarded(app=answered, token="secret")
         scope = {"type": "http", "path": "/embed"}
-        asyncio.run(metrics.around(answered)(scope, sent, sent))
+        asyncio.run(metrics.middleware(answered)(scope, sent, sent))
         assert b'path="/embed",status="200"' in metrics.text()
 
     def test_a_rollback_is_followed(self, space: Workspace) -> None:

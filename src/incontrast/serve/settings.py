@@ -1,4 +1,4 @@
-"""What a service is told: in the environment, since worker processes are started with no more."""
+"""Settings of a service, which worker processes read from the environment."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ VARIABLE = "INCONTRAST_SERVE"
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """What a service is told.
+    """Settings of a service.
 
     Args:
         workspace: Whose current version is served.
-        index: The folder of a ``MigratingIndex`` to search in, if there is one.
-        token: What a client must give; None lets everybody in.
+        index: The folder of a ``MigratingIndex`` to search in, if any.
+        token: What clients must send; None lets everybody in.
         trust: Permit the code that somebody else's workspace names.
-        threads: Threads that torch computes with; its own choice if None.
-        batch_size: Items at most that go through the encoder together.
+        threads: Of torch; its default if None.
+        batch_size: Items at most in one forward pass.
         max_bytes: Of the body of a request.
         max_items: Of a request.
-        max_waiting: Items that may wait for the encoder; and 16 bodies of full size, in bytes.
-        interval: Seconds between two looks at which version is the current one.
+        max_waiting: Items that may wait for the encoder.
+        interval: Seconds between two checks which version is current.
     """
 
     workspace: Path
@@ -51,7 +51,7 @@ class ServeSettings:
             )
 
     def export(self) -> None:
-        """Put these into the environment, for the processes that this one starts."""
+        """Put the settings into the environment, for worker processes."""
         os.environ[VARIABLE] = json.dumps(asdict(self), default=str)
 
     @classmethod
