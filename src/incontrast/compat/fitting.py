@@ -7,7 +7,6 @@ rotation, and ridge regression shrinks the correction where there are few pairs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
@@ -26,49 +25,22 @@ SMALLEST = 1e-9  # relative size of what is added to a matrix, so that it is not
 
 
 class Pairs:
-    """Embeddings of the same items by two versions, and the statistics that all kinds of map need.
-
-    Args:
-        source: (n, d) unit vectors.
-        target: (n, e) unit vectors of the same items.
-    """
+    """Unit vectors of the same items by two versions, (n, d) and (n, e), and their statistics."""
 
     def __init__(self, source: Tensor, target: Tensor) -> None:
         self.source, self.target = source, target
         self.source_mean, self.target_mean = source.mean(0), target.mean(0)
-
-    @cached_property
-    def rotation(self) -> Tensor:
-        """(d, e) the orthonormal matrix that brings source closest to target (Procrustes)."""
-        left, _, right = torch.linalg.svd(self.source.T @ self.target, full_matrices=False)
-        rotation: Tensor = left @ right
-        return rotation
-
-    @cached_property
-    def identity(self) -> Tensor | None:
-        """(d, d), if both spaces have the same width."""
-        width = self.source.shape[1]
-        return torch.eye(width) if width == self.target.shape[1] else None
-
-    @cached_property
-    def centred(self) -> Tensor:
-        """(n, d) in float64: vectors that are nearly equal leave few digits."""
-        return (self.source - self.source_mean).double()
-
-    @cached_property
-    def centred_target(self) -> Tensor:
-        """(n, e) in float64."""
-        return (self.target - self.target_mean).double()
-
-    @cached_property
-    def covariances(self) -> tuple[Tensor, Tensor]:
-        """(d, d) of the source, and (d, e) of the source with the target, as sums."""
-        return self.centred.T @ self.centred, self.centred.T @ self.centred_target
-
-    @cached_property
-    def variance(self) -> float:
-        """Mean squared distance from the mean: what one pair adds to the covariances."""
-        return max(self.covariances[0].trace().item() / len(self.source), SMALLEST)
+        # In float64: the differences of vectors that are nearly equal have few digits.
+        self.centred = (source - self.source_mean).double()
+        self.centred_target = (target - self.target_mean).double()
+        # Sums of products, (d, d) and (d, e), and what one pair adds to the former.
+        self.covariances = self.centred.T @ self.centred, self.centred.T @ self.centred_target
+        self.variance = max(self.covariances[0].trace().item() / len(source), SMALLEST)
+        # (d, e) the orthonormal matrix that brings source closest to target (Procrustes).
+        left, _, right = torch.linalg.svd(source.T @ target, full_matrices=False)
+        self.rotation: Tensor = left @ right
+        width = source.shape[1]
+        self.identity = torch.eye(width) if width == target.shape[1] else None
 
     def correction(self, prior: Tensor, penalty: float) -> Tensor:
         """(d, e) in float64, what linear ridge regression adds to a matrix."""

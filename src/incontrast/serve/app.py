@@ -95,7 +95,6 @@ class Service:
         self.batcher = Batcher(settings.batch_size, settings.max_waiting, self.metrics)
         self._bytes = 0  # of bodies in memory; only the thread of the event loop changes it
         self._decoders = CapacityLimiter(os.cpu_count() or 1)  # since decoding takes memory
-        self._page: tuple[Any, str] = (None, "")
 
     def close(self) -> None:
         self.current.close()
@@ -215,20 +214,13 @@ class Service:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
     def history(self, _: Request) -> Response:
-        """The page of ``incontrast history``, drawn again only if something has changed."""
+        """The page of ``incontrast history``."""
         with self._readable():
             workspace = self.current.open()
-            journal, current = workspace.journal, workspace.current
-            stat = journal.path.stat()
-            key = (stat.st_mtime_ns, stat.st_size, current)
-            drawn, page = self._page
-            if drawn != key:
-                lines = lines_of(journal.events(), current)
-                if not lines:
-                    raise HTTPException(404, "no version was trained in this workspace yet")
-                page = render(history_page(lines, workspace.folder.name))
-                self._page = (key, page)
-            return HTMLResponse(page, headers=REFRESH)
+            lines = lines_of(workspace.journal.events(), workspace.current)
+        if not lines:
+            raise HTTPException(404, "no version was trained in this workspace yet")
+        return HTMLResponse(render(history_page(lines, workspace.folder.name)), headers=REFRESH)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import torch
@@ -29,10 +30,10 @@ class QueueFull(RuntimeError):
 class Part(NamedTuple):
     """Items of one request that are embedded together."""
 
-    version: Version  # of when the request arrived: an answer is never from two versions
+    version: Version  # that served when the request arrived
     adapter: Chain
     batch: Any
-    embeddings: asyncio.Future[Tensor]
+    embeddings: Future[Tensor]
 
 
 class Batcher:
@@ -64,8 +65,7 @@ class Batcher:
         Raises:
             QueueFull: Nothing was queued.
         """
-        loop = asyncio.get_running_loop()
-        parts = [Part(version, adapter, batch, loop.create_future()) for batch in batches]
+        parts = [Part(version, adapter, batch, Future()) for batch in batches]
         count = sum(map(len, batches))
         with self._changed:
             if self._waiting + count > self._max_waiting:
@@ -76,7 +76,7 @@ class Batcher:
             self._parts.extend(parts)
             self._count(count)
             self._changed.notify()
-        rows = await asyncio.gather(*(part.embeddings for part in parts))
+        rows = await asyncio.gather(*(asyncio.wrap_future(part.embeddings) for part in parts))
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def close(self) -> None:
@@ -88,7 +88,8 @@ class Batcher:
 
     def _run(self) -> None:
         while parts := self._next():
-            self._answer(parts)
+            live = (part for part in parts if part.embeddings.set_running_or_notify_cancel())
+            self._answer(list(live))
             parts.clear()  # frees a version that was replaced
 
     def _next(self) -> list[Part]:
@@ -108,20 +109,19 @@ class Batcher:
 
     def _answer(self, parts: list[Part]) -> None:
         """Embed the parts; if that fails, each alone, so that one bad item harms no others."""
-        parts = [part for part in parts if not part.embeddings.cancelled()]
         if not parts:
             return
-        wake = parts[0].embeddings.get_loop().call_soon_threadsafe  # once for all parts
         try:
             rows = self._embed(parts)
         except Exception as error:
             if len(parts) == 1:
-                wake(_deliver, parts, error)
+                parts[0].embeddings.set_exception(error)
             else:
                 for part in parts:
                     self._answer([part])
         else:
-            wake(_deliver, parts, rows)
+            for part, mapped in zip(parts, rows, strict=True):
+                part.embeddings.set_result(mapped)
 
     def _embed(self, parts: list[Part]) -> list[Tensor]:
         start = time.perf_counter()
@@ -135,16 +135,6 @@ class Batcher:
     def _count(self, change: int) -> None:
         self._waiting += change
         self._metrics.waiting.set(self._waiting)
-
-
-def _deliver(parts: list[Part], result: list[Tensor] | Exception) -> None:
-    for number, part in enumerate(parts):
-        if part.embeddings.done():  # cancelled meanwhile
-            continue
-        if isinstance(result, Exception):
-            part.embeddings.set_exception(result)
-        else:
-            part.embeddings.set_result(result[number])
 
 
 def keep_freed_memory() -> bool:
