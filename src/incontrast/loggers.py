@@ -260,8 +260,7 @@ def logger_named(name: str) -> Logger:
     """``tensorboard:FOLDER``, ``mlflow:URI`` or ``wandb:PROJECT`` as a logger."""
     kind, _, place = name.partition(":")
     if kind not in LOGGERS or not place:
-        raise ValueError(
-            f"a logger is tensorboard:FOLDER, mlflow:URI or wandb:PROJECT, got {name!r}"
-        )
+        known = "tensorboard:FOLDER, mlflow:URI or wandb:PROJECT"
+        raise ValueError(f"a logger is {known}, got {name!r}")
     logger: Logger = LOGGERS[kind](place)
     return logger

@@ -34,9 +34,7 @@ def model(folder: str, pooling: Any = None) -> nn.Module:
         names = ", ".join(f'"{kind}"' for kind in kinds)
         raise ValueError(f"say what an embedding is: pooling is one of {names}, got {pooling!r}")
     if not is_model(folder):
-        raise ValueError(
-            f"{folder} has no config.json: give a folder that save_pretrained() has written"
-        )
+        raise ValueError(f"{folder} has no config.json: give what save_pretrained() has written")
     with needed("models of transformers need it", "hf"):
         from transformers import AutoModel
         from transformers.utils import logging
@@ -59,10 +57,8 @@ def model(folder: str, pooling: Any = None) -> nn.Module:
     if pooling != "pooler":
         missing = [name for name in missing if not name.startswith("pooler.")]
     if missing:
-        raise ValueError(
-            f"the weights in {folder} lack {len(missing)} of {type(found).__name__}, such as "
-            f"{missing[0]}: they would be random"
-        )
+        lacking = f"{len(missing)} of {type(found).__name__}, such as {missing[0]}"
+        raise ValueError(f"the weights in {folder} lack {lacking}: they would be random")
     return _Model(found, pooling)
 
 

@@ -111,9 +111,8 @@ def load(
                 head = make_head(learner.head, settings["width"])
                 encoder = EncoderWithHead(encoder, head, settings["width"])
         if problems := misfits(contents["encoder"], encoder.state_dict()):
-            raise ValueError(
-                f"the weights in {folder} do not fit the domain's encoder: " + "; ".join(problems)
-            )
+            misfit = "; ".join(problems)
+            raise ValueError(f"the weights in {folder} do not fit the domain's encoder: {misfit}")
         encoder.load_state_dict(contents["encoder"], strict=False)
         learner._encoder = encoder.to(learner.engine.device).eval()
         learner.version, learner.space = settings["version"], settings["space"]
@@ -198,9 +197,7 @@ def _check_free(folder: Path) -> None:
     names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
     ours = SETTINGS in names or all(map(_OURS.fullmatch, names))
     if not ours or (folder.exists() and not folder.is_dir()):
-        raise FileExistsError(
-            f"{folder} is something else than a saved learner: choose an empty or a new folder"
-        )
+        raise FileExistsError(f"{folder} is not a saved learner: choose an empty or a new folder")
 
 
 def _settings(learner: Learner) -> dict[str, Any]:
@@ -216,9 +213,10 @@ def _read_settings(file: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(file, repr(error)) from error
     if found != FORMAT:
+        writer = settings.get("incontrast", "unknown")
         raise ValueError(
-            f"{file} has format {found}, this is incontrast {__version__} with format {FORMAT}: "
-            f"use the version that wrote it ({settings.get('incontrast', 'unknown')}), or fit again"
+            f"{file} has format {found}, incontrast {__version__} reads format {FORMAT}: use the "
+            f"version that wrote it ({writer}), or fit again"
         )
     return settings
 

@@ -130,11 +130,10 @@ def completed(domain: Domain, saved: dict[str, Any]) -> Domain:
     gaps = {k: known[k] for k, v in domain.arguments().items() if v is None and k in known}
     for name, part in gaps.items():
         if isinstance(part, dict):  # code, not statistics
-            raise ValueError(
-                f"this learner was saved with {name}={part.get('path', part.get('name'))!r}, "
-                f"which the {kind} that was passed has not: pass it again, "
-                f"domain={kind}(..., {name}=...)"
+            saved_with = (
+                f"this learner was saved with {name}={part.get('path', part.get('name'))!r}"
             )
+            raise ValueError(f"{saved_with}: pass it again, domain={kind}(..., {name}=...)")
     filled = {k: tuple(v) if isinstance(v, list) else v for k, v in gaps.items()}
     if not filled:
         return domain

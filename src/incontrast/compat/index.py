@@ -211,19 +211,14 @@ def _condition(ids: Sequence[str]) -> str:
 
 def unit_rows(ids: Sequence[Any], vectors: Tensor, width: int | None = None) -> NDArray[np.float32]:
     """(n, d) unit vectors, or an error if they do not fit the items or the width of the index."""
-    vectors = torch.as_tensor(vectors)  # embeddings in a file are NumPy's
-    if vectors.ndim != 2 or len(vectors) != len(ids):
-        raise ValueError(
-            f"{len(ids)} items need ({len(ids)}, d) vectors, got {tuple(vectors.shape)}"
-        )
+    vectors, count = torch.as_tensor(vectors), len(ids)  # embeddings in a file are NumPy's
+    if vectors.ndim != 2 or len(vectors) != count:
+        raise ValueError(f"{count} items need ({count}, d) vectors, got {tuple(vectors.shape)}")
     if len(set(ids)) < len(ids):
         [(repeated, _)] = Counter(ids).most_common(1)
         raise ValueError(f"an item has one vector, got several of {repeated!r}: keep one of them")
     if width not in (None, vectors.shape[1]):
-        raise ValueError(
-            f"the index has vectors of {width} dimensions, got {vectors.shape[1]}: map them into "
-            "its space first"
-        )
+        raise ValueError(f"the index has {width} dimensions, vectors {vectors.shape[1]}: map them")
     if not bool(vectors.isfinite().all()):
         raise ValueError("vectors must be finite, got NaN or infinity")
     return normalize(vectors.float()).numpy()
@@ -232,8 +227,8 @@ def unit_rows(ids: Sequence[Any], vectors: Tensor, width: int | None = None) -> 
 def _check_stamp(place: object, stamp: Stamp, expected: Stamp) -> None:
     if stamp != expected:
         raise ValueError(
-            f"{place} holds vectors of version {stamp.version} (encoder {stamp.encoder[:8]}), not "
-            f"of version {expected.version} (encoder {expected.encoder[:8]}): they cannot be mixed"
+            f"{place} holds vectors of version {stamp.version} (encoder {stamp.encoder[:8]}), "
+            f"not of version {expected.version} (encoder {expected.encoder[:8]})"
         )
 
 

@@ -111,9 +111,7 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
         NoAdapter: There are too few pairs, or they are not finite.
     """
     if len(before) != len(after):
-        raise ValueError(
-            f"pairs are two embeddings of each item, got {len(before)} old and {len(after)} new"
-        )
+        raise ValueError(f"each item has two embeddings, got {len(before)} old, {len(after)} new")
     check_pairs(len(before))
     if not (bool(before.isfinite().all()) and bool(after.isfinite().all())):
         raise NoAdapter("embeddings are not finite, so no map can be fitted to them")
@@ -133,11 +131,10 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
             if kind == SLOW and to_old:
                 continue
             fitted = candidates(kind, pairs, generator(seed, "adapter", old, new))
-            for place, adapter in enumerate(each.rounded() for each in fitted):
-                mapped = adapter(source[held])
+            for place, adapter in enumerate(fitted):
+                mapped = adapter.rounded()(source[held])
                 queries, corpus = (mapped, goal) if to_old else (goal, mapped)
                 quality, recall = measured(queries, corpus, ranked)
-                quality = quality._replace(cosine=(mapped * goal).sum(1).mean().item())
                 trials.append(_Trial(kind, place, adapter.cost, quality, recall))
         qualities = tried[direction]
         for trial in trials:

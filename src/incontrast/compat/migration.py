@@ -69,10 +69,8 @@ class _Pointer:
         if type(index).__name__ != self.backend:
             raise ValueError(f"{folder} is a {self.backend}, and was opened as {type(index)}")
         if stamp == self.serving and self.filled and not index.exists():
-            raise FileNotFoundError(
-                f"the vectors of version {stamp.version} are not at {place} any more: restore them "
-                "from a copy, or build a new index in another folder"
-            )
+            missing = f"the vectors of version {stamp.version} are not at {place} any more"
+            raise FileNotFoundError(f"{missing}: restore a copy, or build an index elsewhere")
         return index
 
 
@@ -195,9 +193,7 @@ class MigratingIndex:
         """Begin the index of another version; if it was begun before, continue with that."""
         with self._changing() as pointer:
             if stamp.workspace != self.serving.stamp.workspace:
-                raise ValueError(
-                    "there are no maps between unrelated workspaces: build a new index"
-                )
+                raise ValueError("unrelated workspaces have no maps: build a new index")
             if stamp == self.serving.stamp:
                 raise ValueError(f"the index serves version {stamp.version} already")
             self.maps(self.serving.stamp.version, stamp.version)  # raises if there is none
@@ -245,10 +241,11 @@ class MigratingIndex:
         """Let the other index serve; it must have every item."""
         with self._changing():
             other = self._prepared()
-            if missing := self.missing():
+            missing, total = len(self.missing()), len(self.serving.ids())
+            if missing:
+                version = other.stamp.version
                 raise ValueError(
-                    f"the index of version {other.stamp.version} lacks {len(missing):,} of "
-                    f"{len(self.serving.ids()):,} items: backfill it first"
+                    f"version {version} lacks {missing:,} of {total:,} items: backfill it first"
                 )
             other.delete(other.ids() - self.serving.ids())
             other.flush()

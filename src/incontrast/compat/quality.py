@@ -22,14 +22,14 @@ class Quality(NamedTuple):
         recall_interval: Of its mean.
         precision: The share of the 10 found that are among the ``relevant`` nearest.
         precision_interval: Of its mean.
-        cosine: Mean cosine between a mapped embedding and the one it should be.
+        cosine: Mean cosine between a mapped embedding and the right one.
     """
 
     recall: float
     recall_interval: tuple[float, float]
     precision: float
     precision_interval: tuple[float, float]
-    cosine: float = math.nan
+    cosine: float
 
     @classmethod
     def from_json(cls, figures: dict[str, Any]) -> Quality:
@@ -50,14 +50,12 @@ def relevant(items: int) -> int:
 def measured(queries: Tensor, corpus: Tensor, ranked: Tensor) -> tuple[Quality, Tensor]:
     """The quality of a search for n items among themselves, and the (n,) recall of each.
 
-    Args:
-        queries: (n, d) unit vectors to search with.
-        corpus: (n, d) unit vectors in the same space, to search in.
-        ranked: (n, r) the nearest items of each after re-embedding, nearest first.
+    ``queries`` and ``corpus`` are (n, d) unit vectors of the same items, ``ranked`` (n, r) the
+    nearest items of each after re-embedding, nearest first.
     """
     recall, precision = hits(nearest(queries, corpus, NEIGHBOURS), ranked)
     means = recall.mean().item(), _interval(recall), precision.mean().item(), _interval(precision)
-    return Quality(*means), recall
+    return Quality(*means, (queries * corpus).sum(1).mean().item()), recall
 
 
 def hits(found: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor]:

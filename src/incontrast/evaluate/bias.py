@@ -126,10 +126,8 @@ def risk_bound(population: Population, *, before: Population | None = None) -> R
     old, new = _parts(population)
     first = old if before is None else _parts(before)[0]
     if before is not None and before.objective != population.objective:
-        raise ValueError(
-            "risks compare under one objective only, "
-            f"got {before.objective} before and {population.objective} after"
-        )
+        objectives = f"{before.objective} before and {population.objective} after"
+        raise ValueError(f"risks compare under one objective only, got {objectives}")
     k, growth_ratio = population.objective.negatives, population.growth_ratio
 
     def risk(of_old: Tensor, of_new: Tensor) -> float:
@@ -152,10 +150,7 @@ def _parts(population: Population) -> list[Part]:
     """The old and the new items."""
     if population.old is None or population.new is None:
         missing = "old" if population.old is None else "new"
-        raise ValueError(
-            f"bias is about old and new items, got no {missing} ones: "
-            "measure the encoder on an increment that has both"
-        )
+        raise ValueError(f"bias needs an increment with old and new items, got no {missing} ones")
     parts: list[Part] = []
     for name, anchors in (("old", population.old), ("new", population.new)):
         if anchors.old_negatives is None or anchors.new_negatives is None:

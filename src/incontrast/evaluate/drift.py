@@ -185,10 +185,7 @@ def drift(
     )
     distance = log_ratio.square().mean(dim=0).sqrt()
     if not bool(distance.isfinite().all()):
-        raise ValueError(
-            "embeddings are not finite, so nothing can be said about drift: "
-            "look for extreme values in the data"
-        )
+        raise ValueError("embeddings are not finite: look for extreme values in the data")
     # Slightly less than equal counts as equal: sums in another order are rounded differently.
     as_large = int((distance[1:] >= distance[0] * (1.0 - 1e-9) - 1e-12).sum())
     rank = max(1, int(significance * (1 + SHUFFLES)))

@@ -206,25 +206,21 @@ class Probe:
             )
             self._set("items", self.items.items)
         if self.labels is None:
-            raise ValueError(
-                "a probe needs a label for each item: give labels, a folder with a subfolder for "
-                "each class, or a table with a column of labels"
-            )
+            hint = "give labels, a folder with a subfolder for each class, or a column of labels"
+            raise ValueError(f"a probe needs a label for each item: {hint}")
         labels = np.asarray(self.labels)
         if labels.ndim != 1 or len(labels) != len(self.items):
-            raise ValueError(
-                f"a probe needs one label for each item, got {len(self.items)} items and labels of "
-                f"shape {labels.shape}"
-            )
+            shapes = f"{len(self.items)} items and labels of shape {labels.shape}"
+            raise ValueError(f"a probe needs one label for each item, got {shapes}")
         self._set("labels", labels)
         counts = Counter(labels.tolist())
         if len(counts) < 2:
             raise ValueError(f"a probe needs two classes at least, got {len(counts)}")
         rarest, least = counts.most_common()[-1]
         if least < 2:
+            hint = "add another, or leave the class out"
             raise ValueError(
-                f"a probe needs two items of each class at least, got one of {rarest!r}: "
-                "add another, or leave the class out"
+                f"a probe needs two items of each class, got one of {rarest!r}: {hint}"
             )
         for part in ("new", "old"):
             if getattr(self, part) is None:
@@ -260,10 +256,8 @@ class Probe:
 def _checked(embeddings: Any, labels: Any, *, least: int) -> tuple[NDArray[Any], NDArray[Any]]:
     x, y = np.asarray(embeddings), np.asarray(labels)
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
-        raise ValueError(
-            "embeddings must be (n, d) and labels (n,) with the same n, "
-            f"got {x.shape} and {y.shape}"
-        )
+        shapes = f"{x.shape} and {y.shape}"
+        raise ValueError(f"embeddings must be (n, d), labels (n,) with the same n, got {shapes}")
     if len(x) < least:
         raise ValueError(f"at least {least} items are needed, got {len(x)}")
     return x, y

@@ -164,9 +164,7 @@ class Service:
         limit, length = self.settings.max_bytes, request.headers.get("content-length", "")
         # A chunked body may have any length, whatever its Content-Length.
         if not length.isdecimal() or "transfer-encoding" in request.headers:
-            raise HTTPException(
-                411, "the request must tell its Content-Length, and have no Transfer-Encoding"
-            )
+            raise HTTPException(411, "a request needs a Content-Length and no Transfer-Encoding")
         size = int(length)
         if size > limit:
             raise HTTPException(413, f"a body may have {limit} bytes, got {size}")

@@ -69,10 +69,7 @@ class Batcher:
         count = sum(map(len, batches))
         with self._changed:
             if self._waiting + count > self._max_waiting:
-                raise QueueFull(
-                    f"{self._waiting} items wait for the encoder, and {self._max_waiting} may: "
-                    "try again later"
-                )
+                raise QueueFull(f"{self._waiting} items wait for the encoder: try again later")
             self._parts.extend(parts)
             self._count(count)
             self._changed.notify()

@@ -42,14 +42,10 @@ def read_batches(
     elif content_type.startswith(IMAGE):
         items = [body]
     else:
-        raise UnknownFormat(
-            f"the content type must be {JSON}, {NPY} or that of an image, got {content_type!r:.60}"
-        )
+        known = f"{JSON}, {NPY} or that of an image"
+        raise UnknownFormat(f"the content type must be {known}, got {content_type!r:.60}")
     if len(items) > max_items:
-        raise TooLarge(
-            f"a request may have {max_items} items, got {len(items)}: divide them into several "
-            "requests"
-        )
+        raise TooLarge(f"a request may have {max_items} items, got {len(items)}: divide them")
     collection = (domain.collect if content_type == NPY else domain.collect_json)(items)
     parts = torch.split(torch.arange(len(collection)), batch_size)
     return [collection.take(part) for part in parts]
@@ -67,10 +63,8 @@ def _read_json(body: bytes) -> list[Any]:
         raise ValueError('the body must be {"items": […]} in JSON')
     items = record.pop("items")
     for name in record:
-        raise ValueError(
-            f"the body has an unknown field {name!r:.40}: parameters belong in the address, as in "
-            "/embed?space=1"
-        )
+        hint = "parameters belong in the address, as in /embed?space=1"
+        raise ValueError(f"the body has an unknown field {name!r:.40}: {hint}")
     if not isinstance(items, list) or not items:
         raise ValueError("items must be a list with at least one item")
     return items

@@ -144,10 +144,8 @@ class Current:
         index = open_serving(folder)
         known = self._id, self.version.encoders.get(index.stamp.version)
         if known != (index.stamp.workspace, index.stamp.encoder):
-            raise WorkspaceError(
-                f"{folder} holds vectors of an encoder that is unknown to "
-                f"{self._settings.workspace}: they cannot be compared"
-            )
+            workspace = self._settings.workspace
+            raise WorkspaceError(f"{folder} holds vectors of an encoder unknown to {workspace}")
         return index
 
     def _stamp(self) -> tuple[tuple[str, int, int], ...]:

@@ -45,10 +45,8 @@ class ServeSettings:
         check_whole(1, max_items=self.max_items, max_waiting=self.max_waiting)
         check_number("(0, inf)", interval=self.interval)
         if self.max_waiting < self.max_items:
-            raise ValueError(
-                f"max_waiting ({self.max_waiting}) must be at least max_items ({self.max_items}), "
-                "else the largest requests are never answered"
-            )
+            limits = f"max_waiting ({self.max_waiting}) is less than max_items ({self.max_items})"
+            raise ValueError(f"{limits}: the largest requests would never be answered")
 
     def export(self) -> None:
         """Put the settings into the environment, for worker processes."""
