@@ -1,7 +1,5 @@
 """An encoder for other programs: ONNX, ``torch.export``, or plain weights as safetensors."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import warnings
@@ -42,7 +40,7 @@ class Exported(nn.Module):
         return normalize(embeddings) if self.normalized else embeddings
 
 
-def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> dict[str, Any]:
+def export(learner: "Learner", file: str | Path, *, normalized: bool = False) -> dict[str, Any]:
     """Write the encoder of a learner for programs without incontrast.
 
     ``.onnx`` and ``.pt2`` (``torch.export``) take any number of items: images as uint8 pixels
@@ -78,7 +76,7 @@ def export(learner: Learner, file: str | Path, *, normalized: bool = False) -> d
     return {"file": str(file), "format": file.suffix[1:], "items": count, "difference": difference}
 
 
-def _items(learner: Learner) -> Tensor:
+def _items(learner: "Learner") -> Tensor:
     """Items to trace and to compare with: from memory, or random ones."""
     domain, memory = learner.domain, learner.memory.items
     draws = torch.Generator().manual_seed(0)

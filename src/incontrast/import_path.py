@@ -87,7 +87,7 @@ class ImportPath:
         try:
             found = attrgetter(name)(found)
         except AttributeError as error:
-            near = nearest(error.name, dir(error.obj))
+            near = nearest(str(error.name), dir(error.obj))
             hint = f": the nearest name is {near}" if near else ""
             raise ValueError(f"{self.path} is not there{hint}") from error
         if not callable(found):

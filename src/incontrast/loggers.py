@@ -1,7 +1,5 @@
 """Callbacks that write the course of training to TensorBoard, MLflow or Weights & Biases."""
 
-from __future__ import annotations
-
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -79,7 +77,7 @@ class Logger(Callback):
     def on_end(self, run: Run) -> None:
         self.offset += run.steps
 
-    def on_outcome(self, outcome: Outcome, learner: Learner) -> None:
+    def on_outcome(self, outcome: "Outcome", learner: "Learner") -> None:
         picture = None
         if self.pictures is not None and isinstance(learner.domain, Images):
             try:  # even if writing has failed: the other processes would wait for this one
@@ -88,7 +86,7 @@ class Logger(Callback):
                 self._disable(error)
         self._try(lambda: self._write_outcome(outcome, picture))
 
-    def _write_outcome(self, outcome: Outcome, picture: NDArray[np.uint8] | None) -> None:
+    def _write_outcome(self, outcome: "Outcome", picture: NDArray[np.uint8] | None) -> None:
         values: dict[str, float] = {
             "growth ratio": outcome.growth_ratio,
             "training seconds": outcome.seconds,
@@ -134,7 +132,7 @@ def _first_process() -> bool:
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
-def _neighbours(learner: Learner, items: Any) -> NDArray[np.uint8]:
+def _neighbours(learner: "Learner", items: Any) -> NDArray[np.uint8]:
     """(height, width, channels) with a row for each item: itself, then its nearest."""
     unit = normalize(learner.embed(items))  # first: it shares errors with all processes
     collection = learner.domain.collect(items)

@@ -1,7 +1,5 @@
 """Models of ``transformers`` from a folder, as encoders of images or texts (extra ``hf``)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal, get_args
 

@@ -1,7 +1,5 @@
 """A learner as a folder of safetensors and JSON; loading runs no code."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -12,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as deserialise
 from safetensors.torch import save as serialise
 from safetensors.torch import save_file
@@ -47,7 +44,7 @@ _OURS = re.compile(
 )
 
 
-def save(learner: Learner, folder: Path) -> None:
+def save(learner: "Learner", folder: Path) -> None:
     """Write a fitted learner, which replaces an earlier one in the same folder as a whole.
 
     Files of tensors have their hash in their name. First they are written, then ``learner.json``,
@@ -72,7 +69,7 @@ def save(learner: Learner, folder: Path) -> None:
         flush(folder)
 
 
-def write(learner: Learner, folder: Path) -> None:
+def write(learner: "Learner", folder: Path) -> None:
     """Write a fitted learner into an empty folder, without checksums and the items in memory."""
     for role, content in _tensors(learner).items():
         save_file(content, folder / f"{role}.safetensors")
@@ -84,7 +81,7 @@ def load(
     kind: type[L],
     changes: dict[str, Any] | None = None,
     where: Path | None = None,
-    **own: Unpack[Own],
+    **own: Unpack["Own"],
 ) -> L:
     """Read what ``save`` or ``write`` wrote, as a learner of this class.
 
@@ -137,7 +134,7 @@ def read_links(folder: Path) -> tuple[Link, ...]:
     return unpack(_tensors_of(folder / "links.safetensors"), settings["links"])
 
 
-def describe(learner: Learner) -> dict[str, Any]:
+def describe(learner: "Learner") -> dict[str, Any]:
     """Everything about a learner except its weights and items, as JSON."""
     memory: Memory = learner.memory
     encoder = learner._encoder
@@ -158,7 +155,7 @@ def describe(learner: Learner) -> dict[str, Any]:
     }
 
 
-def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[Own]) -> L:
+def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack["Own"]) -> L:
     """The learner that ``describe`` described, without weights and items."""
     passed: dict[str, Any] = {name: part for name, part in own.items() if part is not None}
     trust = passed.pop("trust", False)
@@ -200,7 +197,7 @@ def _check_free(folder: Path) -> None:
         raise FileExistsError(f"{folder} is not a saved learner: choose an empty or a new folder")
 
 
-def _settings(learner: Learner) -> dict[str, Any]:
+def _settings(learner: "Learner") -> dict[str, Any]:
     return {"format": FORMAT, "incontrast": __version__, **describe(learner)}
 
 
@@ -221,7 +218,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
     return settings
 
 
-def _tensors(learner: Learner) -> dict[str, dict[str, Tensor]]:
+def _tensors(learner: "Learner") -> dict[str, dict[str, Tensor]]:
     # Cloned, because safetensors refuses weights that share memory.
     state = learner.encoder.state_dict()
     weights = {name: value.clone().contiguous() for name, value in state.items()}
@@ -238,8 +235,6 @@ def _tensors_of(file: Path, *, verify: bool = False) -> dict[str, Tensor]:
         return deserialise(data)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{file} is missing: the saved learner is not whole") from error
-    except SafetensorError as error:
-        raise _damaged(file, error) from error
 
 
 def _contents(folder: Path, settings: dict[str, Any]) -> dict[str, dict[str, Tensor]]:

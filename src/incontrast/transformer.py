@@ -1,7 +1,5 @@
 """A learner as a scikit-learn transformer."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

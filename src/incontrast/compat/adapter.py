@@ -1,7 +1,5 @@
 """A map from one embedding space into another."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -44,7 +42,7 @@ class Adapter:
         """Multiplications per vector."""
         return sum(tensor.numel() for tensor in self.tensors.values())
 
-    def rounded(self) -> Adapter:
+    def rounded(self) -> "Adapter":
         """The map with the numbers that are saved: in half precision, except for a residual map.
 
         The numbers of a residual map are large and cancel out.
@@ -67,7 +65,7 @@ class Adapter:
         if out is None:
             last = self.tensors.get("weight", self.tensors.get("up", rows))
             out = torch.empty(len(rows), last.shape[1])
-        for part, mapped in zip(rows.split(CHUNK), out.split(CHUNK), strict=True):
+        for part, mapped in zip(torch.split(rows, CHUNK), torch.split(out, CHUNK), strict=True):
             self._map(part, mapped)
         return out
 

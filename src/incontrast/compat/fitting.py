@@ -4,8 +4,6 @@ An update moves embeddings only a little. So every map is a correction of the id
 rotation, and ridge regression shrinks the correction where there are few pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Indexes of unit vectors, in a FAISS file or in LanceDB, each with a stamp of its encoder."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections import Counter

@@ -4,13 +4,11 @@
 tensors and JSON, which are saved with a learner.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -154,7 +152,7 @@ def _best(trials: list[_Trial]) -> _Trial:
     behind = worth[worth.mean(dim=1).argmax()] - worth
     error = behind.std(dim=1) / behind.shape[1] ** 0.5
     good = behind.mean(dim=1) <= (CHANCE * error).clamp(min=TOLERANCE)
-    return min((trials[place] for place in good.nonzero()[:, 0]), key=lambda trial: trial.cost)
+    return min(compress(trials, good.tolist()), key=lambda trial: trial.cost)
 
 
 def unchanged(old: int, new: int) -> Link:

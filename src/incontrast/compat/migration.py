@@ -1,13 +1,12 @@
 """An index that moves from one version's space to another's while it serves."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from torch import Tensor
 
@@ -49,7 +48,7 @@ class _Pointer:
     pending: Sequence[str] = ()  # items of an unfinished change
 
     @classmethod
-    def read(cls, folder: Path) -> _Pointer:
+    def read(cls, folder: Path) -> Self:
         file = folder / POINTER
         if not file.exists():
             raise ValueError(f"{folder} has no index yet: say of which version the first is")

@@ -1,7 +1,5 @@
 """Which stored vectors gain most from being re-embedded, and what to expect of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 

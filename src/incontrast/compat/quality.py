@@ -1,9 +1,7 @@
 """How good a search across two spaces is, compared with one after everything was re-embedded."""
 
-from __future__ import annotations
-
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -32,7 +30,7 @@ class Quality(NamedTuple):
     cosine: float
 
     @classmethod
-    def from_json(cls, figures: dict[str, Any]) -> Quality:
+    def from_json(cls, figures: dict[str, Any]) -> Self:
         """From ``_asdict()`` as JSON, which has lists instead of tuples."""
         read: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in figures.items()}
         return cls(**read)

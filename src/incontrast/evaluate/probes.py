@@ -1,12 +1,10 @@
 """What labels say about embeddings: SVMs, kNN accuracy, retrieval, and probe sets."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,25 +41,23 @@ def svm_accuracy(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0)
     return Accuracy(float(np.mean(scores)), float(np.std(scores)))
 
 
-def fit_svm(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> Pipeline:
+def fit_svm(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> "Pipeline":
     """An SVM on standardised embeddings, with C searched by cross-validation.
 
     It is what scikit-learn's ``GridSearchCV`` finds, in a third of the time: all values of C share
     the kernel matrix of a fold.
     """
-    from sklearn import config_context
-    from sklearn.dummy import DummyClassifier
+    from sklearn import config_context, dummy, model_selection, svm
     from sklearn.metrics.pairwise import rbf_kernel
-    from sklearn.model_selection import StratifiedKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
-    from sklearn.svm import SVC
 
     x, y = _checked(embeddings, labels, least=folds)
     if len(np.unique(y)) < 2:
-        return make_pipeline(DummyClassifier()).fit(x, y)
+        return make_pipeline(dummy.DummyClassifier()).fit(x, y)
     scores = np.zeros(len(C_GRID))
-    for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
+    splitter = model_selection.StratifiedKFold(folds, shuffle=True, random_state=seed)
+    for train, test in splitter.split(x, y):
         if len(np.unique(y[train])) < 2:
             scores += np.nan  # as in GridSearchCV: then the first C is taken
             continue
@@ -75,9 +71,9 @@ def fit_svm(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> P
             known, kernel = rbf_kernel(known, known, gamma=gamma), "precomputed"
         with config_context(assume_finite=True, skip_parameter_validation=True):
             for number, c in enumerate(C_GRID):
-                svm = SVC(C=c, kernel=kernel).fit(known, y[train])
-                scores[number] += (svm.predict(unknown) == y[test]).mean()
-    return make_pipeline(StandardScaler(), SVC(C=C_GRID[int(scores.argmax())])).fit(x, y)
+                model = svm.SVC(C=c, kernel=kernel).fit(known, y[train])
+                scores[number] += (model.predict(unknown) == y[test]).mean()
+    return make_pipeline(StandardScaler(), svm.SVC(C=C_GRID[int(scores.argmax())])).fit(x, y)
 
 
 def knn_accuracy(
@@ -147,7 +143,7 @@ class ProbeScores(NamedTuple):
     new: Scores | None = None
 
     @classmethod
-    def from_json(cls, figures: Mapping[str, Any]) -> ProbeScores:
+    def from_json(cls, figures: Mapping[str, Any]) -> Self:
         """From the JSON of an outcome."""
         parts: dict[str, Any] = {name: part and Scores(**part) for name, part in figures.items()}
         return cls(**parts)

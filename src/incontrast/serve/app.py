@@ -1,7 +1,5 @@
 """The web application: its routes, who may use them, and its limits."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hmac
@@ -260,8 +258,6 @@ def _headers(about: dict[str, Any]) -> dict[str, str]:
 
 def _number(request: Request, name: str, default: int) -> int:
     """The only parameter that a route has, a whole number."""
-    if not request.scope["query_string"]:
-        return default
     parameters = request.query_params.multi_items()
     for other, _ in parameters:
         if other != name:

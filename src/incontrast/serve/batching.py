@@ -1,7 +1,5 @@
 """Forward passes of the items of several requests: a queue, and the thread of the encoder."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import platform

@@ -1,7 +1,5 @@
 """Bodies of requests and responses: JSON, NumPy's format, and image files."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """The current version in memory, and a thread that replaces it once another one is promoted."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

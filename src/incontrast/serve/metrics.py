@@ -1,7 +1,5 @@
 """Metrics for Prometheus, of this process or of all workers together."""
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any, TypeVar

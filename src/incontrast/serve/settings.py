@@ -1,11 +1,10 @@
 """Settings of a service, which worker processes read from the environment."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from incontrast.bounds import check_number, check_whole
 
@@ -53,7 +52,7 @@ class ServeSettings:
         os.environ[VARIABLE] = json.dumps(asdict(self), default=str)
 
     @classmethod
-    def from_environment(cls) -> ServeSettings:
+    def from_environment(cls) -> Self:
         settings = cls(**json.loads(os.environ[VARIABLE]))
         index = None if settings.index is None else Path(settings.index)
         return replace(settings, workspace=Path(settings.workspace), index=index)
