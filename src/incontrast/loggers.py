@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHOWN, NEAREST = 8, 5  # items of a picture, and neighbours of each
+FIGURES = ("growth_ratio", "evaluation_seconds", "epochs", "steps", "forward_passes", "rollbacks")
 
 
 class Logger(Callback):
@@ -87,16 +88,8 @@ class Logger(Callback):
         self._try(lambda: self._write_outcome(outcome, picture))
 
     def _write_outcome(self, outcome: "Outcome", picture: NDArray[np.uint8] | None) -> None:
-        values: dict[str, float] = {
-            "growth ratio": outcome.growth_ratio,
-            "training seconds": outcome.seconds,
-            "evaluation seconds": outcome.evaluation_seconds,
-            "epochs": outcome.epochs,
-            "steps": outcome.steps,
-            "forward passes": outcome.forward_passes,
-            "rollbacks": outcome.rollbacks,
-            "part kept": outcome.kept,
-        }
+        values = {name.replace("_", " "): getattr(outcome, name) for name in FIGURES}
+        values |= {"training seconds": outcome.seconds, "part kept": outcome.kept}
         changes = [
             ("loss", outcome.loss.before.all, outcome.loss.after.all),
             ("loss of old items", *outcome.loss_old),

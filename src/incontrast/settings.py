@@ -59,13 +59,10 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any, file: Path, role: str = "") -> Any:
-    """What ``encode`` encoded.
+    """What ``encode`` encoded; errors name the file that it was read from.
 
-    Args:
-        value: JSON.
-        file: Where it was read, which errors name.
-        role: The argument of ``Learner.load`` that could replace the value, and after a dot the
-            part of it that this is; empty for a dict of such arguments.
+    ``role`` is the argument of ``Learner.load`` that can replace the value, and after a dot the
+    part of it that this is; it is empty for a dict of such arguments.
     """
     if isinstance(value, list):
         return tuple(decode(entry, file, role) for entry in value)
@@ -130,10 +127,9 @@ def completed(domain: Domain, saved: dict[str, Any]) -> Domain:
     gaps = {k: known[k] for k, v in domain.arguments().items() if v is None and k in known}
     for name, part in gaps.items():
         if isinstance(part, dict):  # code, not statistics
-            saved_with = (
-                f"this learner was saved with {name}={part.get('path', part.get('name'))!r}"
-            )
-            raise ValueError(f"{saved_with}: pass it again, domain={kind}(..., {name}=...)")
+            code = part.get("path", part.get("name"))
+            hint = f"pass it again, domain={kind}(..., {name}=...)"
+            raise ValueError(f"this learner was saved with {name}={code!r}: {hint}")
     filled = {k: tuple(v) if isinstance(v, list) else v for k, v in gaps.items()}
     if not filled:
         return domain

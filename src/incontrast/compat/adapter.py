@@ -54,12 +54,11 @@ class Adapter:
         return Adapter(self.kind, {name: part.float() for name, part in half.items()})
 
     def __call__(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
-        """Map vectors.
+        """Map (n, d) vectors of any length, on the CPU.
 
         Args:
-            vectors: (n, d), on the CPU, of any length except 0.
-            out: (n, e), where to write the result. To allocate new memory for every call may take
-                longer than to map.
+            vectors: What to map.
+            out: (n, e) memory for the result; to allocate it may take longer than to map.
         """
         rows = vectors.detach().float()
         if out is None:

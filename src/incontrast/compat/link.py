@@ -63,8 +63,7 @@ class Link:
     def expected(self, direction: Direction) -> Quality:
         """The quality of the chosen map in a search among the held-out items, 1,000 at most.
 
-        In a larger index the ten nearest are closer to each other, and fewer of them are found;
-        ``incontrast reembed --plan`` scales its figures to the size of the index.
+        A search in a larger index finds less: see ``incontrast reembed --plan``.
         """
         return self.tried[direction][self.adapter(direction).kind]
 
@@ -186,11 +185,7 @@ def pack(links: Iterable[Link]) -> tuple[dict[str, Tensor], list[dict[str, Any]]
 
 
 def unpack(tensors: dict[str, Tensor], records: list[dict[str, Any]]) -> tuple[Link, ...]:
-    """The links that ``pack`` packed.
-
-    After a map of an earlier release, which can no longer be read, the rest is left out: its links
-    lead to that map's space only.
-    """
+    """The links that ``pack`` packed, up to the first of a former release that is not readable."""
     links: list[Link] = []
     for record in records:
         fields: dict[str, Any] = {name: record[name] for name in FIELDS}
@@ -202,11 +197,8 @@ def unpack(tensors: dict[str, Tensor], records: list[dict[str, Any]]) -> tuple[L
                 if name.startswith(prefix)
             }
             if not PARTS.issuperset(parts) or ("down" in parts) != ("forms" in parts):
-                log.warning(
-                    "maps to version %d and before are of a kind that is no longer known; the next "
-                    "update fits a new one",
-                    record["old"],
-                )
+                former = "maps to version %d and before are of a former kind: updates fit new ones"
+                log.warning(former, record["old"])
                 return tuple(links)
             fields[direction] = Adapter(kind, parts)
         fields["tried"] = {
@@ -260,9 +252,9 @@ def chain(links: Iterable[Link], start: int, goal: int) -> Chain:
                 )
                 waiting.append(other)
     if goal not in reached:
+        spaces = ", ".join(map(str, sorted(reached)))
         raise NoAdapter(
-            f"there is no map from the space of version {start} to that of version {goal}: "
-            f"maps lead to {', '.join(map(str, sorted(reached)))} (an update fits one if there are "
-            f"{FEWEST} items to fit it on)"
+            f"there is no map from the space of version {start} to that of version {goal}: maps "
+            f"lead to {spaces} (an update fits one if there are {FEWEST} items to fit it on)"
         )
     return reached[goal]

@@ -103,8 +103,8 @@ class MigratingIndex:
         folder: New, or as this class left it.
         maps: Returns the map from one version's space into another's: ``Workspace.adapter``.
         first: The stamp of the first vectors, for a new folder.
-        opened: Opens or creates the index of a stamp at a place; by default the same kind as
-            before, in a new folder a FAISS file.
+        opened: Opens or creates the index of a stamp at a place; by default a FAISS file in a new
+            folder, else the same kind as before.
     """
 
     serving: Index

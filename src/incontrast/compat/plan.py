@@ -82,14 +82,8 @@ def make_plan(
 ) -> Plan:
     """Fit a map and priorities to a sample, and test the plan on it by cross-validation.
 
-    Args:
-        before: (n, d) stored vectors.
-        after: (n, e) the same items re-embedded.
-        old: The number of the old space.
-        new: The number of the new space.
-        seed: Determines the folds.
-        stored: How many vectors there are, of which these are a sample.
-        queries: (m, e) items like those that will be searched for; the sample counts as such, too.
+    ``before`` and ``after`` are (n, d) and (n, e) embeddings of the sample of the ``stored``
+    vectors; ``queries`` (m, e) are like those of searches, as is the sample.
     """
     if len(before) < FEWEST:
         raise NoAdapter(f"a plan is made from at least {FEWEST} vectors, got {len(before)}")

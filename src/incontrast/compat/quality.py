@@ -68,25 +68,16 @@ class Mixed(NamedTuple):
 
     All mapped vectors are slightly too close to the centre, or too far from it. Among themselves
     that changes little, but beside embedded vectors they come before all of these, or after.
-
-    Args:
-        items: New ones.
-        recall: The share of a new item's 10 nearest that are found.
-        own: How many of its 10 nearest are new once everything is re-embedded.
-        found: How many of the 10 found are new.
     """
 
-    items: int
-    recall: float
-    own: float
-    found: float
+    items: int  # new ones
+    recall: float  # share of a new item's 10 nearest that are found
+    own: float  # new items among its 10 nearest once everything is re-embedded
+    found: float  # new items among the 10 found
 
 
 def mixed(mapped: Tensor, exact: Tensor, new: int) -> Mixed:
-    """Search among (n, d) items, mapped by maps fitted without them, and embedded.
-
-    The last ``new`` items are the new ones.
-    """
+    """Search among (n, d) items, mapped by maps fitted without them, and exact; the last are new."""
     old = len(exact) - new
     index = torch.cat([mapped[:old], exact[old:]])
     ideal, found = (nearest(exact, corpus, NEIGHBOURS)[old:] for corpus in (exact, index))

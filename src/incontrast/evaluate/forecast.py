@@ -12,11 +12,8 @@ FEWEST_STEPS = 3  # to be timed
 def forecast(task: Task, strategy: Strategy, *, without_gradients: int = 0) -> float | None:
     """Seconds that an update takes at most (patience may end it earlier); None if it fails.
 
-    Args:
-        task: With a copy of the encoder, which is trained. The first step is not timed, since it
-            is slow: caches and allocator are cold.
-        strategy: How to train.
-        without_gradients: Forward passes besides those of training, such as for evaluation.
+    The encoder of the task, a copy, is trained for about a second after its first step, which is
+    slow. Forward passes ``without_gradients``, as evaluation needs them, are counted as well.
     """
     passes = 2 * strategy.epoch_items(task.increment) * strategy.epochs(task.increment)
     if passes == 0:

@@ -35,13 +35,7 @@ class Part(NamedTuple):
 
 
 class Batcher:
-    """Runs the encoder in a thread, on whatever waits at the moment.
-
-    Args:
-        batch_size: Items at most in one forward pass.
-        max_waiting: Items that may wait.
-        metrics: Of the service.
-    """
+    """Runs the encoder in a thread, on whatever waits at the moment."""
 
     def __init__(self, batch_size: int, max_waiting: int, metrics: Metrics) -> None:
         self._batch_size, self._max_waiting = batch_size, max_waiting

@@ -64,18 +64,12 @@ class Version:
 
 
 class Current:
-    """The current version of a workspace, or the last one that could be loaded.
-
-    Attributes:
-        version: What to embed with.
-        index: What to search in; replaced as a whole, like the version.
-        problem: Why the workspace, its current version or the index cannot be read, for clients.
-    """
+    """The current version of a workspace and the index, or the last ones that could be loaded."""
 
     def __init__(self, settings: ServeSettings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
         self._interval = settings.interval
-        self.problem: str | None = None
+        self.problem: str | None = None  # why they cannot be loaded
         self._logged = ""
         workspace = self.open()
         self._id, self._seen = workspace.id, self._stamp()

@@ -13,31 +13,18 @@ VARIABLE = "INCONTRAST_SERVE"
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """Settings of a service.
+    """Settings of a service."""
 
-    Args:
-        workspace: Whose current version is served.
-        index: The folder of a ``MigratingIndex`` to search in, if any.
-        token: What clients must send; None lets everybody in.
-        trust: Permit the code that somebody else's workspace names.
-        threads: Of torch; its default if None.
-        batch_size: Items at most in one forward pass.
-        max_bytes: Of the body of a request.
-        max_items: Of a request.
-        max_waiting: Items that may wait for the encoder.
-        interval: Seconds between two checks which version is current.
-    """
-
-    workspace: Path
-    index: Path | None = None
-    token: str | None = None
-    trust: bool = False
-    threads: int | None = None
-    batch_size: int = 64
-    max_bytes: int = 2**24
-    max_items: int = 1024
-    max_waiting: int = 8192
-    interval: float = 0.5
+    workspace: Path  # whose current version is served
+    index: Path | None = None  # folder of a ``MigratingIndex`` to search in
+    token: str | None = None  # that clients must send; None lets everybody in
+    trust: bool = False  # permit the code that somebody else's workspace names
+    threads: int | None = None  # of torch
+    batch_size: int = 64  # most items in one forward pass
+    max_bytes: int = 2**24  # of the body of a request
+    max_items: int = 1024  # of a request
+    max_waiting: int = 8192  # items that may wait for the encoder
+    interval: float = 0.5  # seconds between two checks which version is current
 
     def __post_init__(self) -> None:
         check_whole(1, batch_size=self.batch_size, max_bytes=self.max_bytes)
