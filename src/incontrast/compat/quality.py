@@ -77,7 +77,7 @@ class Mixed(NamedTuple):
 
 
 def mixed(mapped: Tensor, exact: Tensor, new: int) -> Mixed:
-    """Search among (n, d) items, mapped by maps fitted without them, and exact; the last are new."""
+    """Search among n items, mapped by maps fitted without them, and embedded; new ones last."""
     old = len(exact) - new
     index = torch.cat([mapped[:old], exact[old:]])
     ideal, found = (nearest(exact, corpus, NEIGHBOURS)[old:] for corpus in (exact, index))

@@ -197,9 +197,8 @@ class Probe:
     def __post_init__(self) -> None:
         if isinstance(self.items, Labelled) and self.labels is None:
             numbers, names = self.items.labels, self.items.classes
-            self._set(
-                "labels", np.asarray(names)[numbers] if names and numbers is not None else numbers
-            )
+            named = names and numbers is not None
+            self._set("labels", np.asarray(names)[numbers] if named else numbers)
             self._set("items", self.items.items)
         if self.labels is None:
             hint = "give labels, a folder with a subfolder for each class, or a column of labels"
@@ -215,9 +214,7 @@ class Probe:
         rarest, least = counts.most_common()[-1]
         if least < 2:
             hint = "add another, or leave the class out"
-            raise ValueError(
-                f"a probe needs two items of each class, got one of {rarest!r}: {hint}"
-            )
+            raise ValueError(f"a probe needs two items of a class, got one of {rarest!r}: {hint}")
         for part in ("new", "old"):
             if getattr(self, part) is None:
                 continue

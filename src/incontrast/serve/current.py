@@ -3,6 +3,7 @@
 import logging
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -140,15 +141,18 @@ class Current:
             raise WorkspaceError(f"{folder} holds vectors of an encoder unknown to {workspace}")
         return index
 
-    def _stamp(self) -> tuple[tuple[str, int, int], ...]:
-        """Changes whenever another version is promoted, or the index changes."""
-        files, serving = [self._settings.workspace / "state.json"], ""
-        if self._settings.index is not None:
-            serving = serving_place(self._settings.index).name
-            files += sorted(self._settings.index.glob(f"{serving}*"))
-        stats = [(file.name, file.stat()) for file in files]
-        stamps = [(name, stat.st_ino, stat.st_mtime_ns) for name, stat in stats]
-        return (*stamps, (serving, 0, 0))
+    def _stamp(self) -> tuple[Any, ...]:
+        """Changes whenever another version is promoted (first part), or the index changes."""
+
+        def of(file: Path) -> tuple[str, int, int]:
+            stat = file.stat()
+            return file.name, stat.st_ino, stat.st_mtime_ns
+
+        state, folder = of(self._settings.workspace / "state.json"), self._settings.index
+        if folder is None:
+            return (state,)
+        serving = serving_place(folder).name
+        return (state, serving, *map(of, sorted(folder.glob(f"{serving}*"))))
 
     def _note(self) -> None:
         self._metrics.version.set(self.version.number)
