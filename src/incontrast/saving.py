@@ -33,7 +33,6 @@ L = TypeVar("L", bound="Learner")
 
 FORMAT = 4
 SETTINGS = "learner.json"
-ROLES = ("encoder", "schedule", "links")
 LINK_FILES = (SETTINGS, "links.safetensors")
 PARTS = ("domain", "initial_domain", "strategy", "fit_strategy", "objective", "head")
 COLUMNS = ("ids", "keys", "forgotten")  # of a memory
@@ -76,40 +75,59 @@ def write(learner: "Learner", folder: Path) -> None:
     (folder / SETTINGS).write_text(json.dumps(_settings(learner), indent=2) + "\n")
 
 
-def load(
-    folder: Path,
-    kind: type[L],
-    changes: dict[str, Any] | None = None,
-    where: Path | None = None,
-    **own: Unpack["Own"],
-) -> L:
-    """Read what ``save`` or ``write`` wrote, as a learner of this class.
-
-    ``changes`` replace saved settings, those of the domain one by one; errors name the file
-    ``where`` they are. ``own`` replaces parts of the learner.
-    """
+def load(folder: Path, kind: type[L], **own: Unpack["Own"]) -> L:
+    """Read what ``save`` wrote, as a learner of this class; ``own`` replaces saved parts."""
     file = folder / SETTINGS
     settings = _read_settings(file)
     try:
-        contents = _contents(folder, settings)
+        if settings["checksum"] != _checksum(settings):
+            raise _damaged(file, "its checksum is wrong")
+        files = settings["files"].items()
+        contents = {role: _tensors_of(folder / name, verify=True) for role, name in files}
     except FileNotFoundError:
         if _read_settings(file) != settings:  # meanwhile another learner was saved
-            return load(folder, kind, changes, where, **own)
+            return load(folder, kind, **own)
         raise
-    changes = changes or {}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(file, repr(error)) from error
+    return _learner(settings, contents, file, file, kind, **own)
+
+
+def read(
+    folder: Path, kind: type[L], changes: dict[str, Any], where: Path, **own: Unpack["Own"]
+) -> L:
+    """Read what ``write`` wrote, which the caller has verified.
+
+    ``changes`` replace saved settings, those of the domain one by one; they are in the file
+    ``where``, which errors name.
+    """
+    file = folder / SETTINGS
+    settings = _read_settings(file)
     views = changes.get("domain", {})
+    domains = {name: {**settings[name], **views} for name in ("domain", "initial_domain")}
+    roles = ("encoder", "schedule", "links")
+    contents = {role: _tensors_of(folder / f"{role}.safetensors") for role in roles}
+    return _learner(settings | changes | domains, contents, file, where, kind, **own)
+
+
+def _learner(
+    settings: dict[str, Any],
+    contents: dict[str, dict[str, Tensor]],
+    file: Path,
+    where: Path,
+    kind: type[L],
+    **own: Unpack["Own"],
+) -> L:
     try:
-        domains = {name: {**settings[name], **views} for name in ("domain", "initial_domain")}
-        settings |= changes | domains
-        learner = rebuild(settings, where or file, kind, **own)
+        learner = rebuild(settings, where, kind, **own)
         with seeded(learner.seed, "load"):
             encoder = learner.domain.encoder()
             if settings["width"] is not None:
                 head = make_head(learner.head, settings["width"])
                 encoder = EncoderWithHead(encoder, head, settings["width"])
         if problems := misfits(contents["encoder"], encoder.state_dict()):
-            misfit = "; ".join(problems)
-            raise ValueError(f"the weights in {folder} do not fit the domain's encoder: {misfit}")
+            misfit = f"do not fit the domain's encoder: {'; '.join(problems)}"
+            raise ValueError(f"the weights in {file.parent} {misfit}")
         encoder.load_state_dict(contents["encoder"], strict=False)
         learner._encoder = encoder.to(learner.engine.device).eval()
         learner.version, learner.space = settings["version"], settings["space"]
@@ -235,19 +253,6 @@ def _tensors_of(file: Path, *, verify: bool = False) -> dict[str, Tensor]:
         return deserialise(data)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{file} is missing: the saved learner is not whole") from error
-
-
-def _contents(folder: Path, settings: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """The tensors that belong to settings: of ``save`` in files by their hash, verified."""
-    if "files" not in settings:
-        return {role: _tensors_of(folder / f"{role}.safetensors") for role in ROLES}
-    try:
-        if settings["checksum"] != _checksum(settings):
-            raise _damaged(folder / SETTINGS, "its checksum is wrong")
-        files = settings["files"].items()
-        return {role: _tensors_of(folder / name, verify=True) for role, name in files}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _damaged(folder / SETTINGS, repr(error)) from error
 
 
 def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:

@@ -305,7 +305,7 @@ class Workspace:
 
         self.versions.verify(version)
         folder, config = self.versions.folder(version), self.folder / CONFIG
-        learner = saving.load(folder, Learner, of_versions(self.settings), config, **self._own)
+        learner = saving.read(folder, Learner, of_versions(self.settings), config, **self._own)
         policy = learner.memory.policy
         learner.memory = Memory(policy)
         if store is not None:
