@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -10,7 +10,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's name for a folder that workers share
 SIZES = [2**power for power in range(11)]
-M = TypeVar("M", Counter, Gauge, Histogram)
 
 
 class Metrics:
@@ -18,21 +17,18 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-
-        def metric(kind: type[M], name: str, text: str, *labels: str, **options: Any) -> M:
-            return kind(f"incontrast_{name}", text, labels, registry=self._registry, **options)
-
-        self.requests = metric(Counter, "requests", "Requests answered.", "path", "status")
-        self.seconds = metric(Histogram, "request_seconds", "Time to an answer.", "path")
+        ours: dict[str, Any] = {"namespace": "incontrast", "registry": self._registry}
+        self.requests = Counter("requests", "Requests answered.", ("path", "status"), **ours)
+        self.seconds = Histogram("request_seconds", "Time to an answer.", ("path",), **ours)
         text = "Items of a forward pass."
-        self.batch_items = metric(Histogram, "batch_items", text, buckets=SIZES)
-        self.encoder_seconds = metric(Histogram, "encoder_seconds", "Time of a forward pass.")
+        self.batch_items = Histogram("batch_items", text, buckets=SIZES, **ours)
+        self.encoder_seconds = Histogram("encoder_seconds", "Time of a forward pass.", **ours)
         text = "Items that wait for the encoder."
-        self.waiting = metric(Gauge, "waiting_items", text, multiprocess_mode="livesum")
+        self.waiting = Gauge("waiting_items", text, multiprocess_mode="livesum", **ours)
         text = "The version that serves."
-        self.version = metric(Gauge, "version", text, multiprocess_mode="liveall")
+        self.version = Gauge("version", text, multiprocess_mode="liveall", **ours)
         text = "1 if the workspace can be read, else 0."
-        self.readable = metric(Gauge, "workspace_readable", text, multiprocess_mode="livemin")
+        self.readable = Gauge("workspace_readable", text, multiprocess_mode="livemin", **ours)
 
     def text(self) -> bytes:
         """In the text format of Prometheus."""
