@@ -64,8 +64,8 @@ class Adapter:
         if out is None:
             last = self.tensors.get("weight", self.tensors.get("up", rows))
             out = torch.empty(len(rows), last.shape[1])
-        for part, mapped in zip(torch.split(rows, CHUNK), torch.split(out, CHUNK), strict=True):
-            self._map(part, mapped)
+        for first in range(0, len(rows), CHUNK):
+            self._map(rows[first : first + CHUNK], out[first : first + CHUNK])
         return out
 
     def _map(self, rows: Tensor, out: Tensor) -> None:
