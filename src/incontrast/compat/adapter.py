@@ -1,10 +1,13 @@
 """A map from one embedding space into another."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Kind = Literal["none", "orthogonal", "low-rank", "affine", "quadratic", "residual"]
@@ -61,6 +64,8 @@ class Adapter:
             out: (n, e) memory for the result; to allocate it may take longer than to map.
         """
         rows = vectors.detach().float()
+        if out is None and len(rows) == 1:
+            return torch.from_numpy(self._map_one(rows.numpy()[0])[None])
         if out is None:
             last = self.tensors.get("weight", self.tensors.get("up", rows))
             out = torch.empty(len(rows), last.shape[1])
@@ -99,6 +104,27 @@ class Adapter:
                 units = torch.addmm(parts["shift"], main, parts["forms"])
                 inner = torch.addmm(inner, units.square_(), parts["outer"])
         return torch.cat([inner, torch.ones(len(rows), 1)], dim=1).mul_(lengths)
+
+    def _map_one(self, row: NDArray[Any]) -> NDArray[Any]:
+        """As ``_map``, for one vector: NumPy's calls take a third of the time of PyTorch's."""
+        parts = self._arrays
+        row = row / max(math.sqrt(row.dot(row)), MIN_LENGTH)
+        mapped = row.dot(parts["weight"]) if "weight" in parts else row
+        if "up" in parts:
+            up, correction = parts["up"][:-1], parts["up"][-1]
+            if "across" in parts:
+                correction = correction + row.dot(parts["across"]).dot(up)
+            if "forms" in parts:
+                units = row.dot(parts["down"]).dot(parts["forms"]) + parts["shift"]
+                correction = correction + (units * units).dot(parts["outer"]).dot(up)
+            mapped = mapped + correction if len(mapped) == len(correction) else correction
+        if "centres" in parts:
+            mapped = mapped + np.exp(row.dot(parts["centres"]) - 1.0).dot(parts["out"])
+        return mapped / max(math.sqrt(mapped.dot(mapped)), MIN_LENGTH**2)
+
+    @cached_property
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: tensor.numpy() for name, tensor in self.tensors.items()}
 
     @cached_property
     def _inwards(self) -> Tensor | None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import torch
@@ -28,14 +27,20 @@ class QueueFull(RuntimeError):
 class Part(NamedTuple):
     """Items of one request that are embedded together."""
 
-    version: Version  # that served when the request arrived
+    version: Version  # of when the request arrived: an answer is never from two versions
     adapter: Chain
     batch: Any
-    embeddings: Future[Tensor]
+    embeddings: asyncio.Future[Tensor]
 
 
 class Batcher:
-    """Runs the encoder in a thread, on whatever waits at the moment."""
+    """Runs the encoder in a thread, on whatever waits at the moment.
+
+    Args:
+        batch_size: Items at most in one forward pass.
+        max_waiting: Items that may wait.
+        metrics: Of the service.
+    """
 
     def __init__(self, batch_size: int, max_waiting: int, metrics: Metrics) -> None:
         self._batch_size, self._max_waiting = batch_size, max_waiting
@@ -57,15 +62,19 @@ class Batcher:
         Raises:
             QueueFull: Nothing was queued.
         """
-        parts = [Part(version, adapter, batch, Future()) for batch in batches]
+        loop = asyncio.get_running_loop()
+        parts = [Part(version, adapter, batch, loop.create_future()) for batch in batches]
         count = sum(map(len, batches))
         with self._changed:
             if self._waiting + count > self._max_waiting:
-                raise QueueFull(f"{self._waiting} items wait for the encoder: try again later")
+                raise QueueFull(
+                    f"{self._waiting} items wait for the encoder, and {self._max_waiting} may: "
+                    "try again later"
+                )
             self._parts.extend(parts)
             self._count(count)
             self._changed.notify()
-        rows = await asyncio.gather(*(asyncio.wrap_future(part.embeddings) for part in parts))
+        rows = await asyncio.gather(*(part.embeddings for part in parts))
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def close(self) -> None:
@@ -77,8 +86,7 @@ class Batcher:
 
     def _run(self) -> None:
         while parts := self._next():
-            live = (part for part in parts if part.embeddings.set_running_or_notify_cancel())
-            self._answer(list(live))
+            self._answer(parts)
             parts.clear()  # frees a version that was replaced
 
     def _next(self) -> list[Part]:
@@ -98,19 +106,20 @@ class Batcher:
 
     def _answer(self, parts: list[Part]) -> None:
         """Embed the parts; if that fails, each alone, so that one bad item harms no others."""
+        parts = [part for part in parts if not part.embeddings.cancelled()]
         if not parts:
             return
+        wake = parts[0].embeddings.get_loop().call_soon_threadsafe  # once for all parts
         try:
             rows = self._embed(parts)
         except Exception as error:
             if len(parts) == 1:
-                parts[0].embeddings.set_exception(error)
+                wake(_deliver, parts, error)
             else:
                 for part in parts:
                     self._answer([part])
         else:
-            for part, mapped in zip(parts, rows, strict=True):
-                part.embeddings.set_result(mapped)
+            wake(_deliver, parts, rows)
 
     def _embed(self, parts: list[Part]) -> list[Tensor]:
         start = time.perf_counter()
@@ -124,6 +133,16 @@ class Batcher:
     def _count(self, change: int) -> None:
         self._waiting += change
         self._metrics.waiting.set(self._waiting)
+
+
+def _deliver(parts: list[Part], result: list[Tensor] | Exception) -> None:
+    for number, part in enumerate(parts):
+        if part.embeddings.done():  # cancelled meanwhile
+            continue
+        if isinstance(result, Exception):
+            part.embeddings.set_exception(result)
+        else:
+            part.embeddings.set_result(result[number])
 
 
 def keep_freed_memory() -> bool:
