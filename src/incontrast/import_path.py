@@ -109,8 +109,9 @@ def named_code(value: Any) -> set[str]:
     """Every string in JSON that could be an import path."""
     if isinstance(value, str):
         return {value} - {OURS} if re.fullmatch(PATH, value) else set()
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return set().union(*map(named_code, parts))
+    if isinstance(value, dict):
+        value = list(value.values())
+    return set().union(*map(named_code, value)) if isinstance(value, list) else set()
 
 
 def check_trust(value: Any, trust: Trust, where: Path) -> None:
