@@ -15,7 +15,7 @@ from hypothesis import settings
 from torch import Generator, Tensor
 
 from incontrast import ICL, Learner, Retrain, Vectors, Workspace
-from incontrast.evaluate import drift
+from incontrast.evaluate import forecast
 
 # Two tests run side by side on two cores; more threads would only wait for each other. One thread
 # also makes sums independent of the machine's number of cores. `make test-portable` tries others.
@@ -44,7 +44,7 @@ def frozen() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def short_trials() -> None:
     """Forecasts of drift train for a moment instead of a second, for which no test waits."""
-    drift.TRIAL = 0.05
+    forecast.TRIAL = 0.05
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -75,14 +75,14 @@ def test_a_logger_that_fails_is_left_out(caplog) -> None:
         outcome = learner().fit(IMAGES.items, callbacks=[broken])
     assert outcome.stopped == "epochs"
     assert broken.calls == 1
-    assert "Broken is left out from now on: the server is down" in caplog.text
+    assert "Broken is disabled from now on: the server is down" in caplog.text
 
 
 def test_pictures_that_cannot_be_embedded_do_not_end_a_run(caplog) -> None:
     kept = Kept(pictures=["nowhere.png"])
     with caplog.at_level(logging.WARNING):
         learner().fit(IMAGES.items, callbacks=[kept])
-    assert "Kept is left out from now on: " in caplog.text
+    assert "Kept is disabled from now on: " in caplog.text
     assert not kept.images
 
 
@@ -160,7 +160,7 @@ def test_a_server_that_is_down_from_the_start_does_not_end_a_run(monkeypatch, ca
     with caplog.at_level(logging.WARNING):
         outcome = learner().fit(IMAGES.items, callbacks=[WandB("p", every=1)])
     assert outcome.stopped == "epochs"
-    assert caplog.text.count("WandB is left out from now on: no answer") == 1
+    assert caplog.text.count("WandB is disabled from now on: no answer") == 1
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -70,9 +70,9 @@ def test_saving_replaces_a_learner_but_nothing_else(versions: Any, tmp_path: Pat
     assert names(tmp_path) == ["model"]
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-    with pytest.raises(FileExistsError, match="something else than a learner"):
+    with pytest.raises(FileExistsError, match="is not a saved learner"):
         before.save(tmp_path / "photos")
-    with pytest.raises(FileExistsError, match="is a file: choose an empty or a new folder"):
+    with pytest.raises(FileExistsError, match="choose an empty or a new folder"):
         before.save(tmp_path / "photos" / "cat.jpg")
     assert names(tmp_path / "photos") == ["cat.jpg"]
 

@@ -1,4 +1,4 @@
-"""Code of one's own by its import path, which files and command lines can name; and who may."""
+"""The user's code by its import path, which files and command lines can name, and permissions."""
 
 import json
 import os
@@ -6,19 +6,20 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from incontrast.files import alone_in, write_bytes
+from incontrast.names import nearest
 
 NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 PATH = f"{NAME}:{NAME}"
-OURS = "incontrast.pretrained:model"  # which reads a folder, and runs nothing that is in it
+OURS = "incontrast.pretrained:model"  # which reads a folder, and runs no code in it
 
 Trust = bool | Callable[[Collection[str]], bool]
-"""Whether code that a file names may be imported, or what says so of these import paths."""
+"""Whether code that a file names may be imported, or a function that decides by import paths."""
 
 
 class Untrusted(ValueError):
@@ -29,11 +30,11 @@ class Untrusted(ValueError):
 class ImportPath:
     """A function or class by the name ``package.module:function``, called with these arguments.
 
-    It is imported when it is first called: from what is installed, or from the current folder.
+    It is imported when it is first called, from installed packages or from the current folder.
 
     Args:
-        path: Where it is.
-        arguments: Keyword arguments, as JSON has them.
+        path: Its name.
+        arguments: Keyword arguments that JSON can hold.
 
     >>> ImportPath("torch.nn:Linear", {"in_features": 3, "out_features": 2})()
     Linear(in_features=3, out_features=2, bias=True)
@@ -44,39 +45,35 @@ class ImportPath:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(PATH, self.path):
-            raise ValueError(
-                "code is named as package.module:function, as in torch.nn:Identity, got "
-                f"{self.path!r}"
-            )
+            raise ValueError(f"code is named as package.module:function, got {self.path!r}")
         try:
             json.dumps(self.arguments)
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"the arguments of {self.path} must be what JSON has, got {self.arguments!r}: "
-                f"{error}"
-            ) from error
+            problem = f"must be what JSON has, got {self.arguments!r}: {error}"
+            raise ValueError(f"the arguments of {self.path} {problem}") from error
 
     @property
     def folder(self) -> str | None:
         """Where ``pretrained`` reads a model; None of any other code."""
         return self.arguments["folder"] if self.path == OURS else None
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *values: Any) -> Any:
         function = self.resolve()
         try:
-            return function(*given, **self.arguments)
+            return function(*values, **self.arguments)
         except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
             raise ValueError(
-                f"{self.path} failed with {dict(self.arguments)}: {type(error).__name__}: {error}"
+                f"{self.path} failed with {dict(self.arguments)}: {problem}"
             ) from error
 
     def resolve(self) -> Any:
-        """What the path names; imports its module."""
+        """Import the function or class."""
         module, _, name = self.path.partition(":")
         here = str(Path.cwd())
         added = here not in sys.path
         if added:
-            sys.path.append(here)  # last: it hides nothing that is installed
+            sys.path.append(here)  # last, so that it hides nothing that is installed
         try:
             found = import_module(module)
         except Exception as error:
@@ -87,37 +84,38 @@ class ImportPath:
         finally:
             if added:
                 sys.path.remove(here)
-        for part in name.split("."):
-            if not hasattr(found, part):
-                near = get_close_matches(part, dir(found), n=1)
-                nearest = f": the nearest name is {near[0]}" if near else ""
-                raise ValueError(f"{self.path} is not there{nearest}")
-            found = getattr(found, part)
+        try:
+            found = attrgetter(name)(found)
+        except AttributeError as error:
+            near = nearest(str(error.name), dir(error.obj))
+            hint = f": the nearest name is {near}" if near else ""
+            raise ValueError(f"{self.path} is not there{hint}") from error
         if not callable(found):
             raise ValueError(f"{self.path} is a {type(found).__name__}: name a function or a class")
         return found
 
 
 def as_import_path(value: Any) -> Any:
-    """A string with a colon in it is an import path; anything else stays as it is."""
+    """A string with a colon as an import path; anything else unchanged."""
     return ImportPath(value) if isinstance(value, str) and ":" in value else value
 
 
 def is_model(folder: str | Path | None) -> TypeGuard[str | Path]:
-    """Whether a model lies there, as ``save_pretrained`` of ``transformers`` writes it."""
+    """Whether a folder holds a model of ``transformers``, written by ``save_pretrained``."""
     return folder is not None and (Path(folder) / "config.json").is_file()
 
 
 def named_code(value: Any) -> set[str]:
-    """Every string in settings as JSON that could be an import path."""
+    """Every string in JSON that could be an import path."""
     if isinstance(value, str):
         return {value} - {OURS} if re.fullmatch(PATH, value) else set()
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return set().union(*map(named_code, parts))
+    if isinstance(value, dict):
+        value = list(value.values())
+    return set().union(*map(named_code, value)) if isinstance(value, list) else set()
 
 
 def check_trust(value: Any, trust: Trust, where: Path) -> None:
-    """Refuse settings that name code, unless their reader trusts who wrote them."""
+    """Refuse JSON that names code, unless that is trusted."""
     code = sorted(named_code(value))
     if code and not (trust(code) if callable(trust) else trust):
         raise Untrusted(
@@ -127,38 +125,37 @@ def check_trust(value: Any, trust: Trust, where: Path) -> None:
 
 
 def permit(folder: Path, code: Collection[str]) -> None:
-    """Remember that this user may run this code for what is in a folder."""
-    folder = folder.resolve()  # however its path was spelt
+    """Remember that this user may run code that a folder names."""
     if permitted(folder, code):
         return
-    _record().parent.mkdir(parents=True, exist_ok=True)
-    with alone_in(_record().parent):  # others may permit meanwhile
-        known = _permissions()
-        known[str(folder)] = sorted({*known.get(str(folder), ()), *code})
-        content = json.dumps(known, indent=2, sort_keys=True)
-        write_bytes(_record(), (content + "\n").encode())
+    file = _file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with alone_in(file.parent):
+        permissions, key = _permissions(), str(folder.resolve())
+        permissions[key] = sorted({*permissions.get(key, ()), *code})
+        content = json.dumps(permissions, indent=2, sort_keys=True)
+        write_bytes(file, (content + "\n").encode())
 
 
 def permitted(folder: Path, code: Collection[str]) -> bool:
-    """Whether this user may run all of this code for what is in a folder."""
+    """Whether this user may run all of this code for a folder."""
     return not code or set(code) <= set(_permissions().get(str(folder.resolve()), ()))
 
 
-def _record() -> Path:
+def _file() -> Path:
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "incontrast" / "permissions.json"
 
 
 def _permissions() -> dict[str, list[str]]:
+    """The permitted code by folder."""
     try:
-        found: dict[str, list[str]] = json.loads(_record().read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError(f"it must have a list for each folder, got {found!r:.40}")
+        permissions: dict[str, list[str]] = json.loads(_file().read_text(encoding="utf-8"))
+        if not isinstance(permissions, dict):
+            raise ValueError(f"it must have a list for each folder, got {permissions!r:.40}")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise Untrusted(
-            f"{_record()}, which says what code may run, cannot be read ({error}): fix or delete "
-            "it, then permit code again"
-        ) from error
-    return found
+        problem = f"{_file()}, which lists permitted code, cannot be read ({error})"
+        raise Untrusted(f"{problem}: fix or delete it, then permit code again") from error
+    return permissions

@@ -24,7 +24,7 @@ from incontrast.domains.pairs import Pairs
 from incontrast.domains.text import Text
 from incontrast.domains.vectors import Vectors
 from incontrast.evaluate.drift import FEW, FEWEST, Drift, measure_drift
-from incontrast.evaluate.drift import forecast as expected_seconds
+from incontrast.evaluate.forecast import forecast as expected_seconds
 from incontrast.evaluate.population import measure
 from incontrast.evaluate.probes import Probe
 from incontrast.heads import EncoderWithHead, Head, backbone_of, check_head, make_head

@@ -1,6 +1,4 @@
-"""Callbacks that write what training does to TensorBoard, MLflow or Weights & Biases."""
-
-from __future__ import annotations
+"""Callbacks that write the course of training to TensorBoard, MLflow or Weights & Biases."""
 
 import logging
 from abc import abstractmethod
@@ -26,18 +24,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHOWN, NEAREST = 8, 5  # items of a picture, and neighbours of each
+FIGURES = ("growth_ratio", "evaluation_seconds", "epochs", "steps", "forward_passes", "rollbacks")
 
 
 class Logger(Callback):
-    """Writes scalars, the outcome, and pictures of nearest neighbours somewhere.
+    """Writes scalars, the outcome, and pictures of nearest neighbours.
 
-    One of your own overrides ``scalars``, and the others as far as it has a place for them. A
-    logger that fails is left out from then on, with a warning: it never ends a run. What it writes
-    to is opened when it first writes. Of many processes, all are given one, as all take part in
-    embedding pictures, and the first one opens and writes.
+    Your own logger overrides ``scalars``, and the other methods as needed. A logger that fails is
+    disabled with a warning; training continues. Its target is opened when it first writes. With
+    several processes, give it to all of them, since all take part in embedding pictures; the first
+    one writes.
 
     Args:
-        every: Steps between two scalars. Reading a loss makes an accelerator wait for it.
+        every: Steps between two scalars. Reading a loss makes an accelerator wait.
         pictures: Images whose nearest neighbours, among themselves, are drawn after every fit and
             update.
     """
@@ -47,7 +46,7 @@ class Logger(Callback):
             raise ValueError(f"every must be at least 1, got {every}")
         self.every, self.pictures = every, pictures
         self.offset = 0
-        """Steps of the runs before: one follows another."""
+        """Steps of earlier runs, which come before those of this one."""
         self.failed = False
 
     @abstractmethod
@@ -61,7 +60,7 @@ class Logger(Callback):
         """Write some lines."""
 
     def flush(self) -> None:
-        """All of a fit or an update has been written; more may follow."""
+        """A fit or an update has been written; more may follow."""
 
     def on_step(self, progress: Progress) -> None:
         if progress.steps % self.every == 0:
@@ -79,27 +78,18 @@ class Logger(Callback):
     def on_end(self, run: Run) -> None:
         self.offset += run.steps
 
-    def on_outcome(self, outcome: Outcome, learner: Learner) -> None:
+    def on_outcome(self, outcome: "Outcome", learner: "Learner") -> None:
         picture = None
         if self.pictures is not None and isinstance(learner.domain, Images):
-            # Also if writing has failed here: other processes would wait for this one.
-            try:
+            try:  # even if writing has failed: the other processes would wait for this one
                 picture = _neighbours(learner, self.pictures)
             except Exception as error:
-                self._leave_out(error)
+                self._disable(error)
         self._try(lambda: self._write_outcome(outcome, picture))
 
-    def _write_outcome(self, outcome: Outcome, picture: NDArray[np.uint8] | None) -> None:
-        values: dict[str, float] = {
-            "growth ratio": outcome.growth_ratio,
-            "training seconds": outcome.seconds,
-            "evaluation seconds": outcome.evaluation_seconds,
-            "epochs": outcome.epochs,
-            "steps": outcome.steps,
-            "forward passes": outcome.forward_passes,
-            "rollbacks": outcome.rollbacks,
-            "part kept": outcome.kept,
-        }
+    def _write_outcome(self, outcome: "Outcome", picture: NDArray[np.uint8] | None) -> None:
+        values = {name.replace("_", " "): getattr(outcome, name) for name in FIGURES}
+        values |= {"training seconds": outcome.seconds, "part kept": outcome.kept}
         changes = [
             ("loss", outcome.loss.before.all, outcome.loss.after.all),
             ("loss of old items", *outcome.loss_old),
@@ -124,20 +114,20 @@ class Logger(Callback):
         try:
             write()
         except Exception as error:
-            self._leave_out(error)
+            self._disable(error)
 
-    def _leave_out(self, error: Exception) -> None:
+    def _disable(self, error: Exception) -> None:
         self.failed = True
-        log.warning("%s is left out from now on: %s", type(self).__name__, error)
+        log.warning("%s is disabled from now on: %s", type(self).__name__, error)
 
 
 def _first_process() -> bool:
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
-def _neighbours(learner: Learner, items: Any) -> NDArray[np.uint8]:
-    """(height, width, channels) of a row for each item: itself, then its nearest."""
-    unit = normalize(learner.embed(items))  # first: what one process cannot read, it tells all
+def _neighbours(learner: "Learner", items: Any) -> NDArray[np.uint8]:
+    """(height, width, channels) with a row for each item: itself, then its nearest."""
+    unit = normalize(learner.embed(items))  # first: it shares errors with all processes
     collection = learner.domain.collect(items)
     nearest = (unit[:SHOWN] @ unit.T).topk(min(1 + NEAREST, len(unit)), dim=1).indices
     pixels = collection.take(nearest.reshape(-1))  # (rows * columns, channels, side, side)
@@ -149,7 +139,7 @@ def _neighbours(learner: Learner, items: Any) -> NDArray[np.uint8]:
 
 
 class TensorBoard(Logger):
-    """Writes to a folder of TensorBoard's (extra ``tensorboard``); arguments as in ``Logger``."""
+    """Writes to a folder of TensorBoard (extra ``tensorboard``); options as in ``Logger``."""
 
     def __init__(self, folder: str | Path, **options: Any) -> None:
         super().__init__(**options)
@@ -159,7 +149,7 @@ class TensorBoard(Logger):
 
     @cached_property
     def writer(self) -> Any:
-        """TensorBoard's own."""
+        """TensorBoard's ``SummaryWriter``."""
         return self._open()
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -181,7 +171,7 @@ class MLflow(Logger):
 
     Args:
         tracking_uri: The server or ``sqlite:///FILE``; MLflow's own setting if None.
-        experiment: Its name; created if it is not there.
+        experiment: Its name; created if it does not exist.
         options: As in ``Logger``.
     """
 
@@ -191,17 +181,15 @@ class MLflow(Logger):
         super().__init__(**options)
         with needed("MLflow is not installed", "mlflow"):
             from mlflow import MlflowClient
-        self._open = partial(MlflowClient, tracking_uri)
-        self.experiment = experiment
+        self._open, self.experiment = partial(MlflowClient, tracking_uri), experiment
 
     @cached_property
     def client(self) -> Any:
-        """MLflow's own."""
+        """MLflow's ``MlflowClient``."""
         return self._open()
 
     @cached_property
     def run_id(self) -> str:
-        """Of the run that is written to."""
         found = self.client.get_experiment_by_name(self.experiment)
         place = found.experiment_id if found else self.client.create_experiment(self.experiment)
         created: str = self.client.create_run(place).info.run_id
@@ -218,7 +206,7 @@ class MLflow(Logger):
         self.client.log_text(self.run_id, text, f"{name}-{step}.txt")
 
     def flush(self) -> None:
-        self.client.set_terminated(self.run_id)  # so that it reads as finished, if nothing follows
+        self.client.set_terminated(self.run_id)  # so that it reads as finished
 
 
 class WandB(Logger):
@@ -226,7 +214,8 @@ class WandB(Logger):
 
     Args:
         project: Its name.
-        options: As in ``Logger``; ``init`` are arguments of ``wandb.init``.
+        init: Arguments of ``wandb.init``.
+        options: As in ``Logger``.
     """
 
     def __init__(
@@ -240,7 +229,6 @@ class WandB(Logger):
 
     @cached_property
     def run(self) -> Any:
-        """The run that is written to."""
         return self._open()
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -256,13 +244,14 @@ class WandB(Logger):
         self.run.log({}, step=self.offset, commit=True)  # else the last step waits for the next one
 
 
+LOGGERS: dict[str, type[Any]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+
+
 def logger_named(name: str) -> Logger:
     """``tensorboard:FOLDER``, ``mlflow:URI`` or ``wandb:PROJECT`` as a logger."""
     kind, _, place = name.partition(":")
-    kinds: dict[str, Any] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
-    if kind not in kinds or not place:
-        raise ValueError(
-            f"a logger is tensorboard:FOLDER, mlflow:URI or wandb:PROJECT, got {name!r}"
-        )
-    logger: Logger = kinds[kind](place)
+    if kind not in LOGGERS or not place:
+        known = "tensorboard:FOLDER, mlflow:URI or wandb:PROJECT"
+        raise ValueError(f"a logger is {known}, got {name!r}")
+    logger: Logger = LOGGERS[kind](place)
     return logger

@@ -1,7 +1,5 @@
 """Models of ``transformers`` from a folder, as encoders of images or texts (extra ``hf``)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,9 +13,9 @@ ModelPooling = Pooling | Literal["pooler"]
 
 
 def pretrained(folder: str | Path, *, pooling: ModelPooling) -> ImportPath:
-    """The encoder of a domain: a model that ``save_pretrained`` has written, with its weights.
+    """A model with its weights, written by ``save_pretrained``, as the encoder of a domain.
 
-    A learner that is saved with it names the folder, which must stay where it is.
+    A saved learner refers to the folder, which must stay where it is.
 
     Args:
         folder: With ``config.json`` and safetensors; nothing is ever downloaded.
@@ -28,23 +26,21 @@ def pretrained(folder: str | Path, *, pooling: ModelPooling) -> ImportPath:
 
 
 def model(folder: str, pooling: Any = None) -> nn.Module:
-    """What ``pretrained`` names: (n, 3, S, S) pixels or a ``TokenBatch`` in, (n, d) out."""
+    """The module of ``pretrained``: (n, 3, S, S) pixels or a ``TokenBatch`` to (n, d)."""
     kinds = (*get_args(Pooling), "pooler")
     if pooling not in kinds:
         names = ", ".join(f'"{kind}"' for kind in kinds)
         raise ValueError(f"say what an embedding is: pooling is one of {names}, got {pooling!r}")
     if not is_model(folder):
-        raise ValueError(
-            f"{folder} has no config.json: give a folder that save_pretrained() has written"
-        )
+        raise ValueError(f"{folder} has no config.json: give what save_pretrained() has written")
     with needed("models of transformers need it", "hf"):
         from transformers import AutoModel
         from transformers.utils import logging
-    shown, told = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()  # of what takes a moment
-    logging.set_verbosity_error()  # what is missing is told below, if it is needed
+    progress_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # missing weights are reported below, if they are needed
     try:
-        found, about = AutoModel.from_pretrained(
+        loaded, about = AutoModel.from_pretrained(
             folder,
             local_files_only=True,
             use_safetensors=True,
@@ -52,18 +48,16 @@ def model(folder: str, pooling: Any = None) -> nn.Module:
             output_loading_info=True,
         )
     finally:
-        logging.set_verbosity(told)
-        if shown:
+        logging.set_verbosity(verbosity)
+        if progress_bar:
             logging.enable_progress_bar()
     missing = sorted(about["missing_keys"])
     if pooling != "pooler":
         missing = [name for name in missing if not name.startswith("pooler.")]
     if missing:
-        raise ValueError(
-            f"the weights in {folder} lack {len(missing)} of {type(found).__name__}, such as "
-            f"{missing[0]}: they would be random"
-        )
-    return _Model(found, pooling)
+        lacking = f"{len(missing)} of {type(loaded).__name__}, such as {missing[0]}"
+        raise ValueError(f"the weights in {folder} lack {lacking}: they would be random")
+    return _Model(loaded, pooling)
 
 
 class _Model(nn.Module):

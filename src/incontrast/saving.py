@@ -1,7 +1,5 @@
 """A learner as a folder of safetensors and JSON; loading runs no code."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -12,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as deserialise
 from safetensors.torch import save as serialise
 from safetensors.torch import save_file
@@ -36,27 +33,27 @@ L = TypeVar("L", bound="Learner")
 
 FORMAT = 4
 SETTINGS = "learner.json"
+LINK_FILES = (SETTINGS, "links.safetensors")
 PARTS = ("domain", "initial_domain", "strategy", "fit_strategy", "objective", "head")
 COLUMNS = ("ids", "keys", "forgotten")  # of a memory
-LINK_FILES = (SETTINGS, "links.safetensors")
-# What ``save`` writes, also if it is interrupted; a folder may hold other things beside.
-_OWN = re.compile(
+# The files of a saved learner, and those that an interrupted ``save`` leaves.
+_OURS = re.compile(
     r"learner\.json|(encoder|schedule|links|memory)(-[0-9a-f]{32})?\.safetensors"
     r"|\.(learner|encoder|schedule|links|memory)\S*\.(json|safetensors)\.\d+"
 )
 
 
-def save(learner: Learner, folder: Path) -> None:
-    """Write a fitted learner; an older one in the same folder is replaced as a whole.
+def save(learner: "Learner", folder: Path) -> None:
+    """Write a fitted learner, which replaces an earlier one in the same folder as a whole.
 
-    Tensors are written under names of their own (their hashes), then ``learner.json``, which names
-    them, moves into place, then older tensors go. So whoever reads, also after a power cut, finds
-    the learner of before or this one, and the hashes tell whether it is whole.
+    Files of tensors have their hash in their name. First they are written, then ``learner.json``,
+    which lists them, is replaced, then older ones are deleted. So at any time, even after a power
+    cut, the folder holds the earlier learner or this one, complete.
     """
     contents = {**_tensors(learner), "memory": _memory_tensors(learner.domain, learner.memory)}
     _check_free(folder)
     make_folder(folder)
-    with alone_in(folder):  # or one who saves would remove what another names
+    with alone_in(folder):  # two processes would delete each other's files
         files = {}
         for role, content in contents.items():
             data = serialise(content)
@@ -66,13 +63,20 @@ def save(learner: Learner, folder: Path) -> None:
         settings["checksum"] = _checksum(settings)
         write_bytes(folder / SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
         for file in folder.iterdir():
-            if _OWN.fullmatch(file.name) and file.name not in (SETTINGS, *files.values()):
+            if _OURS.fullmatch(file.name) and file.name not in (SETTINGS, *files.values()):
                 file.unlink()
         flush(folder)
 
 
-def load(folder: Path, kind: type[L], **own: Unpack[Own]) -> L:
-    """Read a learner of this class; ``own`` replaces what only the caller can make."""
+def write(learner: "Learner", folder: Path) -> None:
+    """Write a fitted learner into an empty folder, without checksums and the items in memory."""
+    for role, content in _tensors(learner).items():
+        save_file(content, folder / f"{role}.safetensors")
+    (folder / SETTINGS).write_text(json.dumps(_settings(learner), indent=2) + "\n")
+
+
+def load(folder: Path, kind: type[L], **own: Unpack["Own"]) -> L:
+    """Read what ``save`` wrote, as a learner of this class; ``own`` replaces saved parts."""
     file = folder / SETTINGS
     settings = _read_settings(file)
     try:
@@ -81,56 +85,38 @@ def load(folder: Path, kind: type[L], **own: Unpack[Own]) -> L:
         files = settings["files"].items()
         contents = {role: _tensors_of(folder / name, verify=True) for role, name in files}
     except FileNotFoundError:
-        if _read_settings(file) != settings:  # it was saved again meanwhile
+        if _read_settings(file) != settings:  # meanwhile another learner was saved
             return load(folder, kind, **own)
         raise
     except (KeyError, TypeError, AttributeError) as error:
         raise _damaged(file, repr(error)) from error
-    return _fill(settings, file, contents, kind, file, **own)
-
-
-def write(learner: Learner, folder: Path) -> None:
-    """Write a fitted learner without the items in its memory into an empty folder."""
-    for role, content in _tensors(learner).items():
-        save_file(content, folder / f"{role}.safetensors")
-    (folder / SETTINGS).write_text(json.dumps(_settings(learner), indent=2) + "\n")
-
-
-def _settings(learner: Learner) -> dict[str, Any]:
-    return {"format": FORMAT, "incontrast": __version__, **describe(learner)}
+    return _learner(settings, contents, file, file, kind, **own)
 
 
 def read(
-    folder: Path, kind: type[L], changes: dict[str, Any], where: Path, **own: Unpack[Own]
+    folder: Path, kind: type[L], changes: dict[str, Any], where: Path, **own: Unpack["Own"]
 ) -> L:
-    """Read what ``write`` wrote; its owner sees to it that it is whole, and has the items.
+    """Read what ``write`` wrote, which the caller has verified.
 
-    ``changes`` are settings that hold instead, from a file that is ``where`` to look when they make
-    no sense; those of the domain are in addition to what it had.
+    ``changes`` replace saved settings, those of the domain one by one; they are in the file
+    ``where``, which errors name.
     """
     file = folder / SETTINGS
     settings = _read_settings(file)
     views = changes.get("domain", {})
     domains = {name: {**settings[name], **views} for name in ("domain", "initial_domain")}
-    settings |= changes | domains
     roles = ("encoder", "schedule", "links")
     contents = {role: _tensors_of(folder / f"{role}.safetensors") for role in roles}
-    return _fill(settings, file, contents, kind, where, **own)
+    return _learner(settings | changes | domains, contents, file, where, kind, **own)
 
 
-def read_links(folder: Path) -> tuple[Link, ...]:
-    """The maps between versions in what ``write`` wrote."""
-    settings = _read_settings(folder / SETTINGS)
-    return unpack(_tensors_of(folder / "links.safetensors"), settings["links"])
-
-
-def _fill(
+def _learner(
     settings: dict[str, Any],
-    file: Path,
     contents: dict[str, dict[str, Tensor]],
-    kind: type[L],
+    file: Path,
     where: Path,
-    **own: Unpack[Own],
+    kind: type[L],
+    **own: Unpack["Own"],
 ) -> L:
     try:
         learner = rebuild(settings, where, kind, **own)
@@ -140,10 +126,8 @@ def _fill(
                 head = make_head(learner.head, settings["width"])
                 encoder = EncoderWithHead(encoder, head, settings["width"])
         if problems := misfits(contents["encoder"], encoder.state_dict()):
-            raise ValueError(
-                f"the weights in {file.parent} do not fit the domain's encoder: "
-                + "; ".join(problems)
-            )
+            misfit = f"do not fit the domain's encoder: {'; '.join(problems)}"
+            raise ValueError(f"the weights in {file.parent} {misfit}")
         encoder.load_state_dict(contents["encoder"], strict=False)
         learner._encoder = encoder.to(learner.engine.device).eval()
         learner.version, learner.space = settings["version"], settings["space"]
@@ -162,8 +146,14 @@ def _fill(
     return learner
 
 
-def describe(learner: Learner) -> dict[str, Any]:
-    """What makes a learner but its weights and items, for JSON."""
+def read_links(folder: Path) -> tuple[Link, ...]:
+    """The maps between versions in what ``write`` wrote."""
+    settings = _read_settings(folder / SETTINGS)
+    return unpack(_tensors_of(folder / "links.safetensors"), settings["links"])
+
+
+def describe(learner: "Learner") -> dict[str, Any]:
+    """Everything about a learner except its weights and items, as JSON."""
     memory: Memory = learner.memory
     encoder = learner._encoder
     return {
@@ -183,28 +173,33 @@ def describe(learner: Learner) -> dict[str, Any]:
     }
 
 
-def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[Own]) -> L:
+def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack["Own"]) -> L:
     """The learner that ``describe`` described, without weights and items."""
+    passed: dict[str, Any] = {name: part for name, part in own.items() if part is not None}
+    trust = passed.pop("trust", False)
+    if "domain" in passed:
+        passed["initial_domain"] = passed["domain"]
+        passed["domain"] = completed(passed["domain"], settings["domain"])
+    if "fabric" not in passed:
+        passed["precision"] = settings["precision"]
     saved = {part: settings[part] for part in PARTS} | {"memory": settings["policy"]}
-    given: dict[str, Any] = {role: part for role, part in own.items() if part is not None}
-    trust = given.pop("trust", False)
-    given["micro_batch_size"] = settings["micro_batch_size"]
-    # Not there before they were known.
-    given["keep_neighbours"] = settings.get("keep_neighbours")
-    given["compile"] = settings.get("compile", False)
-    if "domain" in given:
-        given["initial_domain"] = given["domain"]
-        given["domain"] = completed(given["domain"], settings["domain"])
-    if "fabric" not in given:
-        given["precision"] = settings["precision"]
-    read = {role: part for role, part in saved.items() if role not in given}
-    check_trust(read, trust, file)
-    if read.get("initial_domain") == read.get("domain"):  # unless the first data told it something
-        read.pop("initial_domain", None)
-    parts = decode(read, file) | given
-    initial_domain = parts.pop("initial_domain", parts["domain"])
+    saved = {name: part for name, part in saved.items() if name not in passed}
+    check_trust(saved, trust, file)
+    if saved.get("initial_domain") == saved.get("domain"):
+        saved.pop("initial_domain", None)
+    parts = decode(saved, file) | passed
+    domain = parts.pop("domain")
+    initial_domain = parts.pop("initial_domain", domain)
     try:
-        learner = kind(parts.pop("domain"), seed=settings["seed"], **parts)
+        learner = kind(
+            domain,
+            seed=settings["seed"],
+            micro_batch_size=settings["micro_batch_size"],
+            # Earlier releases did not save these.
+            keep_neighbours=settings.get("keep_neighbours"),
+            compile=settings.get("compile", False),
+            **parts,
+        )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from error
     learner.initial_domain = initial_domain
@@ -212,42 +207,16 @@ def rebuild(settings: dict[str, Any], file: Path, kind: type[L], **own: Unpack[O
 
 
 def _check_free(folder: Path) -> None:
-    """A folder of other things than a learner is left alone."""
+    """Refuse a folder with other files than those of a learner."""
     check_outside(folder)
-    problem = None
-    if folder.exists() and not folder.is_dir():
-        problem = "is a file"
-    elif folder.exists() and not (folder / SETTINGS).exists():
-        ours = all(_OWN.fullmatch(file.name) for file in folder.iterdir())
-        problem = None if ours else "holds something else than a learner"
-    if problem is not None:
-        raise FileExistsError(f"{folder} {problem}: choose an empty or a new folder")
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    ours = SETTINGS in names or all(map(_OURS.fullmatch, names))
+    if not ours or (folder.exists() and not folder.is_dir()):
+        raise FileExistsError(f"{folder} is not a saved learner: choose an empty or a new folder")
 
 
-def _tensors_of(file: Path, *, verify: bool = False) -> dict[str, Tensor]:
-    """What a file holds; ``verify`` that it is what its name says."""
-    try:
-        data = file.read_bytes()
-        if verify and (digest := _digest(data)) != file.stem.rpartition("-")[2]:
-            raise _damaged(file, f"its hash is {digest}")
-        return deserialise(data)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{file} is missing: the saved learner is not whole") from error
-    except SafetensorError as error:
-        raise _damaged(file, error) from error
-
-
-def _checksum(settings: dict[str, Any]) -> str:
-    covered = {name: value for name, value in settings.items() if name != "checksum"}
-    return _digest(json.dumps(covered, sort_keys=True).encode())
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _damaged(file: Path, what: object) -> ValueError:
-    return ValueError(f"{file} is damaged ({what}): restore it from a copy")
+def _settings(learner: "Learner") -> dict[str, Any]:
+    return {"format": FORMAT, "incontrast": __version__, **describe(learner)}
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
@@ -259,19 +228,31 @@ def _read_settings(file: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(file, repr(error)) from error
     if found != FORMAT:
+        writer = settings.get("incontrast", "unknown")
         raise ValueError(
-            f"{file} has format {found}, this is incontrast {__version__} with format {FORMAT}: "
-            f"use the version that wrote it ({settings.get('incontrast', 'unknown')}), or fit again"
+            f"{file} has format {found}, incontrast {__version__} reads format {FORMAT}: use the "
+            f"version that wrote it ({writer}), or fit again"
         )
     return settings
 
 
-def _tensors(learner: Learner) -> dict[str, dict[str, Tensor]]:
+def _tensors(learner: "Learner") -> dict[str, dict[str, Tensor]]:
     # Cloned, because safetensors refuses weights that share memory.
     state = learner.encoder.state_dict()
     weights = {name: value.clone().contiguous() for name, value in state.items()}
     links, _ = pack(learner.links)
     return {"encoder": weights, "schedule": learner.schedule_state, "links": links}
+
+
+def _tensors_of(file: Path, *, verify: bool = False) -> dict[str, Tensor]:
+    """The tensors in a file; ``verify`` compares its hash with its name."""
+    try:
+        data = file.read_bytes()
+        if verify and (digest := _digest(data)) != file.stem.rpartition("-")[2]:
+            raise _damaged(file, f"its hash is {digest}")
+        return deserialise(data)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{file} is missing: the saved learner is not whole") from error
 
 
 def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:
@@ -285,7 +266,7 @@ def _memory_tensors(domain: Domain, memory: Memory) -> dict[str, Tensor]:
 
 
 def _items(tensors: dict[str, Tensor] | None, domain: Domain) -> dict[str, Any]:
-    """What a memory has of its items."""
+    """The fields of a memory that ``_memory_tensors`` made tensors of."""
     if tensors is None:
         return {}
     raw = tensors["items"].numpy().tobytes()
@@ -293,3 +274,16 @@ def _items(tensors: dict[str, Tensor] | None, domain: Domain) -> dict[str, Any]:
     blobs = [raw[start:end] for start, end in pairwise([0, *ends])]
     columns = {name: tensors[name] for name in COLUMNS}
     return {"items": domain.unpack(blobs) if blobs else None, **columns}
+
+
+def _checksum(settings: dict[str, Any]) -> str:
+    covered = {name: value for name, value in settings.items() if name != "checksum"}
+    return _digest(json.dumps(covered, sort_keys=True).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _damaged(file: Path, reason: object) -> ValueError:
+    return ValueError(f"{file} is damaged ({reason}): restore it from a copy")

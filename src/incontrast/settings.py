@@ -1,4 +1,4 @@
-"""Settings as JSON and back: dataclasses of incontrast by their names; others are named only."""
+"""Settings as JSON and back."""
 
 import copy
 from collections.abc import Iterable
@@ -39,12 +39,12 @@ KNOWN: dict[str, type[Any]] = {
 
 
 def encode(value: Any) -> Any:
-    """A dataclass of ours as JSON, with its name; anything else that JSON has not as its name."""
-    if isinstance(value, ImportPath):  # whose arguments are JSON, whatever they are called
+    """A value as JSON: dataclasses of incontrast with their fields, other objects by name only."""
+    if isinstance(value, ImportPath):  # its arguments stay as they are
         return {"type": "ImportPath", "path": value.path, "arguments": dict(value.arguments)}
     if KNOWN.get(type(value).__name__) is type(value):
-        named = value.arguments() if isinstance(value, Domain) else vars(value)
-        return {"type": type(value).__name__, **{k: encode(v) for k, v in named.items()}}
+        arguments = value.arguments() if isinstance(value, Domain) else vars(value)
+        return {"type": type(value).__name__, **encode(arguments)}
     if isinstance(value, tuple | list):
         return [encode(entry) for entry in value]
     if isinstance(value, dict):
@@ -53,57 +53,56 @@ def encode(value: Any) -> Any:
         return value
     yours: dict[str, Any] = {"type": "yours", "name": type(value).__name__}
     if isinstance(value, Domain):
-        told = value.arguments().items()
-        yours["arguments"] = {k: v for k, v in told if isinstance(v, int | float | str | tuple)}
+        parts, plain = value.arguments().items(), int | float | str | tuple
+        yours["arguments"] = {name: part for name, part in parts if isinstance(part, plain)}
     return yours
 
 
 def decode(value: Any, file: Path, role: str = "") -> Any:
-    """What ``encode`` encoded; messages name the file it was read from.
+    """What ``encode`` encoded; errors name the file that it was read from.
 
-    ``role`` is the argument of ``Learner.load`` that could give it, and after a dot where in it
-    this is; of a dict, each key is one.
+    ``role`` is the argument of ``Learner.load`` that can replace the value, and after a dot the
+    part of it that this is; it is empty for a dict of such arguments.
     """
     if isinstance(value, list):
         return tuple(decode(entry, file, role) for entry in value)
     if not isinstance(value, dict):
         return value
-    if not role:
-        return {name: decode(part, file, name) for name, part in value.items()}
-    if value.get("type") == "ImportPath":
+    if role and value.get("type") == "ImportPath":
         return ImportPath(value["path"], value["arguments"])
-    if "type" not in value:
-        return {name: decode(part, file, f"{role}.{name}") for name, part in value.items()}
-    if value["type"] == "yours":
+    if role and value.get("type") == "yours":
         role, _, part = role.partition(".")
         raise ValueError(
             f"this learner was saved with a {value['name']} of your own, which a file cannot hold: "
             f"pass it again from Python, Learner.load(folder, {role}=...) or "
             f"Workspace.open(folder, {role}=...)" + (f", with its {part}=..." if part else "")
         )
-    if value["type"] not in KNOWN:
-        raise ValueError(f"{file} names an unknown {role}, {_nearest(value['type'], KNOWN)}")
-    kind = KNOWN[value["type"]]
-    given = {name: decode(v, file, f"{role}.{name}") for name, v in value.items() if name != "type"}
-    names = [each.name for each in fields(kind)]
-    if unknown := sorted(given.keys() - set(names)):
-        raise ValueError(f"{file}: {kind.__name__} has no setting {_nearest(unknown[0], names)}")
+    prefix = f"{role}." if role else ""
+    parts = {name: decode(part, file, prefix + name) for name, part in value.items()}
+    if not role or "type" not in parts:
+        return parts
+    name = parts.pop("type")
+    if name not in KNOWN:
+        raise ValueError(f"{file} names an unknown {role}, {_nearest(name, KNOWN)}")
+    kind = KNOWN[name]
+    names = [field.name for field in fields(kind)]
+    if unknown := sorted(parts.keys() - set(names)):
+        raise ValueError(f"{file}: {name} has no setting {_nearest(unknown[0], names)}")
     try:
-        return kind(**given)
+        return kind(**parts)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{file}: {role}: {error}") from error
 
 
 def _nearest(name: Any, known: Iterable[str]) -> str:
-    """What was named, and what may have been meant."""
     near = nearest(str(name), known)
     return f"{name!r}: the nearest is {near}" if near else repr(name)
 
 
 def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings with some, named with dots, set to other values.
+    """Nested settings with other values, by names with dots.
 
-    Where ``type`` changes, the settings of the other type have their defaults.
+    If a ``type`` changes, the settings of the new type have their defaults.
     """
     result = copy.deepcopy(config)
     for name in sorted(changes, key=lambda name: not name.endswith(".type")):
@@ -122,23 +121,19 @@ def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def completed(domain: Domain, saved: dict[str, Any]) -> Domain:
-    """A caller's domain with what the first data had told it, where the caller left it open."""
+    """A caller's domain, with statistics of the first data where its arguments are None."""
     known = saved.get("arguments", saved)
+    kind = type(domain).__name__
     gaps = {k: known[k] for k, v in domain.arguments().items() if v is None and k in known}
     for name, part in gaps.items():
-        if isinstance(part, dict):  # code: what the first data tell is numbers
-            raise ValueError(
-                f"this learner was saved with {name}={part.get('path', part.get('name'))!r}, "
-                f"which the {type(domain).__name__} that was passed has not: pass it again, "
-                f"domain={type(domain).__name__}(..., {name}=...)"
-            )
+        if isinstance(part, dict):  # code, not statistics
+            code = part.get("path", part.get("name"))
+            hint = f"pass it again, domain={kind}(..., {name}=...)"
+            raise ValueError(f"this learner was saved with {name}={code!r}: {hint}")
     filled = {k: tuple(v) if isinstance(v, list) else v for k, v in gaps.items()}
     if not filled:
         return domain
     if not is_dataclass(type(domain)):
-        raise ValueError(
-            f"{type(domain).__name__} was told {sorted(filled)} by the first data, which only a "
-            "dataclass can be told again: make it one"
-        )
+        raise ValueError(f"{kind} must be a dataclass, so that {sorted(filled)} can be filled in")
     fitted: Domain = replace(cast(Any, domain), **filled)
     return fitted

@@ -1,7 +1,5 @@
 """A learner as a scikit-learn transformer."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np
@@ -23,10 +21,9 @@ ONE = torch.tensor([0])
 
 
 class ContrastiveTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Features that are learned from unlabelled rows, and kept up to date by ``partial_fit``.
+    """Features that are learned without labels, and kept up to date by ``partial_fit``.
 
-    It goes where ``PCA`` goes: into a pipeline before a classifier, into a grid search. Labels are
-    never looked at.
+    Use it like ``PCA``: in a pipeline before a classifier, or in a grid search.
 
     Args:
         domain: The kind of data; None for rows of numbers, by ``Vectors``.
@@ -35,7 +32,7 @@ class ContrastiveTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         objective: Temperature and number of negatives of the contrastive loss.
         memory: Which old items to keep.
         normalized: Give unit vectors.
-        random_state: A number makes results the same every time.
+        random_state: A number makes results reproducible.
 
     Attributes:
         learner_: The fitted ``Learner``.
@@ -68,7 +65,7 @@ class ContrastiveTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Train on these items; what was learned before is gone."""
+        """Train a new learner on these items."""
         items = self._items(X, reset=True)
         domain = Vectors(self.n_features_in_) if self.domain is None else self.domain
         seed = self.random_state
@@ -98,8 +95,9 @@ class ContrastiveTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """(n, d) embeddings."""
         check_is_fitted(self)
-        found = self.learner_.embed(self._items(X, reset=False))
-        embeddings: NDArray[np.float32] = (normalize(found) if self.normalized else found).numpy()
+        vectors = self.learner_.embed(self._items(X, reset=False))
+        vectors = normalize(vectors) if self.normalized else vectors
+        embeddings: NDArray[np.float32] = vectors.numpy()
         return embeddings
 
     def __sklearn_tags__(self) -> Any:

@@ -87,7 +87,7 @@ def test_vectors_that_do_not_fit_are_refused(opened: Opened, tmp_path: Path) -> 
     index = opened(tmp_path / "index", ONE)
     index.add(names(3), vectors(3))
     index.flush()
-    with pytest.raises(ValueError, match="vectors of 8 dimensions, got 4"):
+    with pytest.raises(ValueError, match="index has 8 dimensions, vectors 4: map them"):
         index.add(names(1), torch.ones(1, 4))
     with pytest.raises(ValueError, match=r"2 items need \(2, d\) vectors, got \(3, 8\)"):
         index.add(names(2), vectors(3))

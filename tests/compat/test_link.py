@@ -292,7 +292,7 @@ def test_the_same_seed_fits_the_same_map() -> None:
 def test_too_few_pairs_are_refused() -> None:
     with pytest.raises(NoAdapter, match="at least 60 items that both have embedded, got 59"):
         linked(vectors(59), vectors(59))
-    with pytest.raises(ValueError, match="got 400 old and 399 new"):
+    with pytest.raises(ValueError, match="got 400 old, 399 new"):
         linked(vectors(400), vectors(399))
     with pytest.raises(NoAdapter, match="not finite"):
         linked(vectors(), vectors() * float("inf"))

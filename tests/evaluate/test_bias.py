@@ -129,10 +129,10 @@ def test_theorem_2_with_two_encoders_counts_what_was_forgotten() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "growth_ratio", "message"),
     [
-        (None, pair(1, 5), ALPHA, "got no old ones: measure the encoder on an increment"),
-        (pair(0, 7), None, ALPHA, "got no new ones: measure the encoder on an increment"),
-        (pair(0, 7), pair(1, 1), 1 / 8, "needs at least 2 new items, got 1"),
-        (pair(0, 1), pair(1, 5), 5 / 6, "needs at least 2 old items, got 1"),
+        (None, pair(1, 5), ALPHA, "an increment with old and new items, got no old ones"),
+        (pair(0, 7), None, ALPHA, "an increment with old and new items, got no new ones"),
+        (pair(0, 7), pair(1, 1), 1 / 8, "needs at least 2 old and 2 new items, got 1 new item"),
+        (pair(0, 1), pair(1, 5), 5 / 6, "needs at least 2 old and 2 new items, got 1 old item"),
         (pair(0, 7), pair(1, 5), 0.0, r"growth_ratio must be in \(0, 1\), got 0.0"),
     ],
 )

@@ -157,7 +157,7 @@ def test_a_probe_tells_old_classes_from_new_ones() -> None:
         (None, {}, "a probe needs a label for each item"),
         (["a"], {}, "one label for each item, got 4 items"),
         (["a", "a", "a", "a"], {}, "a probe needs two classes at least, got 1"),
-        (["a", "a", "a", "b"], {}, "two items of each class at least, got one of 'b'"),
+        (["a", "a", "a", "b"], {}, "two items of a class, got one of 'b'"),
         (["cat", "cat", "dog", "dog"], {"new": ["dogs"]}, "no class 'dogs': did you mean 'dog'?"),
     ],
 )

@@ -55,7 +55,7 @@ def test_settings_pass_through_the_environment(monkeypatch: pytest.MonkeyPatch) 
     [
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"interval": 0.0}, "interval must be positive"),
-        ({"max_waiting": 8}, "never answered"),
+        ({"max_waiting": 8}, "never be answered"),
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, int], message: str) -> None:

@@ -332,7 +332,7 @@ class TestWorkspace:
                 assert middleware.cls(app=answered, **middleware.kwargs)
         assert _guarded(app=answered, token="secret")
         scope = {"type": "http", "path": "/embed"}
-        asyncio.run(metrics.around(answered)(scope, sent, sent))
+        asyncio.run(metrics.middleware(answered)(scope, sent, sent))
         assert b'path="/embed",status="200"' in metrics.text()
 
     def test_a_rollback_is_followed(self, space: Workspace) -> None:
@@ -486,7 +486,7 @@ class TestSearch:
         for wrong in ({"workspace": "another"}, {"encoder": "0" * 32}):
             folder = tmp_path / next(iter(wrong))
             MigratingIndex(folder, space.adapter, first=space.stamp(1)._replace(**wrong))
-            with pytest.raises(WorkspaceError, match="cannot be compared"):
+            with pytest.raises(WorkspaceError, match="vectors of an encoder unknown to"):
                 create_app(ServeSettings(workspace=space.folder, index=folder))
 
     def test_without_an_index_there_is_no_search(self, space: Workspace) -> None:

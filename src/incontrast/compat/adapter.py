@@ -1,6 +1,4 @@
-"""A map from one embedding space into another, and how it is applied to one vector or many."""
-
-from __future__ import annotations
+"""A map from one embedding space into another."""
 
 import math
 from dataclasses import dataclass
@@ -16,27 +14,27 @@ Kind = Literal["none", "orthogonal", "low-rank", "affine", "quadratic", "residua
 KINDS: tuple[Kind, ...] = get_args(Kind)  # simplest first
 PARTS = {"weight", "across", "down", "forms", "shift", "outer", "up", "centres", "out"}
 
-ROWS = 512  # vectors that are mapped at a time: as many as stay in a core's cache
-SMALLEST = 1e-12  # length of a vector
+CHUNK = 512  # vectors mapped at a time: they stay in a core's cache
+MIN_LENGTH = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """A map of embeddings: (n, d) in, (n, e) unit vectors out, to be compared by cosine.
+    """A map of (n, d) embeddings to (n, e) unit vectors, which are compared by cosine.
 
-    Of a unit vector z it gives zW + [zA + (zDF + s)²O, 1]U, divided by its length: a matrix, and
-    a correction through a bottleneck. Squares are of each number, so that the map is quadratic.
-    What a kind of map lacks is left out; where both spaces are as wide, zW is z if there is no W.
+    A unit vector z becomes zW + [zA + (zDF + s)²O, 1]U, normalised: a matrix, and a correction
+    through a bottleneck, in which linear forms of z are squared element by element. A kind of map
+    has some of these tensors. Without W, and if d = e, zW is z.
 
     Args:
-        kind: ``none`` leaves directions as they are; ``orthogonal`` turns them (W); ``low-rank``
-            adds a linear correction (A, U); ``affine`` is any matrix and an offset (W, U);
-            ``quadratic`` adds squares of linear forms of the vector's main directions (D, F, s, O)
-            to one of the last two; ``residual`` adds to a turn exp(zC - 1), units that are the
-            nearer to 1 the nearer z is to their centre: ten times slower.
+        kind: ``none`` changes nothing; ``orthogonal`` is a rotation (W); ``low-rank`` adds a linear
+            correction (A, U); ``affine`` is any matrix and an offset (W, U); ``quadratic`` adds
+            squares of linear forms of the main directions (D, F, s, O) to z or zW; ``residual``
+            adds exp(zC - 1)V to a rotation, whose units are close to 1 near their centres C. It is
+            ten times slower than the others.
         tensors: ``weight`` W (d, e), ``across`` A (d, r), ``down`` D (d, k), ``forms`` F (k, u),
-            ``shift`` s (u,), ``outer`` O (u, r), ``up`` U (r + 1, e); of ``residual`` ``centres``
-            C (d, u) and ``out`` (u, e).
+            ``shift`` s (u,), ``outer`` O (u, r), ``up`` U (r + 1, e), ``centres`` C (d, u),
+            ``out`` V (u, e).
     """
 
     kind: Kind
@@ -44,122 +42,97 @@ class Adapter:
 
     @property
     def cost(self) -> int:
-        """Multiplications for a vector."""
+        """Multiplications per vector."""
         return sum(tensor.numel() for tensor in self.tensors.values())
 
-    def rounded(self) -> Adapter:
-        """With numbers as they are saved: in half precision, but for those of a residual.
+    def rounded(self) -> "Adapter":
+        """The map with the numbers that are saved: in half precision, except for a residual map.
 
-        A residual's are large and cancel out.
+        The numbers of a residual map are large and cancel out.
         """
         if self.kind == "residual":
             return self
-        most = torch.finfo(torch.half).max
-        half = {name: part.clamp(-most, most).half() for name, part in self.tensors.items()}
+        largest = torch.finfo(torch.half).max
+        half = {name: part.clamp(-largest, largest).half() for name, part in self.tensors.items()}
         return Adapter(self.kind, {name: part.float() for name, part in half.items()})
 
     def __call__(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
-        """Map vectors.
+        """Map (n, d) vectors of any length, on the CPU.
 
         Args:
-            vectors: (n, d) on the CPU, of any length but 0.
-            out: (n, e) where to write them. Memory that is used again spares the time in which the
-                system provides new pages, which is more than that of a map of low rank.
+            vectors: What to map.
+            out: (n, e) memory for the result; to allocate it may take longer than to map.
         """
-        rows = vectors.detach() if vectors.requires_grad else vectors
-        if rows.dtype is not torch.float32:
-            rows = rows.float()
-        if out is None and rows.shape[0] == 1:
-            return torch.from_numpy(self._one(rows.numpy()[0])[None])
+        rows = vectors.detach().float()
+        if out is None and len(rows) == 1:
+            return torch.from_numpy(self._map_one(rows.numpy()[0])[None])
         if out is None:
-            last = next((self.tensors[name] for name in LAST if name in self.tensors), rows)
+            last = self.tensors.get("weight", self.tensors.get("up", rows))
             out = torch.empty(len(rows), last.shape[1])
-        for part, mapped in zip(torch.split(rows, ROWS), torch.split(out, ROWS), strict=True):
-            self._map(part, mapped)
+        for first in range(0, len(rows), CHUNK):
+            self._map(rows[first : first + CHUNK], out[first : first + CHUNK])
         return out
 
     def _map(self, rows: Tensor, out: Tensor) -> None:
-        """Offsets are as long as the vector, instead of a vector of length 1: one pass less."""
+        """Map vectors of any length: scaling the correction takes less time than scaling them."""
         parts = self.tensors
         if "centres" in parts:
-            rows = rows / _lengths(rows, SMALLEST)
+            rows = rows / _lengths(rows, MIN_LENGTH)
         if "weight" in parts:
             torch.mm(rows, parts["weight"], out=out)
-        if "up" in parts:
-            lengths = _lengths(rows, SMALLEST)
-            correction = self._correction(rows, lengths)
-            if "weight" in parts:
-                out.addmm_(correction, parts["up"])
-            elif rows.shape == out.shape:
-                torch.addmm(rows, correction, parts["up"], out=out)
-            else:
-                torch.mm(correction, parts["up"], out=out)
-        elif "weight" not in parts:
+        elif rows.shape == out.shape:
             out.copy_(rows)
+        else:
+            out.zero_()
+        if "up" in parts:
+            out.addmm_(self._correction(rows), parts["up"])
         if "centres" in parts:
             out.addmm_((rows @ parts["centres"]).sub_(1.0).exp_(), parts["out"])
-        out.div_(_lengths(out, SMALLEST**2))
+        out.div_(_lengths(out, MIN_LENGTH**2))
 
-    def _correction(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        """(n, r + 1) what the bottleneck has, and 1, as long as the rows are."""
+    def _correction(self, rows: Tensor) -> Tensor:
+        """(n, r + 1) the values in the bottleneck, and 1, times the length of the vectors."""
         parts, rank = self.tensors, len(self.tensors["up"]) - 1
-        found = torch.empty(len(rows), rank + 1)
-        found[:, rank:] = 1.0
-        inner = found[:, :rank]
-        if self._narrow is not None:
-            narrow = (rows @ self._narrow).div_(lengths)
+        lengths = _lengths(rows, MIN_LENGTH)
+        inner = torch.zeros(len(rows), rank)
+        if self._inwards is not None:
+            narrow = (rows @ self._inwards).div_(lengths)
             if "across" in parts:
-                inner.copy_(narrow[:, :rank])
-            else:
-                inner.zero_()
+                inner = narrow[:, :rank]
             if "forms" in parts:
-                units = torch.addmm(
-                    parts["shift"], narrow[:, -len(parts["forms"]) :], parts["forms"]
-                )
-                inner.addmm_(units.mul_(units), parts["outer"])
-        return found.mul_(lengths)
+                main = narrow[:, -len(parts["forms"]) :]
+                units = torch.addmm(parts["shift"], main, parts["forms"])
+                inner = torch.addmm(inner, units.square_(), parts["outer"])
+        return torch.cat([inner, torch.ones(len(rows), 1)], dim=1).mul_(lengths)
 
-    @cached_property
-    def _narrow(self) -> Tensor | None:
-        """(d, r + k) both products with the vector in one."""
-        found = [self.tensors[name] for name in ("across", "down") if name in self.tensors]
-        return torch.cat(found, dim=1) if found else None
-
-    @cached_property
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        """As NumPy has them, those that are multiplied by the same vector in one."""
-        parts = dict(self.tensors)
-        if self._narrow is not None:
-            parts["narrow"] = self._narrow
-        return {name: tensor.numpy() for name, tensor in parts.items()}
-
-    def _one(self, row: NDArray[Any]) -> NDArray[Any]:
-        """As ``_map``: a single vector would wait for PyTorch's calls rather than for numbers."""
+    def _map_one(self, row: NDArray[Any]) -> NDArray[Any]:
+        """As ``_map``, for one vector: NumPy's calls take a third of the time of PyTorch's."""
         parts = self._arrays
-        row = row / max(math.sqrt(row.dot(row)), SMALLEST)
-        mapped: NDArray[Any] = row
-        if "weight" in parts:
-            mapped = row.dot(parts["weight"])
+        row = row / max(math.sqrt(row.dot(row)), MIN_LENGTH)
+        mapped = row.dot(parts["weight"]) if "weight" in parts else row
         if "up" in parts:
-            correction = parts["up"][-1]
-            if "narrow" in parts:
-                narrow = row.dot(parts["narrow"])
-                inner = narrow[: len(parts["up"]) - 1] if "across" in parts else 0.0
-                if "forms" in parts:
-                    units = narrow[-len(parts["forms"]) :].dot(parts["forms"])
-                    units += parts["shift"]
-                    units *= units
-                    inner = inner + units.dot(parts["outer"])
-                correction = np.dot(inner, parts["up"][:-1]) + correction
+            up, correction = parts["up"][:-1], parts["up"][-1]
+            if "across" in parts:
+                correction = correction + row.dot(parts["across"]).dot(up)
+            if "forms" in parts:
+                units = row.dot(parts["down"]).dot(parts["forms"]) + parts["shift"]
+                correction = correction + (units * units).dot(parts["outer"]).dot(up)
             mapped = mapped + correction if len(mapped) == len(correction) else correction
         if "centres" in parts:
             mapped = mapped + np.exp(row.dot(parts["centres"]) - 1.0).dot(parts["out"])
-        return mapped / max(math.sqrt(mapped.dot(mapped)), SMALLEST**2)
+        return mapped / max(math.sqrt(mapped.dot(mapped)), MIN_LENGTH**2)
+
+    @cached_property
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: tensor.numpy() for name, tensor in self.tensors.items()}
+
+    @cached_property
+    def _inwards(self) -> Tensor | None:
+        """(d, r + k) A and D side by side: one product is faster than two."""
+        found = [self.tensors[name] for name in ("across", "down") if name in self.tensors]
+        return torch.cat(found, dim=1) if found else None
 
 
-LAST = ("weight", "up")  # tensors whose columns are those of the result
-
-
-def _lengths(rows: Tensor, smallest: float) -> Tensor:
+def _lengths(rows: Tensor, least: float) -> Tensor:
     lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return lengths.clamp_(min=smallest)
+    return lengths.clamp_(min=least)

@@ -1,7 +1,5 @@
 """Indexes of unit vectors, in a FAISS file or in LanceDB, each with a stamp of its encoder."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections import Counter
@@ -23,7 +21,7 @@ BATCH = 4096  # vectors that are read at a time
 
 
 class Stamp(NamedTuple):
-    """What the vectors of an index are of."""
+    """Which encoder the vectors of an index are from."""
 
     workspace: str
     version: int
@@ -49,10 +47,10 @@ class Index(Protocol):
         """The nearest by cosine."""
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Remove items; others are ignored."""
+        """Remove items; unknown ones are ignored."""
 
     def exists(self) -> bool:
-        """Whether anything has ever been added, be it deleted since."""
+        """Whether anything was ever added, even if it was deleted since."""
 
     def ids(self) -> set[str]: ...
 
@@ -60,13 +58,13 @@ class Index(Protocol):
         """(n, d) the vectors of these items."""
 
     def flush(self) -> None:
-        """See to it that everything has reached the disk."""
+        """Return once everything is on the disk."""
 
 
 class FaissIndex:
-    """An exact index in one file, which is whole or not there; needs faiss-cpu.
+    """An exact index in one file, which is replaced as a whole; needs faiss-cpu.
 
-    What was added since the last ``flush`` is lost with the process.
+    What was added since the last ``flush`` is lost if the process ends.
     """
 
     def __init__(self, file: str | Path, stamp: Stamp) -> None:
@@ -76,23 +74,20 @@ class FaissIndex:
         self._faiss = faiss
         self._index: Any = None
         self._keys: dict[str, int] = {}
-        self._names: dict[int, str] = {}
-        self._next = 0
         if self.file.exists():
             with np.load(self.file, allow_pickle=False) as content:
                 _check_stamp(self.file, Stamp(*json.loads(str(content["stamp"]))), stamp)
                 self._keys = dict(
                     zip(content["ids"].tolist(), content["keys"].tolist(), strict=True)
                 )
-                self._names = {key: name for name, key in self._keys.items()}
-                self._next = max(self._keys.values(), default=-1) + 1
-                self._index = self._faiss.deserialize_index(content["index"])
+                self._index = faiss.deserialize_index(content["index"])
+        self._names = {key: name for name, key in self._keys.items()}
+        self._next = max(self._names, default=-1) + 1
 
     def add(self, ids: Sequence[str], vectors: Tensor) -> None:
-        rows = unit_rows(ids, vectors, self._index.d if self._index is not None else None)
+        rows = unit_rows(ids, vectors, None if self._index is None else self._index.d)
         if self._index is None:
-            flat = self._faiss.IndexFlatIP(rows.shape[1])
-            self._index = self._faiss.IndexIDMap2(flat)
+            self._index = self._faiss.IndexIDMap2(self._faiss.IndexFlatIP(rows.shape[1]))
         self.delete(ids)
         keys = range(self._next, self._next + len(ids))
         self._next += len(ids)
@@ -108,11 +103,11 @@ class FaissIndex:
         return Found([[self._names[key] for key in row] for row in keys.tolist()], cosines.tolist())
 
     def delete(self, ids: Iterable[str]) -> None:
-        gone = [self._keys.pop(name) for name in ids if name in self._keys]
-        for key in gone:
+        keys = [self._keys.pop(name) for name in ids if name in self._keys]
+        for key in keys:
             del self._names[key]
-        if gone:
-            self._index.remove_ids(np.array(gone, np.int64))
+        if keys:
+            self._index.remove_ids(np.array(keys, np.int64))
 
     def exists(self) -> bool:
         return self._index is not None
@@ -121,21 +116,21 @@ class FaissIndex:
         return set(self._keys)
 
     def read(self, ids: Sequence[str]) -> Tensor:
-        return torch.from_numpy(
-            np.stack([self._index.reconstruct(self._keys[name]) for name in ids])
-        )
+        rows = [self._index.reconstruct(self._keys[name]) for name in ids]
+        return torch.from_numpy(np.stack(rows))
 
     def flush(self) -> None:
+        if self._index is None:
+            return
         content = io.BytesIO()
-        if self._index is not None:
-            np.savez(
-                content,
-                index=self._faiss.serialize_index(self._index),
-                ids=np.array(list(self._keys), dtype=np.str_),
-                keys=np.array(list(self._keys.values()), np.int64),
-                stamp=np.array(json.dumps(self.stamp)),
-            )
-            write_bytes(self.file, content.getvalue())
+        np.savez(
+            content,
+            index=self._faiss.serialize_index(self._index),
+            ids=np.array(list(self._keys), dtype=np.str_),
+            keys=np.array(list(self._keys.values()), np.int64),
+            stamp=np.array(json.dumps(self.stamp)),
+        )
+        write_bytes(self.file, content.getvalue())
 
 
 class LanceIndex:
@@ -148,10 +143,8 @@ class LanceIndex:
         self.stamp, self._name = stamp, table
         with needed("this index needs lancedb", "lancedb"):
             import lancedb
-        self._database = lancedb.connect(
-            str(place),
-            read_consistency_interval=timedelta(0),  # what others change is seen
-        )
+        # The interval makes changes by other processes visible.
+        self._database = lancedb.connect(str(place), read_consistency_interval=timedelta(0))
         self._table: Any = None
         if table in self._database.list_tables().tables:
             self._table = self._database.open_table(table)
@@ -190,7 +183,7 @@ class LanceIndex:
 
     def delete(self, ids: Iterable[str]) -> None:
         for names in batches(ids) if self._table is not None else ():
-            self._table.delete(_among(names))
+            self._table.delete(_condition(names))
 
     def exists(self) -> bool:
         return self._table is not None
@@ -201,50 +194,44 @@ class LanceIndex:
         return set(self._table.search().select(["id"]).to_arrow().column("id").to_pylist())
 
     def read(self, ids: Sequence[str]) -> Tensor:
-        rows = self._table.search().where(_among(ids)).limit(len(ids)).to_list()
-        found = {row["id"]: row["vector"] for row in rows}
-        return torch.tensor([found[name] for name in ids])
+        rows = self._table.search().where(_condition(ids)).limit(len(ids)).to_list()
+        vectors = {row["id"]: row["vector"] for row in rows}
+        return torch.tensor([vectors[name] for name in ids])
 
     def flush(self) -> None:
         pass
 
 
-def _among(ids: Sequence[str]) -> str:
-    """A condition in SQL."""
+def _condition(ids: Sequence[str]) -> str:
     quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in ids)
     return f"id IN ({quoted})"
 
 
 def unit_rows(ids: Sequence[Any], vectors: Tensor, width: int | None = None) -> NDArray[np.float32]:
-    """(n, d) unit vectors; an error for what does not fit."""
-    vectors = torch.as_tensor(vectors)  # embeddings in a file are NumPy's
-    if vectors.ndim != 2 or len(vectors) != len(ids):
-        raise ValueError(
-            f"{len(ids)} items need ({len(ids)}, d) vectors, got {tuple(vectors.shape)}"
-        )
+    """(n, d) unit vectors, or an error if they do not fit the items or the width of the index."""
+    vectors, count = torch.as_tensor(vectors), len(ids)  # embeddings in a file are NumPy's
+    if vectors.ndim != 2 or len(vectors) != count:
+        raise ValueError(f"{count} items need ({count}, d) vectors, got {tuple(vectors.shape)}")
     if len(set(ids)) < len(ids):
-        twice = next(name for name, count in Counter(ids).items() if count > 1)
-        raise ValueError(f"an item has one vector, got several of {twice!r}: keep one of them")
+        [(repeated, _)] = Counter(ids).most_common(1)
+        raise ValueError(f"an item has one vector, got several of {repeated!r}: keep one of them")
     if width not in (None, vectors.shape[1]):
-        raise ValueError(
-            f"the index has vectors of {width} dimensions, got {vectors.shape[1]}: map them into "
-            "its space first"
-        )
+        raise ValueError(f"the index has {width} dimensions, vectors {vectors.shape[1]}: map them")
     if not bool(vectors.isfinite().all()):
         raise ValueError("vectors must be finite, got NaN or infinity")
     return normalize(vectors.float()).numpy()
 
 
-def _check_stamp(place: object, found: Stamp, wanted: Stamp) -> None:
-    if found != wanted:
+def _check_stamp(place: object, stamp: Stamp, expected: Stamp) -> None:
+    if stamp != expected:
         raise ValueError(
-            f"{place} holds vectors of version {found.version} (encoder {found.encoder[:8]}), "
-            f"not of version {wanted.version} (encoder {wanted.encoder[:8]}): they cannot be mixed"
+            f"{place} holds vectors of version {stamp.version} (encoder {stamp.encoder[:8]}), "
+            f"not of version {expected.version} (encoder {expected.encoder[:8]})"
         )
 
 
 def batches(ids: Iterable[str]) -> Iterator[list[str]]:
-    """Names, some at a time, in a fixed order."""
+    """The names in alphabetical order, some at a time."""
     names = sorted(ids)
     for first in range(0, len(names), BATCH):
         yield names[first : first + BATCH]

@@ -1,10 +1,8 @@
-"""What links the spaces of two versions: the best adapter each way, and what to expect of it.
+"""Maps between the spaces of two versions, both ways, with what to expect of them.
 
-``chain`` is the way from one space to another over several links; ``pack`` turns
-links into tensors and JSON, to be saved with a learner.
+``chain`` finds the way from one space to another over several links. ``pack`` turns links into
+tensors and JSON, which are saved with a learner.
 """
-
-from __future__ import annotations
 
 import logging
 from collections import deque
@@ -27,14 +25,13 @@ log = logging.getLogger(__name__)
 
 Direction = Literal["to_old", "to_new"]
 
-FEWEST = 60  # pairs at least
-HELD_OUT = 1 / 3  # of the pairs, but no more than
-MOST_HELD_OUT = 1000
-PLAIN = ("old", "new", "pairs", "encoder")  # fields of a link that JSON has as they are
-TOLERANCE = 0.002  # of recall, within which the fastest adapter is as good as the best
-DEAR: Kind = "residual"  # takes ten times as long as others: only for vectors, not for queries,
-WORTH = 0.02  # and only where its recall is higher by more than this
-CHANCE = 0.25  # standard errors of the difference, likewise
+FEWEST = 60  # pairs
+HELD_OUT, MOST_HELD_OUT = 1 / 3, 1000  # share of the pairs, and its limit
+FIELDS = ("old", "new", "pairs", "encoder")  # of a link, which JSON has unchanged
+TOLERANCE = 0.002  # of recall, within which the fastest map is as good as the best
+CHANCE = 0.25  # standard errors of a difference in recall, likewise
+SLOW: Kind = "residual"  # ten times slower than others: only for stored vectors, not for queries,
+WORTH = 0.02  # and only if its recall is higher by more than this
 
 
 class NoAdapter(ValueError):
@@ -43,16 +40,16 @@ class NoAdapter(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """Both ways between the spaces of two versions.
+    """Maps between the spaces of two versions, in both directions.
 
     Args:
         old: The number of the old space.
         new: The number of the new one.
-        to_old: Takes a new query to vectors that are stored: the index stays as it is.
-        to_new: Takes stored vectors to new queries, without the encoder.
-        tried: What each kind of adapter achieved on held-out pairs, each way.
-        pairs: Items that both versions have embedded, to fit it.
-        encoder: The hash of the old version's encoder, where there is one.
+        to_old: Maps new queries for vectors that are stored: the index stays unchanged.
+        to_new: Maps stored vectors for new queries, without the encoder.
+        tried: The quality of the best map of each kind on held-out pairs, for each direction.
+        pairs: How many items it was fitted on.
+        encoder: The hash of the old version's encoder, if known.
     """
 
     old: int
@@ -64,10 +61,9 @@ class Link:
     encoder: str | None = None
 
     def expected(self, direction: Direction) -> Quality:
-        """Of the adapter that was chosen, among the held-out items alone: 1,000 at most.
+        """The quality of the chosen map in a search among the held-out items, 1,000 at most.
 
-        The ten nearest are closer in a larger index, and fewer of them are found; what
-        ``incontrast reembed --plan`` expects is scaled to its size.
+        A search in a larger index finds less: see ``incontrast reembed --plan``.
         """
         return self.tried[direction][self.adapter(direction).kind]
 
@@ -75,8 +71,18 @@ class Link:
         return self.to_old if direction == "to_old" else self.to_new
 
 
+class _Trial(NamedTuple):
+    """A map fitted to two thirds of the pairs, and its quality on the others."""
+
+    kind: Kind
+    place: int  # among the candidates of its kind
+    cost: int
+    quality: Quality
+    recall: Tensor  # (held out,)
+
+
 def check_pairs(count: int) -> None:
-    """Refuse too few items to fit a map on."""
+    """Refuse too few items to fit a map to."""
     if count < FEWEST:
         raise NoAdapter(
             f"a map between versions is fitted on at least {FEWEST} items that both have "
@@ -85,11 +91,11 @@ def check_pairs(count: int) -> None:
 
 
 def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) -> Link:
-    """Fit every kind of adapter both ways on two thirds of the pairs, and keep the best.
+    """Fit maps of every kind in both directions to two thirds of the pairs, and choose the best.
 
-    Best is the fastest of those whose recall on the other pairs is highest, but for 0.002 or a
-    quarter of the standard error of the difference; a kind that takes ten times as long must be
-    0.02 better than the others. What is kept is fitted once more, on all pairs.
+    The fastest map is chosen whose recall on the other pairs is the highest, within 0.002 or a
+    quarter of the standard error of the difference. Residual maps, which take ten times as long,
+    must be better by 0.02. The chosen map is fitted again to all pairs.
 
     Args:
         before: (n, d) embeddings of n items by the old version.
@@ -102,9 +108,7 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
         NoAdapter: There are too few pairs, or they are not finite.
     """
     if len(before) != len(after):
-        raise ValueError(
-            f"pairs are two embeddings of each item, got {len(before)} old and {len(after)} new"
-        )
+        raise ValueError(f"each item has two embeddings, got {len(before)} old, {len(after)} new")
     check_pairs(len(before))
     if not (bool(before.isfinite().all()) and bool(after.isfinite().all())):
         raise NoAdapter("embeddings are not finite, so no map can be fitted to them")
@@ -115,101 +119,102 @@ def fit_link(before: Tensor, after: Tensor, *, old: int, new: int, seed: int) ->
     ranked = nearest(after[held], after[held], relevant(len(held)))
     adapters: dict[Direction, Adapter] = {}
     tried: dict[Direction, dict[Kind, Quality]] = {"to_old": {}, "to_new": {}}
-    for direction, found in tried.items():
-        source, target = (after, before) if direction == "to_old" else (before, after)
-        fitted: list[tuple[Quality, int, Kind, int]] = []
-        recalls: list[Tensor] = []  # (held out,) of each
-        pairs = Pairs(source[rest], target[rest])
-        for kind in (kind for kind in KINDS if direction == "to_new" or kind != DEAR):
-            made = candidates(kind, pairs, _draws(seed, old, new))
-            for place, adapter in enumerate(each.rounded() for each in made):
-                mapped, wanted = adapter(source[held]), target[held]
-                queries, corpus = (mapped, wanted) if direction == "to_old" else (wanted, mapped)
-                cosine = (mapped * wanted).sum(1).mean().item()
+    for direction in tried:
+        to_old = direction == "to_old"
+        source, target = (after, before) if to_old else (before, after)
+        pairs, goal = Pairs(source[rest], target[rest]), target[held]
+        trials: list[_Trial] = []
+        for kind in KINDS:
+            if kind == SLOW and to_old:
+                continue
+            fitted = candidates(kind, pairs, generator(seed, "adapter", old, new))
+            for place, adapter in enumerate(fitted):
+                mapped = adapter.rounded()(source[held])
+                queries, corpus = (mapped, goal) if to_old else (goal, mapped)
                 quality, recall = measured(queries, corpus, ranked)
-                fitted.append((quality._replace(cosine=cosine), adapter.cost, kind, place))
-                recalls.append(recall)
-        dear = torch.tensor([kind == DEAR for _, _, kind, _ in fitted])
-        worth = torch.stack(recalls) - WORTH * dear[:, None]
-        behind = worth[worth.mean(dim=1).argmax()] - worth
-        chance = behind.std(dim=1) / len(held) ** 0.5
-        good = (behind.mean(dim=1) <= (CHANCE * chance).clamp(min=TOLERANCE)).tolist()
-        chosen, _, kind, place = min(compress(fitted, good), key=lambda each: each[1])
-        for quality, _, other, _ in fitted:
-            if other not in found or quality.recall > found[other].recall:
-                found[other] = quality
-        found[kind] = chosen
-        again = candidates(kind, Pairs(source, target), _draws(seed, old, new))
-        adapters[direction] = next(islice(again, place, None)).rounded()
+                trials.append(_Trial(kind, place, adapter.cost, quality, recall))
+        qualities = tried[direction]
+        for trial in trials:
+            if trial.kind not in qualities or trial.quality.recall > qualities[trial.kind].recall:
+                qualities[trial.kind] = trial.quality
+        best = _best(trials)
+        qualities[best.kind] = best.quality
+        again = candidates(best.kind, Pairs(source, target), generator(seed, "adapter", old, new))
+        adapters[direction] = next(islice(again, best.place, None)).rounded()
     return Link(old, new, adapters["to_old"], adapters["to_new"], tried, len(before))
 
 
+def _best(trials: list[_Trial]) -> _Trial:
+    """The fastest one of those that are as good as the best."""
+    slow = torch.tensor([trial.kind == SLOW for trial in trials])
+    worth = torch.stack([trial.recall for trial in trials]) - WORTH * slow[:, None]
+    behind = worth[worth.mean(dim=1).argmax()] - worth
+    error = behind.std(dim=1) / behind.shape[1] ** 0.5
+    good = behind.mean(dim=1) <= (CHANCE * error).clamp(min=TOLERANCE)
+    return min(compress(trials, good.tolist()), key=lambda trial: trial.cost)
+
+
 def unchanged(old: int, new: int) -> Link:
-    """Between versions with the same weights."""
+    """The link between versions with the same weights."""
     same = Quality(1.0, (1.0, 1.0), 1.0, (1.0, 1.0), 1.0)
     nothing = Adapter("none", {})
     return Link(old, new, nothing, nothing, {"to_old": {"none": same}, "to_new": {"none": same}}, 0)
 
 
 def renumbered(links: tuple[Link, ...], new: int, encoder: str) -> tuple[Link, ...]:
-    """The links of a new version, the first of which gets its number and the old encoder's hash."""
+    """The links of a new version; the first gets its number and the hash of the old encoder."""
     return (*(replace(link, new=new, encoder=encoder) for link in links[:1]), *links[1:])
 
 
-def _draws(seed: int, old: int, new: int) -> torch.Generator:
-    return generator(seed, "adapter", old, new)
-
-
 def pack(links: Iterable[Link]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Tensors by name, in half precision where that loses nothing, and JSON."""
-    tensors, about = {}, []
+    """Tensors by name, in half precision where that changes nothing, and JSON."""
+    tensors, records = {}, []
     for link in links:
         kinds, tried = {}, {}
-        for direction, found in link.tried.items():
+        for direction, qualities in link.tried.items():
             adapter = link.adapter(direction)
             kinds[direction] = adapter.kind
-            tried[direction] = {kind: quality._asdict() for kind, quality in found.items()}
+            tried[direction] = {kind: quality._asdict() for kind, quality in qualities.items()}
             for name, tensor in adapter.tensors.items():
                 half = tensor.half()
                 same = torch.equal(half.float(), tensor)
                 tensors[f"{link.old}-{link.new}.{direction}.{name}"] = half if same else tensor
-        plain = {name: getattr(link, name) for name in PLAIN}
-        about.append({**plain, "kinds": kinds, "tried": tried})
-    return tensors, about
+        fields = {name: getattr(link, name) for name in FIELDS}
+        records.append({**fields, "kinds": kinds, "tried": tried})
+    return tensors, records
 
 
-def unpack(tensors: dict[str, Tensor], about: list[dict[str, Any]]) -> tuple[Link, ...]:
-    """What ``pack`` packed."""
+def unpack(tensors: dict[str, Tensor], records: list[dict[str, Any]]) -> tuple[Link, ...]:
+    """The links that ``pack`` packed, up to the first of a former release that is not readable."""
     links: list[Link] = []
-    for entry in about:
-        adapters: dict[str, Any] = {}
-        for direction, kind in entry["kinds"].items():
-            prefix = f"{entry['old']}-{entry['new']}.{direction}."
-            own = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            parts = {name.removeprefix(prefix): tensor.float() for name, tensor in own.items()}
-            adapters[direction] = Adapter(kind, parts)
-            # Unknown, or of an earlier release; and those behind it lead nowhere without it.
+    for record in records:
+        fields: dict[str, Any] = {name: record[name] for name in FIELDS}
+        for direction, kind in record["kinds"].items():
+            prefix = f"{record['old']}-{record['new']}.{direction}."
+            parts = {
+                name.removeprefix(prefix): tensor.float()
+                for name, tensor in tensors.items()
+                if name.startswith(prefix)
+            }
             if not PARTS.issuperset(parts) or ("down" in parts) != ("forms" in parts):
-                log.warning(
-                    "maps to version %d and before are of a kind that is no longer known; the next "
-                    "update fits a new one",
-                    entry["old"],
-                )
+                former = "maps to version %d and before are of a former kind: updates fit new ones"
+                log.warning(former, record["old"])
                 return tuple(links)
-        tried: Any = {
-            direction: {kind: Quality.from_json(figures) for kind, figures in found.items()}
-            for direction, found in entry["tried"].items()
+            fields[direction] = Adapter(kind, parts)
+        fields["tried"] = {
+            direction: {kind: Quality.from_json(figures) for kind, figures in qualities.items()}
+            for direction, qualities in record["tried"].items()
         }
-        links.append(Link(**{name: entry[name] for name in PLAIN}, **adapters, tried=tried))
+        links.append(Link(**fields))
     return tuple(links)
 
 
 class Chain(NamedTuple):
-    """Adapters one after the other, from one space to another.
+    """Maps applied one after the other.
 
     Attributes:
-        steps: None of them if the spaces are the same.
-        recall: Expected after all of them: the product, since what one loses is lost.
+        steps: None if both spaces are the same.
+        recall: Expected after all steps: the product, since what one loses is lost.
         precision: Likewise.
     """
 
@@ -228,29 +233,28 @@ def chain(links: Iterable[Link], start: int, goal: int) -> Chain:
     """The shortest way from one space to another.
 
     Raises:
-        NoAdapter: None leads there.
+        NoAdapter: There is no way.
     """
-    steps: dict[int, list[tuple[int, Link, Direction]]] = {}
+    edges: dict[int, list[tuple[int, Link, Direction]]] = {}
     for link in links:
-        steps.setdefault(link.new, []).append((link.old, link, "to_old"))
-        steps.setdefault(link.old, []).append((link.new, link, "to_new"))
-    found = {start: Chain((), 1.0, 1.0)}
+        edges.setdefault(link.new, []).append((link.old, link, "to_old"))
+        edges.setdefault(link.old, []).append((link.new, link, "to_new"))
+    reached = {start: Chain((), 1.0, 1.0)}
     waiting = deque([start])
-    while waiting and goal not in found:
-        here = waiting.popleft()
-        for place, link, direction in steps.get(here, []):
-            if place not in found:
-                so_far, expected = found[here], link.expected(direction)
-                found[place] = Chain(
-                    (*so_far.steps, link.adapter(direction)),
-                    so_far.recall * expected.recall,
-                    so_far.precision * expected.precision,
+    while waiting and goal not in reached:
+        space = waiting.popleft()
+        steps, recall, precision = reached[space]
+        for other, link, direction in edges.get(space, []):
+            if other not in reached:
+                step, quality = link.adapter(direction), link.expected(direction)
+                reached[other] = Chain(
+                    (*steps, step), recall * quality.recall, precision * quality.precision
                 )
-                waiting.append(place)
-    if goal not in found:
-        there = ", ".join(map(str, sorted(found)))
+                waiting.append(other)
+    if goal not in reached:
+        spaces = ", ".join(map(str, sorted(reached)))
         raise NoAdapter(
-            f"there is no map from the space of version {start} to that of version {goal}: "
-            f"maps lead to {there} (an update fits one if there are {FEWEST} items to fit it on)"
+            f"there is no map from the space of version {start} to that of version {goal}: maps "
+            f"lead to {spaces} (an update fits one if there are {FEWEST} items to fit it on)"
         )
-    return found[goal]
+    return reached[goal]

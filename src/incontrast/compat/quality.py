@@ -1,17 +1,15 @@
-"""How well a search across two spaces does, against one after everything was re-embedded."""
-
-from __future__ import annotations
+"""How good a search across two spaces is, compared with one after everything was re-embedded."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 NEIGHBOURS = 10
-RELEVANT = 5 * NEIGHBOURS  # nearest items after re-embedding among which a hit is a good one, or
-RELEVANT_PART = 10  # one of so many items where there are fewer: all others are no neighbourhood
+RELEVANT = 5 * NEIGHBOURS  # nearest items that count as relevant,
+RELEVANT_PART = 10  # or a tenth of all items, if that is less
 
 
 class Quality(NamedTuple):
@@ -22,24 +20,24 @@ class Quality(NamedTuple):
         recall_interval: Of its mean.
         precision: The share of the 10 found that are among the ``relevant`` nearest.
         precision_interval: Of its mean.
-        cosine: Mean cosine between a mapped embedding and the one it should be.
+        cosine: Mean cosine between a mapped embedding and the right one.
     """
 
     recall: float
     recall_interval: tuple[float, float]
     precision: float
     precision_interval: tuple[float, float]
-    cosine: float = math.nan
+    cosine: float
 
     @classmethod
-    def from_json(cls, figures: dict[str, Any]) -> Quality:
-        """Lists there are tuples here."""
+    def from_json(cls, figures: dict[str, Any]) -> Self:
+        """From ``_asdict()`` as JSON, which has lists instead of tuples."""
         read: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in figures.items()}
         return cls(**read)
 
 
 def relevant(items: int) -> int:
-    """How many of the nearest among so many items are a query's neighbourhood.
+    """How many of the nearest items are relevant to a query.
 
     >>> relevant(40), relevant(200), relevant(500), relevant(10_000)
     (10, 20, 50, 50)
@@ -48,53 +46,44 @@ def relevant(items: int) -> int:
 
 
 def measured(queries: Tensor, corpus: Tensor, ranked: Tensor) -> tuple[Quality, Tensor]:
-    """Search for n items among themselves, across spaces; also (n,) the recall of each.
+    """The quality of a search for n items among themselves, and the (n,) recall of each.
 
-    Args:
-        queries: (n, d) unit vectors to search with.
-        corpus: (n, d) unit vectors to search in, comparable with these.
-        ranked: (n, r) the nearest items of each after re-embedding, nearest first.
+    ``queries`` and ``corpus`` are (n, d) unit vectors of the same items, ``ranked`` (n, r) the
+    nearest items of each after re-embedding, nearest first.
     """
     recall, precision = hits(nearest(queries, corpus, NEIGHBOURS), ranked)
     means = recall.mean().item(), _interval(recall), precision.mean().item(), _interval(precision)
-    return Quality(*means), recall
+    return Quality(*means, (queries * corpus).sum(1).mean().item()), recall
 
 
 def hits(found: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor]:
-    """(n,) recall and (n,) precision of (n, 10) items found, given (n, r) nearest ones."""
+    """(n,) recall and (n,) precision of (n, 10) items found, given the (n, r) nearest ones."""
     equal = found[:, :, None] == ranked[:, None, :]
     recall = equal[:, :, : found.shape[1]].any(2).float().mean(1)
     return recall, equal.any(2).float().mean(1)
 
 
 class Mixed(NamedTuple):
-    """Searches with new items, embedded, in an index of theirs and of old ones that are mapped.
+    """Searches with new items, in an index of new items, embedded, and of old ones, mapped.
 
-    A map brings vectors a little nearer to the middle than they belong, or further from it. Among
-    themselves that matters little; beside vectors that are as they should be, it moves them all
-    before these, or behind them.
-
-    Args:
-        items: New ones.
-        recall: The share of a new item's 10 nearest that are found.
-        own: How many of its 10 nearest are new ones once everything is re-embedded.
-        found: How many of the 10 that are found.
+    All mapped vectors are slightly too close to the centre, or too far from it. Among themselves
+    that changes little, but beside embedded vectors they come before all of these, or after.
     """
 
-    items: int
-    recall: float
-    own: float
-    found: float
+    items: int  # new ones
+    recall: float  # share of a new item's 10 nearest that are found
+    own: float  # new items among its 10 nearest once everything is re-embedded
+    found: float  # new items among the 10 found
 
 
 def mixed(mapped: Tensor, exact: Tensor, new: int) -> Mixed:
-    """Of (n, d) items mapped by what does not know them, and embedded; the last are new ones."""
+    """Search among n items, mapped by maps fitted without them, and embedded; new ones last."""
     old = len(exact) - new
-    corpus = torch.cat([mapped[:old], exact[old:]])
-    wanted, found = (nearest(exact, each, NEIGHBOURS)[old:] for each in (exact, corpus))
-    recall, _ = hits(found, wanted)
-    own, then = ((each >= old).float().sum(1).mean().item() for each in (wanted, found))
-    return Mixed(new, recall.mean().item(), own, then)
+    index = torch.cat([mapped[:old], exact[old:]])
+    ideal, found = (nearest(exact, corpus, NEIGHBOURS)[old:] for corpus in (exact, index))
+    recall, _ = hits(found, ideal)
+    counts = [(neighbours >= old).float().sum(1).mean().item() for neighbours in (ideal, found)]
+    return Mixed(new, recall.mean().item(), *counts)
 
 
 def nearest(queries: Tensor, corpus: Tensor, count: int) -> Tensor:
@@ -104,13 +93,12 @@ def nearest(queries: Tensor, corpus: Tensor, count: int) -> Tensor:
 
 
 def neighbours_kept(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor, float]:
-    """(n, 10) the nearest of each item before and after, and the mean share of them that stayed.
+    """(n, 10) the nearest items of each before and after, and the mean share that stayed.
 
     >>> neighbours_kept(torch.eye(30), 2 * torch.eye(30))[2]
     1.0
     """
-    units = normalize(before), normalize(after)
-    first, second = (nearest(unit, unit, NEIGHBOURS) for unit in units)
+    first, second = (nearest(unit, unit, NEIGHBOURS) for unit in map(normalize, (before, after)))
     return first, second, hits(first, second)[0].mean().item()
 
 

@@ -1,7 +1,7 @@
 """How far a strategy's losses are from retraining's at the same weights: Table 2 and Theorem 2.
 
-A strategy has minimised some loss of every item, over its whole training process. Its bias is
-retraining's loss L^{I,X′} of that item less this one. docs/explanation/theory.md says what follows.
+Over its whole training, a strategy has minimised some loss of each item. Its bias is retraining's
+loss L^{I,X′} of the item, less this one; see docs/explanation/theory.md.
 """
 
 import math
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from incontrast.bounds import check_number
-from incontrast.evaluate.population import Anchors, Population
+from incontrast.evaluate.population import Population
 from incontrast.loss import incremental_info_nce, info_nce, retraining_info_nce
 
-ROUNDING = 1e-9  # relative; at one encoder Theorem 2 is an equality, which rounding may break
+ROUNDING = 1e-9  # relative; at one encoder, Theorem 2 is an equality
 
 
 class OldNew(NamedTuple):
-    """A figure of the old items and the same figure of the new ones."""
+    """A figure of the old items, and the same of the new ones."""
 
     old: float
     new: float
@@ -34,7 +34,7 @@ class Bias:
     new: Tensor
 
     def mean(self) -> OldNew:
-        """The mean, in which biases of either sign cancel."""
+        """The mean, in which positive and negative biases cancel out."""
         return OldNew(self.old.mean().item(), self.new.mean().item())
 
     def mean_absolute(self) -> OldNew:
@@ -51,10 +51,9 @@ class Biases(NamedTuple):
 
 
 def bias(population: Population) -> Biases:
-    """Each strategy's bias (Table 2) under any encoder, from at least two old and two new items.
+    """Each strategy's bias (Table 2) under an encoder, with at least two old and two new items.
 
-    Every entry is the difference of two losses, each computed from its own definition; none is
-    taken from the table.
+    Every entry is the difference of two losses, each computed from its definition.
 
     >>> from incontrast.evaluate.population import population
     >>> from incontrast.loss import Objective
@@ -73,7 +72,7 @@ def bias(population: Population) -> Biases:
     pooled = [info_nce(part[0], _pooled(part, growth_ratio), k=k) for part in (old, new)]
     of_old, of_new = everything(*old), everything(*new)
     return Biases(
-        no_update=Bias(of_old - before, of_new),  # it has minimised nothing on new items
+        no_update=Bias(of_old - before, of_new),  # no loss of new items was minimised
         fine_tuning=Bias(of_old - before, of_new - fine_tuned),
         retraining=Bias(of_old - pooled[0], of_new - pooled[1]),
         icl=Bias(of_old - (before + update(*old)), of_new - everything(*new)),
@@ -85,7 +84,7 @@ class RiskBound:
     """The empirical risks that Theorem 2 compares; all are means over the items they name."""
 
     growth_ratio: float  # α
-    old_risk: float  # R_old, L^{I,X} over X: what the first training has minimised
+    old_risk: float  # R_old, L^{I,X} over X, which the first training has minimised
     objective: float  # the paper's over X′ (Eq. 9): L^II of old and L^{I,X′} of new items
     retraining: float  # L^{I,X′} over X′
 
@@ -96,43 +95,43 @@ class RiskBound:
 
     @property
     def process_difference(self) -> float:
-        """The risk of the whole process, R_old + objective, less retraining's.
+        """The risk of the whole process, R_old + objective, less that of retraining.
 
-        At one encoder it is α·R_old to the last digit.
+        At one encoder it equals the bound.
         """
         return self.old_risk + self.objective - self.retraining
 
     @property
     def objective_difference(self) -> float:
-        """Retraining's risk less that of the update's objective on its own.
+        """The risk of retraining, less that of the update's objective alone.
 
-        It is (1−α)·L^{I,X} over X, more than the bound whenever α < 1/2.
+        At one encoder it is (1−α)·R_old, which is more than the bound if α < 1/2.
         """
         return self.retraining - self.objective
 
     @property
     def holds(self) -> bool:
-        """Whether the whole process's difference is within the bound."""
+        """Whether the difference of the whole process is within the bound."""
         return abs(self.process_difference) <= self.bound * (1.0 + ROUNDING)
 
 
 def risk_bound(population: Population, *, before: Population | None = None) -> RiskBound:
-    """The bound of Theorem 2 and the difference it is about, under the encoder after the update.
+    """The bound of Theorem 2 and the difference that it bounds.
 
-    ``before`` is the population under the encoder before it, whose risk on X the first training has
-    minimised; None takes one encoder for both, as the proof has to.
+    Args:
+        population: Under the encoder after the update.
+        before: The same under the encoder before, whose risk on X the first training has minimised;
+            None takes one encoder for both, as the proof does.
     """
     old, new = _parts(population)
     first = old if before is None else _parts(before)[0]
     if before is not None and before.objective != population.objective:
-        raise ValueError(
-            "risks compare under one objective only, "
-            f"got {before.objective} before and {population.objective} after"
-        )
+        objectives = f"{before.objective} before and {population.objective} after"
+        raise ValueError(f"risks compare under one objective only, got {objectives}")
     k, growth_ratio = population.objective.negatives, population.growth_ratio
 
     def risk(of_old: Tensor, of_new: Tensor) -> float:
-        # Weights α, not counts: a population may be a sample of the items that were seen.
+        # Weighted by α, not by counts: a population may be a sample of the items that were seen.
         return ((1.0 - growth_ratio) * of_old.mean() + growth_ratio * of_new.mean()).item()
 
     of_new = retraining_info_nce(*new, k=k, growth_ratio=growth_ratio)
@@ -147,25 +146,20 @@ def risk_bound(population: Population, *, before: Population | None = None) -> R
 Part = tuple[Tensor, Tensor, Tensor]  # in float64: (n,) positives, (n, 1) negatives from X, from ΔX
 
 
-def _parts(population: Population) -> tuple[Part, Part]:
+def _parts(population: Population) -> list[Part]:
+    """The old and the new items."""
     if population.old is None or population.new is None:
         missing = "old" if population.old is None else "new"
-        raise ValueError(
-            f"bias is about old and new items, got no {missing} ones: "
-            "measure the encoder on an increment that has both"
-        )
+        raise ValueError(f"bias needs an increment with old and new items, got no {missing} ones")
+    parts: list[Part] = []
+    for name, anchors in (("old", population.old), ("new", population.new)):
+        if anchors.old_negatives is None or anchors.new_negatives is None:
+            raise ValueError(f"bias needs at least 2 old and 2 new items, got 1 {name} item")
+        negatives = anchors.old_negatives.double(), anchors.new_negatives.double()
+        parts.append((anchors.positive.double(), *negatives))
     advice = "it is the share of new items, new / (old + new)"
     check_number("(0, 1)", advice, growth_ratio=population.growth_ratio)
-    return _part(population.old, "old"), _part(population.new, "new")
-
-
-def _part(anchors: Anchors, name: str) -> Part:
-    if anchors.old_negatives is None or anchors.new_negatives is None:
-        raise ValueError(
-            f"bias needs at least 2 {name} items, got 1: {name} items are each other's negatives"
-        )
-    negatives = anchors.old_negatives.double(), anchors.new_negatives.double()
-    return anchors.positive.double(), *negatives
+    return parts
 
 
 def _pooled(part: Part, growth_ratio: float) -> Tensor:

@@ -1,8 +1,7 @@
 """The evaluation loss over X′: fixed views, all items as negatives, old and new items apart.
 
-Everything about negatives follows from three numbers per anchor: the logit of its positive pair
-and the log mean over negatives from X and from ΔX. They are computed here once, from all items or
-a sample.
+Three numbers per anchor determine everything: the logit of its positive pair, and the log means
+over its negatives from X and from ΔX. They are computed once, from all items or from a sample.
 """
 
 import math
@@ -20,12 +19,12 @@ from incontrast.randomness import generator
 from incontrast.training.engine import Engine, embed_views
 from incontrast.training.task import Increment
 
-ROWS = 1024  # anchors whose similarities are held at once
+ROWS = 1024  # anchors whose similarities are in memory at once
 
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Some items as anchors, against the whole population."""
+    """Items as anchors, with all others as negatives."""
 
     positive: Tensor  # (n,) logits of the positive pairs
     old_negatives: Tensor | None  # (n, 1) log mean f with the other items of X, if there are any
@@ -60,12 +59,13 @@ class Population:
     def _losses(self, anchors: Anchors | None) -> Tensor:
         if anchors is None:
             return torch.empty(0)
-        k, (old, new) = self.objective.negatives, (anchors.old_negatives, anchors.new_negatives)
-        if old is None or new is None:
-            negatives = new if old is None else old
-            assert negatives is not None
-            return info_nce(anchors.positive, negatives, k=k)
-        return retraining_info_nce(anchors.positive, old, new, k=k, growth_ratio=self.growth_ratio)
+        k, old, new = self.objective.negatives, anchors.old_negatives, anchors.new_negatives
+        if old is not None and new is not None:
+            growth_ratio = self.growth_ratio
+            return retraining_info_nce(anchors.positive, old, new, k=k, growth_ratio=growth_ratio)
+        negatives = new if old is None else old
+        assert negatives is not None
+        return info_nce(anchors.positive, negatives, k=k)
 
     def evaluation_loss(self) -> EvaluationLoss:
         """The mean loss of old items, of new items, and over X′."""
@@ -104,23 +104,23 @@ def measure(
         domain: The kind of data.
         increment: Old and new items; either may be missing.
         objective: Temperature and K.
-        engine: Where to compute; where the encoder is if None.
+        engine: Where to compute; the encoder's device if None.
         sample: Old items and new items at most, drawn at random; all of them if None.
         seed: Determines the sample and the views.
     """
     engine, objective = engine or Engine.of(encoder), objective or Objective()
 
-    def part(items: Collection | None, count: int, name: str) -> tuple[Tensor, Tensor] | None:
+    def views(items: Collection | None, count: int, name: str) -> tuple[Tensor, Tensor] | None:
         if items is None:
             return None
-        order = torch.arange(count)
+        places = torch.arange(count)
         if sample is not None and count > sample:
-            order = torch.randperm(count, generator=generator(seed, "population", name))[:sample]
-        views = generator(seed, "views", name)
-        return embed_views(encoder, domain, items, order, views, engine=engine)
+            places = torch.randperm(count, generator=generator(seed, "population", name))[:sample]
+        draws = generator(seed, "views", name)
+        return embed_views(encoder, domain, items, places, draws, engine=engine)
 
-    old = part(increment.old, increment.stored, "old")
-    new = part(increment.new, increment.new_count, "new")
+    old = views(increment.old, increment.stored, "old")
+    new = views(increment.new, increment.new_count, "new")
     return population(old, new, growth_ratio=increment.growth_ratio, objective=objective)
 
 
@@ -132,30 +132,30 @@ def population(
     objective: Objective,
 ) -> Population:
     """The population of items whose two views have these (n, d) embeddings; not both are None."""
-    known = [items for items in (old, new) if items is not None]
-    first, second = (torch.cat(side) for side in zip(*known, strict=True))
+    present = [items for items in (old, new) if items is not None]
+    first, second = (torch.cat(side) for side in zip(*present, strict=True))
     stored = 0 if old is None else len(old[0])
     added = len(first) - stored
-    rows: list[list[Tensor]] = []  # logits of positives, sums over old and over new items
+    rows: list[list[Tensor]] = []
     for start in range(0, len(first), ROWS):
         logits = similarities(first[start : start + ROWS], second, objective)
-        own = logits.diagonal(start)
-        positive = own.clone()
-        own.fill_(-math.inf)  # an anchor is not its own negative
-        sums = [part.logsumexp(dim=1) for part in logits.tensor_split([stored], dim=1)]
-        rows.append([positive, *sums])
+        diagonal = logits.diagonal(start)
+        positive = diagonal.clone()
+        diagonal.fill_(-math.inf)  # an anchor is not its own negative
+        parts = logits.tensor_split([stored], dim=1)
+        rows.append([positive, *(part.logsumexp(dim=1) for part in parts)])
     positive, from_old, from_new = (torch.cat(column) for column in zip(*rows, strict=True))
 
-    def anchors(mine: slice, others: tuple[int, int]) -> Anchors:
+    def anchors(part: slice, old_count: int, new_count: int) -> Anchors:
         means = (
-            (sums[mine] - math.log(count))[:, None] if count else None
-            for sums, count in zip((from_old, from_new), others, strict=True)
+            (sums[part] - math.log(count))[:, None] if count else None
+            for sums, count in ((from_old, old_count), (from_new, new_count))
         )
-        return Anchors(positive[mine], *means)
+        return Anchors(positive[part], *means)
 
     return Population(
-        None if old is None else anchors(slice(stored), (stored - 1, added)),
-        None if new is None else anchors(slice(stored, None), (stored, added - 1)),
+        None if old is None else anchors(slice(stored), stored - 1, added),
+        None if new is None else anchors(slice(stored, None), stored, added - 1),
         growth_ratio,
         objective,
     )

@@ -1,25 +1,23 @@
-"""What labels say about embeddings: SVMs, kNN accuracy, retrieval, and probe sets of one's own."""
-
-from __future__ import annotations
+"""What labels say about embeddings: SVMs, kNN accuracy, retrieval, and probe sets."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incontrast.data.labelled import Labelled
+from incontrast.names import nearest as nearest_name
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 C_GRID = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)  # as in GraphCL's evaluation
-
-LARGEST_KERNEL = 5000  # items whose kernel is kept: 200 MB
+LARGEST_KERNEL = 5000  # items whose kernel matrix is kept in memory: 200 MB
+NEIGHBOURS = 10
 
 
 class Accuracy(NamedTuple):
@@ -28,80 +26,76 @@ class Accuracy(NamedTuple):
 
 
 def svm_accuracy(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> Accuracy:
-    """Accuracy of an SVM on frozen (n, d) embeddings with (n,) labels, cross-validated.
+    """Cross-validated accuracy of an SVM on frozen (n, d) embeddings with (n,) labels.
 
-    C is searched inside each fold, by cross-validation with as many folds, which ``seed`` draws.
+    Inside each fold, C is searched by cross-validation with as many folds. ``seed`` draws them.
     """
     from sklearn.model_selection import StratifiedKFold
 
     x, y = _checked(embeddings, labels, least=folds)
-    outer = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    scores = np.array(
-        [
-            fit_svm(x[seen], y[seen], folds=folds, seed=seed).score(x[rest], y[rest])
-            for seen, rest in outer.split(x, y)
-        ]
-    )
-    return Accuracy(float(scores.mean()), float(scores.std()))
+    splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y)
+    scores = [
+        fit_svm(x[train], y[train], folds=folds, seed=seed).score(x[test], y[test])
+        for train, test in splits
+    ]
+    return Accuracy(float(np.mean(scores)), float(np.std(scores)))
 
 
-def fit_svm(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> Pipeline:
-    """An SVM on standardised embeddings, its C searched by cross-validation; ``score`` judges it.
+def fit_svm(embeddings: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> "Pipeline":
+    """An SVM on standardised embeddings, with C searched by cross-validation.
 
-    The same as scikit-learn's ``GridSearchCV`` finds, in a third of the time: all values of C
-    share the kernel of a fold, which takes most of it, as long as it is not too large to keep.
+    It is what scikit-learn's ``GridSearchCV`` finds, in a third of the time: all values of C share
+    the kernel matrix of a fold.
     """
-    from sklearn import config_context
-    from sklearn.dummy import DummyClassifier
+    from sklearn import config_context, dummy, model_selection, svm
     from sklearn.metrics.pairwise import rbf_kernel
-    from sklearn.model_selection import StratifiedKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
-    from sklearn.svm import SVC
 
     x, y = _checked(embeddings, labels, least=folds)
     if len(np.unique(y)) < 2:
-        return make_pipeline(DummyClassifier()).fit(x, y)  # nothing to tell apart
+        return make_pipeline(dummy.DummyClassifier()).fit(x, y)
     scores = np.zeros(len(C_GRID))
-    for seen, rest in StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y):
-        if len(np.unique(y[seen])) < 2:
-            scores += np.nan  # as there: a fold that cannot be fitted leaves no C to choose
+    splitter = model_selection.StratifiedKFold(folds, shuffle=True, random_state=seed)
+    for train, test in splitter.split(x, y):
+        if len(np.unique(y[train])) < 2:
+            scores += np.nan  # as in GridSearchCV: then the first C is taken
             continue
-        scaler = StandardScaler().fit(x[seen])
-        inside, outside = (scaler.transform(x[part]).astype(np.float64) for part in (seen, rest))
-        known, asked, kernel = inside, outside, "rbf"
-        if len(inside) <= LARGEST_KERNEL:
-            spread = x.shape[1] * inside.var()
-            gamma = 1.0 / spread if spread else 1.0  # SVC's "scale"
-            known, asked = (rbf_kernel(part, inside, gamma=gamma) for part in (inside, outside))
-            kernel = "precomputed"
+        scaler = StandardScaler().fit(x[train])
+        known, unknown = (scaler.transform(x[part]).astype(np.float64) for part in (train, test))
+        kernel = "rbf"
+        if len(known) <= LARGEST_KERNEL:
+            variance = x.shape[1] * known.var()
+            gamma = 1.0 / variance if variance else 1.0  # SVC's "scale"
+            unknown = rbf_kernel(unknown, known, gamma=gamma)
+            known, kernel = rbf_kernel(known, known, gamma=gamma), "precomputed"
         with config_context(assume_finite=True, skip_parameter_validation=True):
             for number, c in enumerate(C_GRID):
-                svm = SVC(C=c, kernel=kernel).fit(known, y[seen])
-                scores[number] += (svm.predict(asked) == y[rest]).mean()
-    return make_pipeline(StandardScaler(), SVC(C=C_GRID[int(scores.argmax())])).fit(x, y)
+                model = svm.SVC(C=c, kernel=kernel).fit(known, y[train])
+                scores[number] += (model.predict(unknown) == y[test]).mean()
+    return make_pipeline(StandardScaler(), svm.SVC(C=C_GRID[int(scores.argmax())])).fit(x, y)
 
 
 def knn_accuracy(
     embeddings: Any, labels: Any, *, neighbours: int = 10, queries: Any = None
 ) -> float:
-    """How often the nearest other items, by cosine and majority, have an item's own label.
+    """The share of items whose nearest other items, by cosine, have the same label by majority.
 
-    Ties go to the label of the nearer neighbours.
+    In a tie, the label of the closer neighbours counts.
 
     Args:
         embeddings: (n, d).
         labels: (n,).
         neighbours: How many of the other items vote.
-        queries: (n,) which items are asked about, as booleans; all of them if None.
+        queries: (n,) booleans, the items that are counted; all of them if None.
     """
     x, y = _checked(embeddings, labels, least=2)
-    right = _right_votes(y, *_nearest(x, neighbours))
-    return float(right.mean() if queries is None else right[np.asarray(queries)].mean())
+    correct = _voted_correctly(y, *_nearest(x, neighbours))
+    return float(correct.mean() if queries is None else correct[np.asarray(queries)].mean())
 
 
 def _nearest(x: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(n, count) cosine distances and places of the nearest others of each item."""
+    """(n, count) cosine distances and places of each item's nearest other items."""
     from sklearn.neighbors import NearestNeighbors
 
     index = NearestNeighbors(n_neighbors=min(count, len(x) - 1), metric="cosine").fit(x)
@@ -109,32 +103,32 @@ def _nearest(x: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     return distances, nearest
 
 
-def _right_votes(
+def _voted_correctly(
     y: NDArray[Any], distances: NDArray[Any], nearest: NDArray[Any]
 ) -> NDArray[np.bool_]:
     classes, codes = np.unique(y, return_inverse=True)
     votes = np.zeros((len(y), len(classes)))
-    # A vote counts 1 plus a little for closeness, which only ever decides a tie.
+    # A vote counts 1 plus a little for closeness, which decides ties only.
     np.add.at(votes, (np.arange(len(y))[:, None], codes[nearest]), 1.0 + 1e-3 * (2 - distances))
-    right: NDArray[np.bool_] = votes.argmax(axis=1) == codes
-    return right
+    correct: NDArray[np.bool_] = votes.argmax(axis=1) == codes
+    return correct
 
 
 def _precision(y: NDArray[Any], nearest: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) the share of each item's nearest that have its label; nan where no other item has it.
+    """(n,) the share of each item's nearest that have its label; nan if no other item has it.
 
-    Of an item whose class has fewer others than ``nearest``, only as many are looked at, so that
-    1 can be reached.
+    If a class has fewer other items than ``nearest``, only as many neighbours count, so that 1 is
+    possible.
     """
     _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     same = np.cumsum(codes[nearest] == codes[:, None], axis=1)
-    looked = np.minimum(counts[codes] - 1, nearest.shape[1])
-    found = same[np.arange(len(y)), looked - 1]
-    return np.where(looked > 0, found / np.maximum(looked, 1), np.nan)
+    considered = np.minimum(counts[codes] - 1, nearest.shape[1])
+    hits = same[np.arange(len(y)), considered - 1]
+    return np.where(considered > 0, hits / np.maximum(considered, 1), np.nan)
 
 
 class Scores(NamedTuple):
-    """What a probe says of some classes: both are 1 at best."""
+    """Scores of a probe on some of its classes; 1 is the best."""
 
     knn_accuracy: float
     precision: float  # of the 10 nearest neighbours
@@ -142,21 +136,21 @@ class Scores(NamedTuple):
 
 
 class ProbeScores(NamedTuple):
-    """What a probe says of all its classes, of the old ones and of the new ones."""
+    """Scores of a probe on all its classes, on the old ones and on the new ones."""
 
     all: Scores
     old: Scores | None = None
     new: Scores | None = None
 
     @classmethod
-    def from_json(cls, figures: Mapping[str, Any]) -> ProbeScores:
-        """Out of what an outcome has as JSON."""
-        parts: dict[str, Any] = {part: found and Scores(**found) for part, found in figures.items()}
+    def from_json(cls, figures: Mapping[str, Any]) -> Self:
+        """From the JSON of an outcome."""
+        parts: dict[str, Any] = {name: part and Scores(**part) for name, part in figures.items()}
         return cls(**parts)
 
 
 def significant_falls(before: ProbeScores, after: ProbeScores, tolerance: float) -> list[str]:
-    """Of which classes the kNN accuracy fell by more than is tolerated, and than chance does.
+    """The classes whose kNN accuracy fell by more than the tolerance and more than by chance.
 
     >>> before, after = (ProbeScores(Scores(knn, knn, 100)) for knn in (0.8, 0.7))
     >>> significant_falls(before, after, 0.05)
@@ -164,31 +158,31 @@ def significant_falls(before: ProbeScores, after: ProbeScores, tolerance: float)
     >>> significant_falls(before, after, 0.2), significant_falls(after, before, 0.0)
     ([], [])
     """
-    found = []
-    for part in ("old", "new", "all"):
-        first, last = getattr(before, part), getattr(after, part)
+    falls = []
+    for name in ("old", "new", "all"):
+        first, last = getattr(before, name), getattr(after, name)
         if first is None or last is None:
             continue
         then, now = first.knn_accuracy, last.knn_accuracy
-        # Two standard errors are what chance does on so many items.
-        if then - now > max(tolerance * then, 2.0 * math.sqrt(then * (1.0 - then) / first.items)):
-            found.append(f"{part} classes from {then:.3f} to {now:.3f}")
-    return found
+        chance = 2.0 * math.sqrt(then * (1.0 - then) / first.items)  # two standard errors
+        if then - now > max(tolerance * then, chance):
+            falls.append(f"{name} classes from {then:.3f} to {now:.3f}")
+    return falls
 
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Labelled items that tell whether an encoder is good at what it is used for.
+    """Labelled items that show whether an encoder is good for its purpose.
 
-    Nothing is trained on them. A few hundred are enough, if they are items that the encoder will
-    not be trained on.
+    They are never trained on. A few hundred are enough, if the encoder is not trained on them
+    either.
 
     Args:
         items: What the domain collects, or ``Labelled`` items.
         labels: (n,) numbers or names; None if ``items`` has them.
-        new: The labels of classes that come with an update; scores of old and of new classes are
-            then told apart. None if it is not known.
-        old: The labels of classes that came before; None for all others.
+        new: Labels of classes that come with an update: old and new classes then have scores of
+            their own. None if unknown.
+        old: Labels of classes that came before; None for all others.
 
     >>> probe = Probe([[0.0], [0.1], [1.0], [1.1]], ["low", "low", "high", "high"], new=["high"])
     >>> probe.scores(np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]])).new.precision
@@ -202,70 +196,61 @@ class Probe:
 
     def __post_init__(self) -> None:
         if isinstance(self.items, Labelled) and self.labels is None:
-            found, names = self.items.labels, self.items.classes
-            labels = None if found is None else np.asarray(names)[found] if names else found
-            object.__setattr__(self, "labels", labels)
-            object.__setattr__(self, "items", self.items.items)
+            numbers, names = self.items.labels, self.items.classes
+            named = names and numbers is not None
+            self._set("labels", np.asarray(names)[numbers] if named else numbers)
+            self._set("items", self.items.items)
         if self.labels is None:
-            raise ValueError(
-                "a probe needs a label for each item: give labels, a folder with a subfolder for "
-                "each class, or a table with a column of labels"
-            )
+            hint = "give labels, a folder with a subfolder for each class, or a column of labels"
+            raise ValueError(f"a probe needs a label for each item: {hint}")
         labels = np.asarray(self.labels)
         if labels.ndim != 1 or len(labels) != len(self.items):
-            raise ValueError(
-                f"a probe needs one label for each item, got {len(self.items)} items and labels of "
-                f"shape {labels.shape}"
-            )
-        object.__setattr__(self, "labels", labels)
+            shapes = f"{len(self.items)} items and labels of shape {labels.shape}"
+            raise ValueError(f"a probe needs one label for each item, got {shapes}")
+        self._set("labels", labels)
         counts = Counter(labels.tolist())
         if len(counts) < 2:
             raise ValueError(f"a probe needs two classes at least, got {len(counts)}")
-        single = next((name for name, count in counts.items() if count < 2), None)
-        if single is not None:
-            raise ValueError(
-                f"a probe needs two items of each class at least, got one of {single!r}: "
-                "add another, or leave the class out"
-            )
+        rarest, least = counts.most_common()[-1]
+        if least < 2:
+            hint = "add another, or leave the class out"
+            raise ValueError(f"a probe needs two items of a class, got one of {rarest!r}: {hint}")
         for part in ("new", "old"):
-            named = getattr(self, part)
-            if named is not None:
-                object.__setattr__(self, part, tuple(named))
-            for name in getattr(self, part) or ():
+            if getattr(self, part) is None:
+                continue
+            self._set(part, tuple(getattr(self, part)))
+            for name in getattr(self, part):
                 if name not in counts:
-                    near = get_close_matches(str(name), map(str, counts), 1)
-                    hint = f"did you mean {near[0]!r}?" if near else f"it has {sorted(counts)}"
+                    near = nearest_name(str(name), map(str, counts))
+                    hint = f"did you mean {near!r}?" if near else f"it has {sorted(counts)}"
                     raise ValueError(f"the probe has no class {name!r}: {hint}")
 
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
     def scores(self, embeddings: Any) -> ProbeScores:
-        """What (n, d) embeddings of the items say."""
+        """Scores of (n, d) embeddings of the items."""
         x, y = _checked(embeddings, self.labels, least=2)
-        distances, nearest = _nearest(x, 10)
-        right, precision = _right_votes(y, distances, nearest), _precision(y, nearest)
+        distances, nearest = _nearest(x, NEIGHBOURS)
+        correct, precision = _voted_correctly(y, distances, nearest), _precision(y, nearest)
 
-        def of(chosen: NDArray[np.bool_]) -> Scores | None:
-            if not chosen.any():
-                return None
-            found = float(right[chosen].mean()), float(precision[chosen].mean())
-            return Scores(*found, items=int(chosen.sum()))
+        def of(chosen: NDArray[np.bool_]) -> Scores:
+            means = float(correct[chosen].mean()), float(precision[chosen].mean())
+            return Scores(*means, items=int(chosen.sum()))
 
-        everything = np.ones(len(y), bool)
-        overall = of(everything)
-        assert overall is not None
+        overall = of(np.ones(len(y), bool))
         if self.new is None:
             return ProbeScores(overall)
         new = np.isin(y, list(self.new))
         old = ~new if self.old is None else np.isin(y, list(self.old))
-        return ProbeScores(overall, of(old), of(new))
+        return ProbeScores(overall, *(of(part) if part.any() else None for part in (old, new)))
 
 
 def _checked(embeddings: Any, labels: Any, *, least: int) -> tuple[NDArray[Any], NDArray[Any]]:
     x, y = np.asarray(embeddings), np.asarray(labels)
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
-        raise ValueError(
-            "embeddings must be (n, d) and labels (n,) with the same n, "
-            f"got {x.shape} and {y.shape}"
-        )
+        shapes = f"{x.shape} and {y.shape}"
+        raise ValueError(f"embeddings must be (n, d), labels (n,) with the same n, got {shapes}")
     if len(x) < least:
         raise ValueError(f"at least {least} items are needed, got {len(x)}")
     return x, y

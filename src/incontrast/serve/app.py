@@ -1,13 +1,10 @@
-"""The application: who may ask, what is asked, and what is answered."""
-
-from __future__ import annotations
+"""The web application: its routes, who may use them, and its limits."""
 
 import asyncio
 import base64
 import hmac
 import logging
 import os
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -38,32 +35,32 @@ from incontrast.workspace import WorkspaceError
 
 log = logging.getLogger(__name__)
 
-RECEIVED = 30  # seconds in which the body of a request must have come
-BODIES = 16  # of full size that may be in memory
-QUICK = 2**20  # bytes of an array that are read or written in less time than a thread begins
-LATER = {"Retry-After": "1"}
-MOST = 1000  # items that a search finds
-UNROUTED = {  # what Starlette says of requests that come to no route
+BODY_SECONDS = 30  # in which the body of a request must arrive
+MAX_BODIES = 16  # of full size in memory
+QUICK = 2**20  # bytes of an array that take less time than to start a thread
+MAX_COUNT = 1000  # items that a search finds
+RETRY = {"Retry-After": "1"}
+REFRESH = {"Refresh": "5"}  # seconds after which a browser reloads the page
+DETAILS = {  # for Starlette's own messages
     "Not Found": "there is no such address",
     "Method Not Allowed": "this address takes other methods, see the header Allow",
 }
-REFRESH = {"Refresh": "5"}  # seconds after which a browser loads the page again
 
 
 def create_app(settings: ServeSettings | None = None) -> Starlette:
     """An ASGI application that serves the current version of a workspace.
 
-    Without settings, those that are in the environment: it is one of several workers.
+    Args:
+        settings: From the environment if None, as in one of several workers.
 
     Raises:
-        WorkspaceError: There is no version that could be loaded.
+        WorkspaceError: No version can be loaded.
     """
     settings = ServeSettings.from_environment() if settings is None else settings
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     keep_freed_memory()
-    metrics = Metrics()
-    service = Service(settings, Current(settings, metrics), metrics)
+    service = Service(settings)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -71,35 +68,31 @@ def create_app(settings: ServeSettings | None = None) -> Starlette:
         service.close()
 
     guard = [] if settings.token is None else [Middleware(_guarded, token=settings.token)]
-    routes = [
-        Route("/embed", service.embed, methods=["POST"], middleware=guard),
-        Route("/search", service.search, methods=["POST"], middleware=guard),
-        Route("/versions", service.versions, middleware=guard),
-        Route("/metrics", service.measured, middleware=guard),
-        Route("/", service.history, middleware=guard),
-        Route("/healthz", service.health),
-    ]
     return Starlette(
-        routes=routes,
-        middleware=[Middleware(metrics.around)],
-        exception_handlers={HTTPException: _refusal, Exception: _failure},
+        routes=[
+            Route("/embed", service.embed, methods=["POST"], middleware=guard),
+            Route("/search", service.search, methods=["POST"], middleware=guard),
+            Route("/versions", service.versions, middleware=guard),
+            Route("/metrics", service.prometheus, middleware=guard),
+            Route("/", service.history, middleware=guard),
+            Route("/healthz", service.health),
+        ],
+        middleware=[Middleware(service.metrics.middleware)],
+        exception_handlers={HTTPException: _refused, Exception: _failed},
         lifespan=lifespan,
     )
 
 
 class Service:
-    """What the routes do."""
+    """The handlers of the routes."""
 
-    def __init__(self, settings: ServeSettings, current: Current, metrics: Metrics) -> None:
+    def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
-        self.current = current
-        self.metrics = metrics
-        self.batcher = Batcher(settings.batch_size, settings.max_waiting, metrics)
-        self._bytes = 0  # of bodies in memory; only the event loop's thread counts them
-        # Decoding takes memory beyond that of the bodies: only so many at a time.
-        self._decoders = CapacityLimiter(os.cpu_count() or 1)
-        self._page: tuple[Any, str] = (None, "")
-        self._drawing = threading.Lock()
+        self.metrics = Metrics()
+        self.current = Current(settings, self.metrics)
+        self.batcher = Batcher(settings.batch_size, settings.max_waiting, self.metrics)
+        self._bytes = 0  # of bodies in memory; only the thread of the event loop changes it
+        self._decoders = CapacityLimiter(os.cpu_count() or 1)  # since decoding takes memory
 
     def close(self) -> None:
         self.current.close()
@@ -107,24 +100,24 @@ class Service:
         self.metrics.close()
 
     async def embed(self, request: Request) -> Response:
-        """Embeddings by the version that is current when the request comes."""
+        """Embeddings by the version that is current when the request arrives."""
         version = self.current.version
         space = _number(request, "space", version.number)
-        wanted = request.headers.get("accept", "")
+        npy = NPY in request.headers.get("accept", "")
         with self._body_counted(request):
             rows = await self._embedded(request, version, space)
-            if NPY in wanted and rows.nbytes <= QUICK:
-                return _answer(version, space, rows, wanted)
-            return await to_thread.run_sync(_answer, version, space, rows, wanted)
+            response = partial(_embeddings, version.about(space), rows, npy)
+            quick = npy and rows.nbytes <= QUICK
+            return response() if quick else await to_thread.run_sync(response)
 
     async def search(self, request: Request) -> Response:
-        """The nearest items in the index, by queries that are mapped into its space."""
+        """The nearest items in the index, for queries mapped into its space."""
         version, index = self.current.version, self.current.index
         if index is None:
             raise HTTPException(404, "there is no index: start serve with --index FOLDER")
         count = _number(request, "count", 10)
-        if not 1 <= count <= MOST:
-            raise HTTPException(422, f"count must be 1 to {MOST}, got {count}")
+        if not 1 <= count <= MAX_COUNT:
+            raise HTTPException(422, f"count must be 1 to {MAX_COUNT}, got {count}")
         space = index.stamp.version
         with self._body_counted(request):
             rows = await self._embedded(request, version, space)
@@ -133,10 +126,10 @@ class Service:
         return JSONResponse({**about, **found._asdict()}, headers=_headers(about))
 
     async def _embedded(self, request: Request, version: Version, space: int) -> Tensor:
-        """Embeddings of the items of a request."""
+        """Embeddings of the items in the body."""
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
-            async with asyncio.timeout(RECEIVED):
+            async with asyncio.timeout(BODY_SECONDS):
                 body = await request.body()
             adapter = version.adapter(space)
             read = partial(
@@ -150,58 +143,49 @@ class Service:
             else:
                 batches = await to_thread.run_sync(read, limiter=self._decoders)
         except (TimeoutError, ClientDisconnect) as error:
-            raise HTTPException(408, f"the body must come within {RECEIVED} s") from error
+            raise HTTPException(408, f"the body must come within {BODY_SECONDS} s") from error
         except (ValueError, TypeError) as error:
-            known: dict[type[Exception], int] = {TooLarge: 413, UnknownFormat: 415}
-            raise HTTPException(known.get(type(error), 422), str(error)) from error
+            statuses: dict[type[Exception], int] = {TooLarge: 413, UnknownFormat: 415}
+            raise HTTPException(statuses.get(type(error), 422), str(error)) from error
         try:
             rows = await self.batcher.embed(version, adapter, batches)
         except QueueFull as error:
-            raise HTTPException(503, str(error), LATER) from error
-        finite = np.isfinite(rows.numpy())
+            raise HTTPException(503, str(error), RETRY) from error
+        finite = np.isfinite(rows.numpy()).all(1)
         if not finite.all():
-            item = int(np.argmin(finite.all(1)))
-            raise HTTPException(422, f"the embedding of item {item} is not finite")
+            raise HTTPException(422, f"the embedding of item {finite.argmin()} is not finite")
         return rows
 
     @contextmanager
     def _body_counted(self, request: Request) -> Iterator[None]:
-        """Refuse a body before it is read that is too large, alone or with those in memory.
-
-        It counts until the request is answered.
-        """
-        limit, told = self.settings.max_bytes, request.headers.get("content-length", "")
-        # A body in chunks is as long as it likes, whatever else the request tells.
-        if not told.isdecimal() or "transfer-encoding" in request.headers:
-            raise HTTPException(
-                411, "the request must tell its Content-Length, and have no Transfer-Encoding"
-            )
-        length = int(told)
-        if length > limit:
-            raise HTTPException(413, f"a body may have {limit} bytes, got {length}")
-        if self._bytes + length > BODIES * limit:
-            raise HTTPException(503, "too many requests wait: try again later", LATER)
-        self._bytes += length
+        """Refuse a body that is too large, alone or with those in memory, before it is read."""
+        limit, length = self.settings.max_bytes, request.headers.get("content-length", "")
+        # A chunked body may have any length, whatever its Content-Length.
+        if not length.isdecimal() or "transfer-encoding" in request.headers:
+            raise HTTPException(411, "a request needs a Content-Length and no Transfer-Encoding")
+        size = int(length)
+        if size > limit:
+            raise HTTPException(413, f"a body may have {limit} bytes, got {size}")
+        if self._bytes + size > MAX_BODIES * limit:
+            raise HTTPException(503, "too many requests wait: try again later", RETRY)
+        self._bytes += size
         try:
             yield
         finally:
-            self._bytes -= length
+            self._bytes -= size
 
     async def health(self, _: Request) -> Response:
-        """Whether it serves; a workspace that cannot be read does not keep it from that.
-
-        Anybody may ask, so it names no folder.
-        """
-        serves = self.batcher.alive
+        """Whether it serves, even if the workspace cannot be read. It needs no token."""
+        alive = self.batcher.alive
         about = {
-            "status": "ok" if serves else "failed",
+            "status": "ok" if alive else "failed",
             "version": self.current.version.number,
             "workspace": "ok" if self.current.problem is None else "unreadable",
         }
-        return JSONResponse(about, 200 if serves else 503)
+        return JSONResponse(about, 200 if alive else 503)
 
     def versions(self, _: Request) -> Response:
-        """The version that serves, those that are kept, and the spaces that maps lead to."""
+        """The serving version, the versions that are kept, and the spaces that maps lead to."""
         version = self.current.version
         spaces: dict[str, Any] = {}
         for number, encoder in version.encoders.items():
@@ -212,7 +196,7 @@ class Service:
             workspace = self.current.open()
             kept = [workspace.versions.record(number) for number in workspace.versions.numbers()]
             names = ("version", "parent", "created", "encoder")
-            told = {
+            about = {
                 "version": version.number,
                 "encoder": version.encoder,
                 "spaces": spaces,
@@ -220,24 +204,19 @@ class Service:
                 "problem": self.current.problem,
                 "kept": [{name: record.get(name) for name in names} for record in kept],
             }
-        return JSONResponse(told)
+        return JSONResponse(about)
 
-    def measured(self, _: Request) -> Response:
+    def prometheus(self, _: Request) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
     def history(self, _: Request) -> Response:
-        """The page over all versions, as `incontrast history` writes it, which loads again."""
-        with self._readable(), self._drawing:
+        """The page of ``incontrast history``."""
+        with self._readable():
             workspace = self.current.open()
-            journal, current = workspace.journal, workspace.current
-            found = journal.path.stat()
-            key = (found.st_mtime_ns, found.st_size, current)
-            if self._page[0] != key:
-                lines = lines_of(journal.events(), current)
-                if not lines:
-                    raise HTTPException(404, "no version was trained in this workspace yet")
-                self._page = (key, render(history_page(lines, workspace.folder.name)))
-            return HTMLResponse(self._page[1], headers=REFRESH)
+            lines = lines_of(workspace.journal.events(), workspace.current)
+        if not lines:
+            raise HTTPException(404, "no version was trained in this workspace yet")
+        return HTMLResponse(render(history_page(lines, workspace.folder.name)), headers=REFRESH)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -245,64 +224,59 @@ class Service:
             yield
         except (WorkspaceError, OSError) as error:
             log.warning("the workspace cannot be read: %s", error)
-            told = f"the workspace cannot be read: {self.current.told(error)}"
-            raise HTTPException(503, told, LATER) from error
+            detail = f"the workspace cannot be read: {self.current.public(error)}"
+            raise HTTPException(503, detail, RETRY) from error
 
 
 def _guarded(app: ASGIApp, token: str) -> ASGIApp:
-    """Refuse who has no token: as a bearer token, or as a password, which browsers ask for."""
+    """Require the token: as a bearer token, or as the password that browsers ask for."""
 
-    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        scheme, _, password = Headers(scope=scope).get("authorization", "").partition(" ")
         if scheme.lower() == "basic":
             with suppress(ValueError):
-                given = base64.b64decode(given).decode().partition(":")[2]
-        if not hmac.compare_digest(given.encode(), token.encode()):
-            # Not Bearer as well: Chromium asks for no password then.
-            known = {"WWW-Authenticate": 'Basic realm="incontrast"'}
-            raise HTTPException(401, "give the token: Authorization: Bearer TOKEN", known)
+                password = base64.b64decode(password).decode().partition(":")[2]
+        if not hmac.compare_digest(password.encode(), token.encode()):
+            # Without Bearer, since Chromium does not ask for a password then.
+            headers = {"WWW-Authenticate": 'Basic realm="incontrast"'}
+            raise HTTPException(401, "give the token: Authorization: Bearer TOKEN", headers)
         await app(scope, receive, send)
 
-    return asked
+    return checked
 
 
-def _answer(version: Version, space: int, rows: Tensor, wanted: str) -> Response:
-    about = version.about(space)
+def _embeddings(about: dict[str, Any], rows: Tensor, npy: bool) -> Response:
     headers = _headers(about)
-    if NPY in wanted:
+    if npy:
         return Response(write_npy(rows.numpy()), media_type=NPY, headers=headers)
     return JSONResponse({**about, "embeddings": rows.tolist()}, headers=headers)
 
 
 def _headers(about: dict[str, Any]) -> dict[str, str]:
-    return {f"X-Incontrast-{name.replace('_', '-')}": str(told) for name, told in about.items()}
+    return {f"X-Incontrast-{name.replace('_', '-')}": str(value) for name, value in about.items()}
 
 
 def _number(request: Request, name: str, default: int) -> int:
-    """A whole number, the one parameter that the address of a request may give, and once."""
-    if not request.scope["query_string"]:
-        return default
-    for other in request.query_params:
+    """The only parameter that a route has, a whole number."""
+    parameters = request.query_params.multi_items()
+    for other, _ in parameters:
         if other != name:
-            refused = f"{request.url.path} has no parameter {other!r:.40}"
-            raise HTTPException(422, f"{refused}: the nearest, and the only one, is {name}")
-    values = request.query_params.getlist(name)
-    if not values:
-        return default
-    if len(values) > 1:
-        raise HTTPException(422, f"{name} is given {len(values)} times: give it once")
-    (given,) = values
-    if not given.isdecimal() or len(given) > 9:
-        raise HTTPException(422, f"{name} must be a whole number, got {given!r:.40}")
-    return int(given)
+            detail = f"{request.url.path} has no parameter {other!r:.40}: the only one is {name}"
+            raise HTTPException(422, detail)
+    if len(parameters) > 1:
+        raise HTTPException(422, f"{name} is given {len(parameters)} times: give it once")
+    for _, value in parameters:
+        if not value.isdecimal() or len(value) > 9:
+            raise HTTPException(422, f"{name} must be a whole number, got {value!r:.40}")
+        return int(value)
+    return default
 
 
-async def _refusal(_: Request, error: Exception) -> Response:
+async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    detail = UNROUTED.get(error.detail, error.detail)
+    detail = DETAILS.get(error.detail, error.detail)
     return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
 
-async def _failure(_: Request, error: Exception) -> Response:
-    """What nobody foresaw: the server writes the error itself into its log."""
+async def _failed(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": "the service failed; its log says why"}, 500)

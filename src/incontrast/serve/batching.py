@@ -1,6 +1,4 @@
-"""Items of many requests in one forward pass: a queue, and the thread that runs the encoder."""
-
-from __future__ import annotations
+"""Forward passes of the items of several requests: a queue, and the thread of the encoder."""
 
 import asyncio
 import ctypes
@@ -18,8 +16,8 @@ from incontrast.compat import Chain
 from incontrast.serve.current import Version
 from incontrast.serve.metrics import Metrics
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as malloc.h of glibc numbers them
-KEPT, LARGEST = 2**28, 2**25  # bytes that are kept, and of a block up to which it is
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in glibc's malloc.h
+KEPT_BYTES, LARGEST_BLOCK = 2**28, 2**25
 
 
 class QueueFull(RuntimeError):
@@ -27,21 +25,21 @@ class QueueFull(RuntimeError):
 
 
 class Part(NamedTuple):
-    """Items of one request that go through the encoder together."""
+    """Items of one request that are embedded together."""
 
-    version: Version  # decided when the request came: an answer is never of two
+    version: Version  # of when the request arrived: an answer is never from two versions
     adapter: Chain
     batch: Any
     embeddings: asyncio.Future[Tensor]
 
 
 class Batcher:
-    """Runs the encoder in a thread, on whatever waits: nobody waits for company.
+    """Runs the encoder in a thread, on whatever waits at the moment.
 
     Args:
-        batch_size: Items at most that go through the encoder together.
+        batch_size: Items at most in one forward pass.
         max_waiting: Items that may wait.
-        metrics: Where to note what happens.
+        metrics: Of the service.
     """
 
     def __init__(self, batch_size: int, max_waiting: int, metrics: Metrics) -> None:
@@ -59,12 +57,10 @@ class Batcher:
         return self._thread.is_alive()
 
     async def embed(self, version: Version, adapter: Chain, batches: Sequence[Any]) -> Tensor:
-        """(n, d) embeddings of the items of these batches, once it is their turn.
-
-        All who ask do so from one event loop.
+        """(n, d) embeddings of the items of these batches; always from the same event loop.
 
         Raises:
-            QueueFull: Nothing of it was taken.
+            QueueFull: Nothing was queued.
         """
         loop = asyncio.get_running_loop()
         parts = [Part(version, adapter, batch, loop.create_future()) for batch in batches]
@@ -78,8 +74,8 @@ class Batcher:
             self._parts.extend(parts)
             self._count(count)
             self._changed.notify()
-        found = await asyncio.gather(*(part.embeddings for part in parts))
-        return found[0] if len(found) == 1 else torch.cat(found)
+        rows = await asyncio.gather(*(part.embeddings for part in parts))
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def close(self) -> None:
         """Finish what waits, and end."""
@@ -91,17 +87,10 @@ class Batcher:
     def _run(self) -> None:
         while parts := self._next():
             self._answer(parts)
-            parts.clear()  # or a version that is replaced would stay until the next request
-
-    def _answer(self, parts: list[Part]) -> None:
-        # Who has gone away needs no answer.
-        parts = [part for part in parts if not part.embeddings.cancelled()]
-        if parts and not self._embed(parts) and len(parts) > 1:
-            for part in parts:  # one of them is to blame: the others are answered
-                self._embed([part])
+            parts.clear()  # frees a version that was replaced
 
     def _next(self) -> list[Part]:
-        """What waits of one version, a batch of it at most; nothing once all is done."""
+        """Parts of the same version for one forward pass; none once it is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._parts or self._closed)
             parts: list[Part] = []
@@ -115,46 +104,55 @@ class Batcher:
             self._count(-sum(len(part.batch) for part in parts))
             return parts
 
-    def _embed(self, parts: list[Part]) -> bool:
-        """Whether all went well; only a part on its own is told that it did not."""
-        start = time.perf_counter()
-        # One call wakes the event loop for all of them.
-        wake = parts[0].embeddings.get_loop().call_soon_threadsafe
+    def _answer(self, parts: list[Part]) -> None:
+        """Embed the parts; if that fails, each alone, so that one bad item harms no others."""
+        parts = [part for part in parts if not part.embeddings.cancelled()]
+        if not parts:
+            return
+        wake = parts[0].embeddings.get_loop().call_soon_threadsafe  # once for all parts
         try:
-            found = parts[0].version.embed([part.batch for part in parts])
-            rows = torch.split(found, [len(part.batch) for part in parts])
-            mapped = [part.adapter(own) for part, own in zip(parts, rows, strict=True)]
+            rows = self._embed(parts)
         except Exception as error:
             if len(parts) == 1:
                 wake(_deliver, parts, error)
-            return False
+            else:
+                for part in parts:
+                    self._answer([part])
+        else:
+            wake(_deliver, parts, rows)
+
+    def _embed(self, parts: list[Part]) -> list[Tensor]:
+        start = time.perf_counter()
+        found = parts[0].version.embed([part.batch for part in parts])
+        rows = torch.split(found, [len(part.batch) for part in parts])
+        mapped = [part.adapter(part_rows) for part, part_rows in zip(parts, rows, strict=True)]
         self._metrics.batch_items.observe(len(found))
         self._metrics.encoder_seconds.observe(time.perf_counter() - start)
-        wake(_deliver, parts, mapped)
-        return True
+        return mapped
 
     def _count(self, change: int) -> None:
         self._waiting += change
         self._metrics.waiting.set(self._waiting)
 
 
-def keep_freed_memory() -> bool:
-    """Have glibc keep what a forward pass frees, for the next one; whether it does.
-
-    Otherwise it may give the memory back to the system after each pass: to get the pages again
-    takes as long as the pass of a small encoder itself.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    own = ctypes.CDLL(None)
-    return bool(own.mallopt(M_TRIM_THRESHOLD, KEPT) and own.mallopt(M_MMAP_THRESHOLD, LARGEST))
-
-
-def _deliver(parts: list[Part], found: list[Tensor] | Exception) -> None:
+def _deliver(parts: list[Part], result: list[Tensor] | Exception) -> None:
     for number, part in enumerate(parts):
         if part.embeddings.done():  # cancelled meanwhile
             continue
-        if isinstance(found, Exception):
-            part.embeddings.set_exception(found)
+        if isinstance(result, Exception):
+            part.embeddings.set_exception(result)
         else:
-            part.embeddings.set_result(found[number])
+            part.embeddings.set_result(result[number])
+
+
+def keep_freed_memory() -> bool:
+    """Have glibc keep the memory that a forward pass frees; whether it will.
+
+    To get it back from the system for each pass takes as long as the pass of a small encoder.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None)
+    return bool(
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES) and libc.mallopt(M_MMAP_THRESHOLD, LARGEST_BLOCK)
+    )

@@ -1,6 +1,4 @@
-"""The bodies of requests and answers: JSON, NumPy's format, and images as they are."""
-
-from __future__ import annotations
+"""Bodies of requests and responses: JSON, NumPy's format, and image files."""
 
 import io
 import json
@@ -19,20 +17,20 @@ JSON, NPY, IMAGE = "application/json", "application/x-npy", "image/"
 
 
 class TooLarge(ValueError):
-    """More than a request may have."""
+    """More items than a request may have."""
 
 
 class UnknownFormat(ValueError):
-    """A content type that is not read."""
+    """A content type that is not supported."""
 
 
 def read_batches(
     domain: Domain, content_type: str, body: bytes, *, max_items: int, batch_size: int
 ) -> list[Any]:
-    """The items of a request, in batches. Nothing in a request is taken for the name of a file.
+    """The items of a request, in batches. Nothing in a request is interpreted as a file name.
 
     Raises:
-        ValueError: Says in a sentence what is wrong.
+        ValueError: With one sentence about what is wrong.
     """
     items: Any
     if content_type == NPY:
@@ -42,14 +40,10 @@ def read_batches(
     elif content_type.startswith(IMAGE):
         items = [body]
     else:
-        raise UnknownFormat(
-            f"the content type must be {JSON}, {NPY} or that of an image, got {content_type!r:.60}"
-        )
+        known = f"{JSON}, {NPY} or that of an image"
+        raise UnknownFormat(f"the content type must be {known}, got {content_type!r:.60}")
     if len(items) > max_items:
-        raise TooLarge(
-            f"a request may have {max_items} items, got {len(items)}: divide them into several "
-            "requests"
-        )
+        raise TooLarge(f"a request may have {max_items} items, got {len(items)}: divide them")
     collection = (domain.collect if content_type == NPY else domain.collect_json)(items)
     parts = torch.split(torch.arange(len(collection)), batch_size)
     return [collection.take(part) for part in parts]
@@ -58,44 +52,39 @@ def read_batches(
 def _read_json(body: bytes) -> list[Any]:
     try:
         record = json.loads(body)
-        items = record["items"]
     except json.JSONDecodeError as error:
         raise ValueError(f"the body is no JSON from character {error.pos} on") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the body is no UTF-8 from byte {error.start} on") from error
-    except (KeyError, TypeError) as error:
-        raise ValueError('the body must be {"items": […]} in JSON') from error
     except (ValueError, RecursionError) as error:
-        raise ValueError("the body has too many digits in a number, or lists in lists") from error
+        message = "the body is no JSON in UTF-8, or a number or list in it is too long or deep"
+        raise ValueError(message) from error
+    if not isinstance(record, dict) or "items" not in record:
+        raise ValueError('the body must be {"items": […]} in JSON')
+    items = record.pop("items")
     for name in record:
-        if name != "items":  # such as a space, without which the vectors would be of another one
-            raise ValueError(
-                f'the body must be {{"items": […]}} alone, got also {name!r:.40}: parameters '
-                "belong in the address, as in /embed?space=1"
-            )
+        hint = "parameters belong in the address, as in /embed?space=1"
+        raise ValueError(f"the body has an unknown field {name!r:.40}: {hint}")
     if not isinstance(items, list) or not items:
         raise ValueError("items must be a list with at least one item")
     return items
 
 
 def read_npy(body: bytes) -> NDArray[Any]:
-    """The array in NumPy's format; a header that lies about the size reserves no memory."""
-    size = 4 if body[6:7] > b"\x01" else 2  # bytes that say how long the header is
+    """An array in NumPy's format. A header that lies about the size reserves no memory."""
+    size = 4 if body[6:7] > b"\x01" else 2  # bytes that hold the length of the header
     start = 8 + size + int.from_bytes(body[8 : 8 + size], "little")
-    shape, by_column, dtype = _parsed(body[:start])
+    shape, fortran, dtype = _parsed(body[:start])
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise ValueError(f"an array must have numbers of up to 64 bits, got {dtype!s:.40}")
-    told = f"an array of shape {shape!s:.40} does not fit its {len(body) - start} bytes"
-    if not shape or math.prod(shape) * dtype.itemsize != len(body) - start:
-        raise ValueError(told)
-    array = np.frombuffer(bytearray(body), dtype, offset=start)  # a copy, writable for torch
+    array = np.frombuffer(bytearray(body), np.uint8, offset=start)  # a copy, writable for torch
     try:
-        return array.reshape(shape, order="F" if by_column else "C")
-    except (ValueError, TypeError) as error:  # sides that are negative, no numbers, or too many
-        raise ValueError(told) from error
+        if shape and math.prod(shape) * dtype.itemsize == len(array):
+            return array.view(dtype).reshape(shape, order="F" if fortran else "C")
+    except (ValueError, TypeError):  # negative sides, or too many
+        pass
+    raise ValueError(f"an array of shape {shape!s:.40} does not fit its {len(array)} bytes")
 
 
-@lru_cache  # clients send the same header again and again, and NumPy parses it as Python
+@lru_cache  # clients send the same header again and again, and NumPy parses it slowly
 def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     file = io.BytesIO(header)
     try:

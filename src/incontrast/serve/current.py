@@ -1,10 +1,9 @@
-"""The current version in memory, and a thread that exchanges it once another one is promoted."""
-
-from __future__ import annotations
+"""The current version in memory, and a thread that replaces it once another one is promoted."""
 
 import logging
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +18,11 @@ from incontrast.workspace import Workspace, WorkspaceError
 
 log = logging.getLogger(__name__)
 
+LONGEST_PAUSE = 30.0  # seconds between two attempts to load what cannot be loaded
+
 
 class Version:
-    """A version in memory, with the maps that lead to other spaces: it needs no file any more."""
+    """A version in memory, with the maps into other spaces; it needs no files any more."""
 
     def __init__(self, workspace: Workspace, number: int) -> None:
         self.number = number
@@ -38,7 +39,7 @@ class Version:
         return self.encoders[self.number]
 
     def about(self, space: int) -> dict[str, Any]:
-        """What an answer in a space names."""
+        """What every answer in a space tells."""
         return {
             "version": self.number,
             "encoder": self.encoder,
@@ -47,46 +48,34 @@ class Version:
         }
 
     def adapter(self, space: int) -> Chain:
-        """What maps its embeddings into the space of another version, or leaves them as they are.
+        """The map of its embeddings into the space of another version.
 
         Raises:
-            NoAdapter: No map leads there.
+            NoAdapter: There is none.
         """
         return chain(self.links, self.number, space)
 
     @torch.no_grad()
     def embed(self, batches: list[Any]) -> Tensor:
-        """(n, d) embeddings of the items of all batches, in one forward pass, on the CPU."""
+        """(n, d) embeddings of the items of all batches, from one forward pass, on the CPU."""
         engine = self.learner.engine
         batch = batches[0] if len(batches) == 1 else self.domain.join(batches)
         prepared = self.domain.prepare(batch.to(engine.device))
         return engine.forward(self.learner.backbone, prepared).float().cpu()
 
 
-LONGEST = 30.0  # seconds between two tries to load what cannot be loaded
-
-
 class Current:
-    """The current version of a workspace; the last one that could be loaded if a later one cannot.
-
-    Args:
-        settings: Which workspace, and how often to look at it.
-        metrics: Where to note what happens.
-    """
+    """The current version of a workspace and the index, or the last ones that could be loaded."""
 
     def __init__(self, settings: ServeSettings, metrics: Metrics) -> None:
-        self.folder, self._index_folder = settings.workspace, settings.index
-        self._trust = settings.trust
+        self._settings, self._metrics = settings, metrics
         self._interval = settings.interval
-        self._metrics = metrics
-        self.problem: str | None = None
-        """Why the workspace cannot be read, or its current version not be loaded, as it is told."""
+        self.problem: str | None = None  # why they cannot be loaded
         self._logged = ""
-        found = self.open()
-        self._id, self._seen = found.id, self._stamp()
-        self.version = Version(found, found.serving())
+        workspace = self.open()
+        self._id, self._seen = workspace.id, self._stamp()
+        self.version = Version(workspace, workspace.serving())
         self.index = self._open_index()
-        """What to search in: complete as it is, it is exchanged like the version."""
         self._note()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -94,21 +83,22 @@ class Current:
 
     def open(self) -> Workspace:
         """The workspace as it is now."""
-        return Workspace.open(self.folder, trust=self._trust)
+        return Workspace.open(self._settings.workspace, trust=self._settings.trust)
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join()
 
     def refresh(self) -> None:
-        """Load the current version if it is another one; until it is complete, nobody sees it."""
+        """Load the current version and the index if they have changed, and then replace them."""
         try:
             stamp = self._stamp()
             if stamp == self._seen and self.problem is None:
                 return
             workspace = self.open()
             if workspace.id != self._id:
-                raise WorkspaceError(f"{self.folder} is another workspace now: start serve again")
+                folder = self._settings.workspace
+                raise WorkspaceError(f"{folder} is another workspace now: start serve again")
             number = workspace.serving()
             encoder = workspace.encoder_hash(number)
             if (number, encoder) != (self.version.number, self.version.encoder):
@@ -118,52 +108,51 @@ class Current:
                 self.index = self._open_index()
             self._seen, self.problem = stamp, None
         except Exception as error:  # whatever happens to the files, what is loaded keeps serving
-            text = str(error)  # not the error, whose traceback keeps what was loaded so far
+            text = str(error)  # the error itself would keep what was loaded so far in memory
             if self.problem is None or text != self._logged:
                 log.warning("version %d keeps serving: %s", self.version.number, text)
-            self.problem, self._logged = self.told(error), text
+            self.problem, self._logged = self.public(error), text
         self._note()
 
-    def told(self, error: Exception) -> str:
-        """What is wrong, for whoever asks; where files are, and what Python said, is in the log."""
+    def public(self, error: Exception) -> str:
+        """A message without paths, and without the details that errors have in parentheses."""
         if not isinstance(error, WorkspaceError):
             return "its files cannot be read, the log of the service says why"
-        text, folders = str(error), [*filter(None, (self.folder, self._index_folder))]
-        for number, folder in enumerate(folders):  # whose names may have brackets
-            text = text.replace(str(folder.absolute()), f"\0{number}")
-        text = re.sub(r" \(.*\)", "", text)  # in brackets is what a damaged file has led to
-        for number, folder in enumerate(folders):
-            text = text.replace(f"\0{number}", folder.name)
-        return text
+        folders = filter(None, (self._settings.workspace, self._settings.index))
+        names = {str(folder.absolute()): folder.name for folder in folders}
+        pattern = "|".join([*map(re.escape, names), r" \(.*\)"])
+        return re.sub(pattern, lambda match: names.get(match[0], ""), str(error))
 
     def _watch(self) -> None:
         pause = self._interval
         while not self._stop.wait(pause):
             self.refresh()
-            # What cannot be loaded is read and hashed each time it is tried.
-            pause = self._interval if self.problem is None else min(2 * pause, LONGEST)
+            # An attempt to load reads and hashes everything.
+            pause = self._interval if self.problem is None else min(2 * pause, LONGEST_PAUSE)
 
     def _open_index(self) -> Index | None:
-        if self._index_folder is None:
+        folder = self._settings.index
+        if folder is None:
             return None
-        index = open_serving(self._index_folder)
+        index = open_serving(folder)
         known = self._id, self.version.encoders.get(index.stamp.version)
         if known != (index.stamp.workspace, index.stamp.encoder):
-            raise WorkspaceError(
-                f"{self._index_folder} holds vectors of an encoder that is unknown to "
-                f"{self.folder}: they cannot be compared"
-            )
+            workspace = self._settings.workspace
+            raise WorkspaceError(f"{folder} holds vectors of an encoder unknown to {workspace}")
         return index
 
-    def _stamp(self) -> tuple[tuple[str, int, int], ...]:
-        """What changes with the pointer to the current version, and with the index."""
-        files, serving = [self.folder / "state.json"], ""
-        if self._index_folder is not None:
-            serving = serving_place(self._index_folder).name
-            files += sorted(self._index_folder.glob(f"{serving}*"))
-        found = [(file.name, file.stat()) for file in files]
-        stamps = [(name, about.st_ino, about.st_mtime_ns) for name, about in found]
-        return (*stamps, (serving, 0, 0))
+    def _stamp(self) -> tuple[Any, ...]:
+        """Changes whenever another version is promoted (first part), or the index changes."""
+
+        def of(file: Path) -> tuple[str, int, int]:
+            stat = file.stat()
+            return file.name, stat.st_ino, stat.st_mtime_ns
+
+        state, folder = of(self._settings.workspace / "state.json"), self._settings.index
+        if folder is None:
+            return (state,)
+        serving = serving_place(folder).name
+        return (state, serving, *map(of, sorted(folder.glob(f"{serving}*"))))
 
     def _note(self) -> None:
         self._metrics.version.set(self.version.number)

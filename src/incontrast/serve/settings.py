@@ -1,11 +1,10 @@
-"""What a service is told: in the environment, since worker processes are started with no more."""
-
-from __future__ import annotations
+"""Settings of a service, which worker processes read from the environment."""
 
 import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from incontrast.bounds import check_number, check_whole
 
@@ -14,48 +13,33 @@ VARIABLE = "INCONTRAST_SERVE"
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """What a service is told.
+    """Settings of a service."""
 
-    Args:
-        workspace: Whose current version is served.
-        index: The folder of a ``MigratingIndex`` to search in, if there is one.
-        token: What a client must give; None lets everybody in.
-        trust: Permit the code that somebody else's workspace names.
-        threads: Threads that torch computes with; its own choice if None.
-        batch_size: Items at most that go through the encoder together.
-        max_bytes: Of the body of a request.
-        max_items: Of a request.
-        max_waiting: Items that may wait for the encoder; and 16 bodies of full size, in bytes.
-        interval: Seconds between two looks at which version is the current one.
-    """
-
-    workspace: Path
-    index: Path | None = None
-    token: str | None = None
-    trust: bool = False
-    threads: int | None = None
-    batch_size: int = 64
-    max_bytes: int = 2**24
-    max_items: int = 1024
-    max_waiting: int = 8192
-    interval: float = 0.5
+    workspace: Path  # whose current version is served
+    index: Path | None = None  # folder of a ``MigratingIndex`` to search in
+    token: str | None = None  # that clients must send; None lets everybody in
+    trust: bool = False  # permit the code that somebody else's workspace names
+    threads: int | None = None  # of torch
+    batch_size: int = 64  # most items in one forward pass
+    max_bytes: int = 2**24  # of the body of a request
+    max_items: int = 1024  # of a request
+    max_waiting: int = 8192  # items that may wait for the encoder
+    interval: float = 0.5  # seconds between two checks which version is current
 
     def __post_init__(self) -> None:
         check_whole(1, batch_size=self.batch_size, max_bytes=self.max_bytes)
         check_whole(1, max_items=self.max_items, max_waiting=self.max_waiting)
         check_number("(0, inf)", interval=self.interval)
         if self.max_waiting < self.max_items:
-            raise ValueError(
-                f"max_waiting ({self.max_waiting}) must be at least max_items ({self.max_items}), "
-                "else the largest requests are never answered"
-            )
+            limits = f"max_waiting ({self.max_waiting}) is less than max_items ({self.max_items})"
+            raise ValueError(f"{limits}: the largest requests would never be answered")
 
     def export(self) -> None:
-        """Put these into the environment, for the processes that this one starts."""
+        """Put the settings into the environment, for worker processes."""
         os.environ[VARIABLE] = json.dumps(asdict(self), default=str)
 
     @classmethod
-    def from_environment(cls) -> ServeSettings:
+    def from_environment(cls) -> Self:
         settings = cls(**json.loads(os.environ[VARIABLE]))
         index = None if settings.index is None else Path(settings.index)
         return replace(settings, workspace=Path(settings.workspace), index=index)
