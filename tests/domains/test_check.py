@@ -419,7 +419,6 @@ SAME = r"prepare\(\) and the encoder must give the same for the same batch"
             r"must return a collection, got a tensor .*extend",
         ),
         ({"collect": lambda self, i: TensorCollection(i.flip(0))}, ALL),
-        ({"collect": lambda self, i: TensorCollection(i.flip(0))}, ALL),
         ({"collect": lambda self, i: TensorCollection(i[i[:, 0].argsort()])}, ALL),
         ({"collect": lambda self, i: TensorCollection(i.mul_(2.0))}, ALL),
         ({"fit_statistics": centred}, ALL),
