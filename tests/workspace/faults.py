@@ -211,12 +211,12 @@ def bits(folder: Path) -> dict[str, Any]:
         return found
     version = workspace.versions.folder(workspace.current)
     store = Store.open(workspace.store_file, readonly=True)
-    keys, sizes, states, *_ = store.columns(workspace.versions.extent(workspace.current).arrivals)
-    there = (states == 1).nonzero()[0].tolist()
+    columns = store.columns(workspace.versions.extent(workspace.current).arrivals)
+    there = (columns["state"] == 1).nonzero()[0].tolist()
     return found | {
         "weights": (version / "encoder.safetensors").read_bytes().hex(),
         "learner": (version / "learner.json").read_text(),
-        "columns": [column.tolist() for column in (keys, sizes, states)],
+        "columns": [columns[name].tolist() for name in ("key", "size", "state")],
         "items": [content.hex() for content in store.read(there)],
     }
 

@@ -135,7 +135,7 @@ def test_a_limited_memory_on_disk(tmp_path: Path, blobs, policy) -> None:
         assert (memory.seen, memory.threshold) == (plain.memory.seen, plain.memory.threshold)
     assert same(weights(workspace), plain.encoder.state_dict())
     with workspace.writing("test") as machine:
-        stored = int((machine.store.columns(120).states == 1).sum())
+        stored = int((machine.store.columns(120)["state"] == 1).sum())
     assert stored < 60  # items that neither of the two versions kept needs are gone
 
 

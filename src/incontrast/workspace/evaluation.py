@@ -60,7 +60,7 @@ def evaluate(
         chosen = torch.randperm(len(before.memory), generator=draws)[:SAMPLE].sort().values
         old = before.memory.ids[chosen]
     ids = torch.cat([old, new])
-    sizes = torch.from_numpy(store.columns(int(ids.max()) + 1).sizes)[ids]
+    sizes = torch.from_numpy(store.columns(int(ids.max()) + 1)["size"][ids.numpy()])
     sample = StoredCollection(store, after.domain, ids, sizes)
     figures: dict[str, Any] = {"tolerance": tolerance, "sample": len(ids), "failed_checks": []}
     if len(ids) < 2:

@@ -28,7 +28,7 @@ from incontrast.heads import EncoderWithHead
 from incontrast.import_path import check_trust
 from incontrast.learner import Learner
 from incontrast.memory.memory import Memory, StoredCollection
-from incontrast.memory.store import FORGOTTEN, PRESENT, Columns, Store, StoreBusy
+from incontrast.memory.store import FORGOTTEN, PRESENT, Items, Store, StoreBusy
 from incontrast.outcome import Outcome
 from incontrast.strategies import Strategy
 from incontrast.text import counted
@@ -246,7 +246,7 @@ class Update:
                 if self.adopted is not None and not self._is_adopted(record):
                     return None
                 # Of these data, items may have arrived with any version before this one.
-                states = machine.store.columns(record["first"] + record["data"]["items"]).states
+                states = machine.store.columns(record["first"] + record["data"]["items"])["state"]
                 return None if bool((states == FORGOTTEN).any()) else number
             number = record["parent"]
         return None
@@ -451,7 +451,7 @@ class Update:
         ids, columns = _new_items(operation, store)
         if len(ids) == 0:
             raise ValueError("all new items have been forgotten: there is nothing to train on")
-        keys, sizes = (torch.from_numpy(column[ids]) for column in columns[:2])
+        keys, sizes = (torch.from_numpy(columns[name][ids]) for name in ("key", "size"))
         new = StoredCollection(store, learner.domain, torch.from_numpy(ids), sizes, keys)
         learner.evaluations_after = 2  # a candidate's checks take about as long as an outcome's
         before = None if operation["base"] is None else copy.copy(learner)
@@ -579,11 +579,11 @@ def _classes(operation: Operation) -> set[str]:
     return {name for part in operation["data"]["parts"] for name in part["classes"]}
 
 
-def _new_items(operation: Operation, store: Store) -> tuple[NDArray[np.int64], Columns]:
+def _new_items(operation: Operation, store: Store) -> tuple[NDArray[np.int64], Items]:
     """(n,) ids of what was ingested and not forgotten since; what is known of all items."""
     first = operation["first"]
     columns = store.columns(first + operation["data"]["items"])
-    return first + (columns.states[first:] == PRESENT).nonzero()[0], columns
+    return first + (columns["state"][first:] == PRESENT).nonzero()[0], columns
 
 
 def _diverged(operation: Operation) -> bool:

@@ -586,7 +586,7 @@ class Workspace:
                 there = f"ids go from 0 to {arrivals - 1}" if arrivals else "there are no items"
                 raise WorkspaceError(f"no items have the ids {unknown[:5]}: {there}")
             found = np.union1d(wanted, store.find(hashes))
-            count = int((store.columns(arrivals).states[found] == PRESENT).sum())
+            count = int((store.columns(arrivals)["state"][found] == PRESENT).sum())
             if len(found):
                 machine.forget(found.tolist(), count)
             store.erase()  # also of what was forgotten while somebody was reading
