@@ -263,7 +263,7 @@ def test_one_process_at_a_time_writes_a_file(
     file = tmp_path / "file.npy"
 
     def progress(done: int, total: int) -> None:
-        with pytest.raises(Busy, match=r"file\.npy is being written by another process"):
+        with pytest.raises(Busy, match=r"file\.npy is being written by process \d+ on"):
             embed_source(workspace, source, file)
 
     assert embed_source(workspace, source, file, progress=progress).rows == 30

@@ -514,7 +514,7 @@ def test_an_interrupted_update_is_resumed(
     np.save(other, np.zeros((5, 8)))
     code, shown = run(space, "update", other)
     assert code == Exit.STATE
-    assert f"run incontrast update -w {space.folder} without data to finish it" in shown
+    assert f"incontrast update -w {space.folder} resumes it" in shown
     assert run(space, "update", "--force")[0] == 0
     undisturbed = Workspace.open(shutil.copytree(created, later.parent / "undisturbed"))
     run(undisturbed, "update", later, "--force")

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from incontrast.memory.store import Store
+from incontrast.text import counted
 from incontrast.workspace.files import Damaged, Unfinished, WorkspaceError, check_no_link
 
 if TYPE_CHECKING:
@@ -75,8 +76,28 @@ class State:
 
     @property
     def resumable(self) -> bool:
-        """Whether a fit or an update can be resumed."""
+        """Whether a fit, an update or an adoption can be resumed."""
         return self.phase in ("ingested", "trained", "evaluated")
+
+    @property
+    def advice(self) -> str | None:
+        """What to do with an operation that can be resumed."""
+        if not self.resumable:
+            return None
+        kind, items = self.operation["kind"], counted(self.operation["data"]["items"])
+        drop = f"incontrast {kind} --discard drops it"
+        if not self.refused:
+            # Only a version that is written holds what was adopted.
+            data = kind == "adopt" and self.phase == "ingested"
+            how = f"{kind} DATA with its options" if data else kind
+            return f"incontrast {how} resumes it, {drop}"
+        force = f"incontrast {kind} --force promotes it, " if self.candidate is not None else ""
+        return f"the next {kind} with data takes its {items} along; {force}{drop}"
+
+    def unfinished(self) -> Unfinished:
+        """The error of a command that has to wait for this operation."""
+        kind, name = self.operation["kind"], self.operation["data"]["name"]
+        return Unfinished(f"{NAMES[kind]} with {name} is unfinished: {self.advice}")
 
 
 class StateMachine:
@@ -186,20 +207,19 @@ class StateMachine:
             self.versions.remove(number)
         self.workspace.report_file(number).unlink(missing_ok=True)
 
-    def retry(self, **how: Any) -> None:
+    def next_number(self) -> int:
+        """The number of the next version."""
+        return max([self.state.last, *self.versions.numbers()]) + 1
+
+    def retry(self, how: dict[str, Any]) -> None:
         """Train on the refused items once more, towards another version.
 
         ``how`` are the ``strategy``, ``budget``, ``only_if_drift`` and ``settings`` of this time.
         """
-        refused = self.state.operation
-        operation = {
-            **refused,
-            **how,
-            "number": refused["number"] + 1,
-            "failed_checks": [],
-            "joined": self._refused(),
-        }
-        self.move("ingested", operation=operation, last=refused["number"])
+        number = self.next_number()
+        changes = {"number": number, "failed_checks": [], "joined": self._refused()}
+        operation = {**self.state.operation, **how, **changes}
+        self.move("ingested", operation=operation, last=number - 1)
 
     def tolerate(self, tolerance: float) -> None:
         """Judge the candidate by another tolerance, also if it was judged before."""
@@ -311,7 +331,7 @@ class StateMachine:
 
     def forget(self, ids: list[int], items: int) -> None:
         """Delete items for good, so many of which are stored."""
-        check_no_link(self.workspace.reports)  # before anything is begun
+        check_no_link(self.workspace.reports, "a folder of reports")  # before anything is begun
         event = {"step": "forgetting", "ids": ids}
         operation = {"ids": ids, "items": items, "joined": self._refused()}
         self.move("forgetting", event, operation=operation)

@@ -26,7 +26,7 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
         "current": state.current,
         "versions": workspace.versions.numbers(),
         "unfinished": _unfinished(state),
-        "advice": _advice(state),
+        "advice": state.advice,
         "writer": holder(workspace.lock_file),
         "bytes": sum(map(_size, workspace.folder.rglob("*"))),
         "embeddings": [],
@@ -107,23 +107,6 @@ def _unfinished(state: State) -> str | None:
     }
     data = operation["incoming"] if state.phase == "ingesting" else operation["data"]["name"]
     return f"{NAMES[kind]} with {data}, {outstanding[state.phase]}"
-
-
-def _advice(state: State) -> str | None:
-    """What becomes of what is unfinished."""
-    if not state.resumable:
-        return None
-    kind, items = state.operation["kind"], counted(state.operation["data"]["items"])
-    if not state.refused:
-        # What an encoder is adopted from is not in the workspace until it is written as a version.
-        again = kind == "adopt" and state.phase == "ingested"
-        resumes = "adopt DATA with the options of before" if again else kind
-        return f"incontrast {resumes} resumes it, incontrast {kind} --discard drops it"
-    force = f"incontrast {kind} --force promotes it, " if state.candidate is not None else ""
-    return (
-        f"the next {kind} with data takes its {items} along; {force}"
-        f"incontrast {kind} --discard drops it"
-    )
 
 
 def damage_in(workspace: Workspace) -> list[str]:
