@@ -11,31 +11,22 @@ from typing import Any, Literal
 
 from incontrast.data.source import Source
 from incontrast.files import check_outside
+from incontrast.workspace import stamps
 from incontrast.workspace.files import Damaged, WorkspaceError, locked, read_json
 from incontrast.workspace.shards import (
     STAMPED,
     Shards,
-    beside,
     export,
     finish_exports,
     leftovers,
     read_file,
-)
-from incontrast.workspace.stamps import (
-    MANIFEST,
-    ids_file,
-    outputs,
-    problems,
-    register,
-    stamp_file,
-    stamp_of,
 )
 from incontrast.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """What came of embedding a source."""
+    """The result of embedding a source."""
 
     file: Path
     version: int
@@ -61,24 +52,11 @@ def embed_source(
     """Write the embeddings of a source to ``.npy``, to ``.parquet``, or to a folder of shards.
 
     An interrupted run is resumed. A file that has this source's embeddings by this version already
-    is left alone; any other stays until the new one is complete. If there are several processes,
-    all of them call this.
+    is left alone; any other stays until the new one is complete, and is refused unless this is to
+    ``append`` to it or to ``overwrite`` it. If there are several processes, all of them call this.
 
-    Args:
-        workspace: Whose encoder.
-        source: What to embed.
-        file: Where to; a name without a suffix is a folder of shards with a manifest.
-        version: The version; the current one by default.
-        space: The version in whose space the vectors are to be: they are mapped into it.
-        normalized: Write unit vectors.
-        dtype: ``"float16"`` halves the file, at three digits.
-        append: Add to a file that holds embeddings of other data, by the same version.
-        overwrite: Replace embeddings of another version or of other data.
-        strict: Refuse files that cannot be read instead of leaving them out.
-        progress: Called with the number of items done, and of all items.
-
-    Raises:
-        WorkspaceError: The file holds embeddings of another version or workspace, or of other data.
+    Vectors are mapped into the ``space`` of another version, if one is given. ``strict`` refuses
+    files that cannot be read. ``progress`` is called with the number of items done, and of all.
     """
     file = file.absolute()
     # Once, because another version may be promoted meanwhile.
@@ -106,10 +84,10 @@ def embed_source(
         about["source"]["embedded_by"] = about["encoder"]
         about |= {"version": space, "encoder": workspace.encoder_hash(space)}
     # The shards of a file lie beside it until they are complete.
-    folder = beside(file, "shards") if file.suffix else file
+    folder = stamps.beside(file, "shards") if file.suffix else file
     shards, engine = Shards(folder, about, learner, source, adapter), learner.engine
     done: Embedded | None = None
-    with locked(beside(file, "lock"), "embed", file) if engine.rank == 0 else nullcontext():
+    with locked(stamps.beside(file, "lock"), "embed", file) if engine.rank == 0 else nullcontext():
         with engine.error_barrier("begin to embed"):
             if engine.rank == 0:
                 done = _begin(workspace, file, shards, append=append, overwrite=overwrite)
@@ -138,7 +116,7 @@ def _check_place(workspace: Workspace, source: Source, file: Path, append: bool)
     target, home, data = file.resolve(), workspace.folder.resolve(), source.path.resolve()
     if home.is_relative_to(target):
         raise ValueError(f"{file} is in the workspace {home}: choose a place outside of it")
-    written = data in (target, stamp_file(target), ids_file(target))
+    written = data in (target, stamps.stamp_file(target), stamps.ids_file(target))
     if written or target.is_relative_to(data) or data.is_relative_to(target):
         raise ValueError(f"{file} is where the data are ({data}): choose another place")
 
@@ -158,8 +136,8 @@ def _begin(
     if file.suffix:
         finish_exports(file)
     stamp, begun = _stamp_to_keep(workspace, file, overwrite), None
-    if (shards.folder / MANIFEST).exists() and not overwrite:
-        begun = read_json(shards.folder / MANIFEST)
+    if (shards.folder / stamps.MANIFEST).exists() and not overwrite:
+        begun = read_json(shards.folder / stamps.MANIFEST)
     stamp = stamp if stamp is not None and stamp["complete"] else None
     begun = begun if begun is not None and not begun["complete"] else None
     if stamp is not None:
@@ -170,7 +148,7 @@ def _begin(
                 "finish it with incontrast reembed before more is appended"
             )
         if source in stamp.get("sources", [stamp.get("source")]):
-            if damage := problems(file):
+            if damage := stamps.problems(file):
                 raise WorkspaceError(f"{damage[0]}: embed with --overwrite to replace it")
             return Embedded(file, stamp["version"], stamp["rows"], 0, ())
         names = _names(shards.source) if append else ()
@@ -197,16 +175,16 @@ def _begin(
         )
     if begun is None or any(begun.get(name) != value for name, value in about.items()):
         shards.begin()
-    register(workspace, file)
+    stamps.register(workspace, file)
     return None
 
 
 def _stamp_to_keep(workspace: Workspace, file: Path, overwrite: bool) -> dict[str, Any] | None:
     """The stamp of what is there and stays, if any; refuses files that ``embed`` did not write."""
     try:
-        stamp = stamp_of(file)
+        stamp = stamps.stamp_of(file)
     except Damaged as error:
-        if file not in outputs(workspace):
+        if file not in stamps.outputs(workspace):
             raise
         if not overwrite:
             raise Damaged(f"{error}, or embed with --overwrite") from error
@@ -217,12 +195,12 @@ def _stamp_to_keep(workspace: Workspace, file: Path, overwrite: bool) -> dict[st
     if stamp is None:
         others = [file] if file.suffix else [*file.glob("*"), *([file] if file.is_file() else [])]
         if file.suffix == ".npy":
-            others.append(ids_file(file))
+            others.append(stamps.ids_file(file))
     elif overwrite and stamp["complete"] and not file.suffix:
         ours = {name[:5] for name in stamp["files"]}
         others = [path for path in file.glob("[0-9]" * 5 + ".*") if path.name[:5] not in ours]
-    folder = beside(file, "shards")
-    if file.suffix and not (folder / MANIFEST).exists():
+    folder = stamps.beside(file, "shards")
+    if file.suffix and not (folder / stamps.MANIFEST).exists():
         others += folder.glob("*")
     for other in others:
         if other.exists() and other not in leftovers(other.parent):
@@ -258,7 +236,7 @@ def _finish(file: Path, shards: Shards) -> Embedded:
         raise ValueError(f"nothing in {source['path']} can be read; the first: {skipped[0]}")
     rows, added = before + manifest["rows"], manifest["rows"] - shards.found
     if file.suffix:
-        earlier = (stamp_of(file) or {}) if before else {}
+        earlier = (stamps.stamp_of(file) or {}) if before else {}
         stamp = {
             **{name: shards.about[name] for name in STAMPED},
             "rows": rows,

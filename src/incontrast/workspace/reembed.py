@@ -30,15 +30,8 @@ from incontrast.randomness import generator
 from incontrast.text import FEWEST_SEARCHED
 from incontrast.training.engine import BATCH_SIZE, embed
 from incontrast.workspace.files import Damaged, WorkspaceError, locked, read_json, write_json
-from incontrast.workspace.shards import (
-    Shard,
-    beside,
-    export,
-    finish_exports,
-    read_file,
-    write_array,
-)
-from incontrast.workspace.stamps import MANIFEST, order_file, problems, register, stamp_of
+from incontrast.workspace.shards import Shard, export, finish_exports, read_file, write_array
+from incontrast.workspace.stamps import MANIFEST, beside, order_file, problems, register, stamp_of
 from incontrast.workspace.workspace import Workspace
 
 SAMPLE = 1000  # rows at most on which the map and the plan are fitted, and
@@ -49,28 +42,16 @@ Progress = Callable[[int, int], None] | None
 
 @dataclass(frozen=True)
 class Reembedded:
-    """What came of it.
-
-    Args:
-        file: The vectors.
-        version: In whose space they are, or would be.
-        rows: Of the file.
-        exact: Rows that this version has embedded.
-        sample: Those of them on which the map was fitted; they are re-embedded in any case.
-        kind: The map of the other rows; None if there was nothing to map.
-        expected: Recall and precision after shares of the rows, on the sample. Empty if this was
-            planned before, or if all rows are re-embedded.
-        seconds: Of re-embedding one row.
-    """
+    """The result of re-embedding, or of planning it."""
 
     file: Path
-    version: int
-    rows: int
-    exact: int
-    sample: int = 0
-    kind: str | None = None
-    expected: tuple[Expected, ...] = ()
-    seconds: float = 0.0
+    version: int  # in whose space the vectors are, or would be
+    rows: int  # of the file
+    exact: int  # rows that this version has embedded
+    sample: int = 0  # of these, rows on which the map was fitted; re-embedded in any case
+    kind: str | None = None  # of the map of the other rows; None if there was nothing to map
+    expected: tuple[Expected, ...] = ()  # after shares of the rows, unless it was planned before
+    seconds: float = 0.0  # of re-embedding one row
 
 
 def reembed(
@@ -86,20 +67,11 @@ def reembed(
 ) -> Reembedded:
     """Bring a file that ``embed`` wrote into the space of the current version.
 
-    Args:
-        workspace: Whose encoder.
-        file: ``.npy`` or ``.parquet``. Its stamp says where the data are.
-        plan: Only sample, fit, and say what to expect; the file stays as it is.
-        share: The share of rows to re-embed, the sample and earlier calls included.
-        seconds: To re-embed for, if that is less.
-        queries: Data like those that will be searched for. If None, the items that have been
-            learned from since the vectors were embedded stand for them.
-        progress: Called with the number of rows done, and to do.
-        table: Columns of tables, as in ``read_source``.
-
-    Raises:
-        WorkspaceError: The file is of another workspace or an unknown encoder, or its data have
-            changed.
+    A ``plan`` only samples, fits, and says what to expect; the file stays as it is. At most this
+    ``share`` of the rows is re-embedded, earlier calls included, for so many ``seconds``.
+    ``queries`` are data like those that will be searched for; by default, the items that have been
+    learned from since. ``progress`` is called with the number of rows done, and to do. ``table``
+    names columns, as in ``read_source``.
     """
     file, start = file.absolute(), time.perf_counter()
     if share is not None and not 0.0 <= share <= 1.0:

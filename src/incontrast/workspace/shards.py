@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,15 @@ from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner
 from incontrast.training.engine import BATCH_SIZE, Engine, embed
 from incontrast.workspace.files import Damaged, read_json, write_json
-from incontrast.workspace.stamps import MANIFEST, damaged, digest, ids_file, order_file, stamp_file
+from incontrast.workspace.stamps import (
+    MANIFEST,
+    beside,
+    damaged,
+    digest,
+    ids_file,
+    order_file,
+    stamp_file,
+)
 
 _LEFTOVER = re.compile(r"\.(manifest|\d{5})\.(json|npy|ids\.jsonl)\.\d+")
 STAMPED = ("workspace", "version", "encoder", "normalized", "dtype")
@@ -205,11 +213,6 @@ def export(file: Path, folder: Path, shards: Iterable[Shard], stamp: dict[str, A
     waiting = {"complete": True, "export": {**stamp, "files": files}}
     write_json(folder / MANIFEST, {**waiting, "replaces": _stamp_digest(file)})
     finish_exports(file)
-
-
-def beside(file: Path, purpose: Literal["shards", "reembed", "lock"]) -> Path:
-    """Where a new file waits until it is complete, or the file's lock."""
-    return file.with_name(f".{file.name}.{purpose}")
 
 
 def finish_exports(file: Path) -> None:

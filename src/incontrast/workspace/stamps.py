@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from incontrast.workspace.files import WorkspaceError, read_json
 
@@ -32,6 +32,11 @@ def ids_file(file: Path) -> Path:
 def order_file(file: Path) -> Path:
     """Which rows of a file are mapped, in the order in which to re-embed them."""
     return file.with_name(f"{file.name}.order.npy")
+
+
+def beside(file: Path, purpose: Literal["shards", "reembed", "lock"]) -> Path:
+    """Where a new file waits until it is complete, or the file's lock."""
+    return file.with_name(f".{file.name}.{purpose}")
 
 
 def stamp_of(file: Path) -> dict[str, Any] | None:

@@ -213,7 +213,8 @@ class Update:
             machine.notify(f"{name} was unfinished or refused, and is discarded")
             return False
         if _same(data, operation):
-            changed = self._changed(operation)
+            before, now = {**SINCE, **operation["settings"]}, self.plan["settings"]
+            changed = [name for name in before | now if before.get(name) != now.get(name)]
             other_budget = vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
             others = (
                 machine.state.candidate is None
@@ -226,10 +227,11 @@ class Update:
                 machine.retry(self.plan)
                 machine.notify(f"training on {name} once more, with the present settings")
                 return True
-            for setting, was, now in changed if machine.state.phase == "ingested" else ():
+            if changed and machine.state.phase == "ingested":
+                was, is_now = (repr(each.get(changed[0])) for each in (before, now))
                 raise Unfinished(
-                    f"{CONFIG}: {setting} was {was!r} when {NAMES[self.kind]} began that is "
-                    f"unfinished, and is {now!r} now: change it back to resume, or run "
+                    f"{CONFIG}: {changed[0]} was {was} when {NAMES[self.kind]} began that is "
+                    f"unfinished, and is {is_now} now: change it back to resume, or run "
                     f"incontrast {self.kind} --discard to drop it"
                 )
             budget = ", another budget and otherwise" if other_budget else " and"
@@ -244,12 +246,6 @@ class Update:
             "along (--discard drops them)"
         )
         return False
-
-    def _changed(self, operation: Operation) -> list[tuple[str, Any, Any]]:
-        """Settings of training that have changed since an operation began: before and now."""
-        before, now = {**SINCE, **operation["settings"]}, self.plan["settings"]
-        names = [name for name in before | now if before.get(name) != now.get(name)]
-        return [(name, before.get(name), now.get(name)) for name in names]
 
     def _ingest(self, data: NewData | None) -> int | None:
         """Ingest new data; returns a version that has learned from all of them, if there is one."""
@@ -274,7 +270,7 @@ class Update:
         if sample is not None:
             learner.memory = Memory.for_sample(learner.memory.policy, *sample)
         if adopting and self.engine.processes == 1:
-            items = data.telling()
+            items = data.examples()
             if items is not None:  # or they would be ingested in vain
                 learner.adoptable(items, weights, head_weights)
         probe = self.parent.get("probe")
