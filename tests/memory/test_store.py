@@ -408,7 +408,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         Store.create(path)
     store._connection.execute("pragma user_version = 99")
     store.close()
-    with pytest.raises(StoreError, match="has format 99, this version of incontrast reads 3"):
+    with pytest.raises(StoreError, match="has format 99, not 3: use the incontrast that wrote it"):
         Store.open(path)
     other = sqlite3.connect(tmp_path / "other.sqlite")
     other.execute("create table t (a)")
@@ -417,17 +417,17 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         Store.open(tmp_path / "other.sqlite")
 
 
-def test_a_check_of_pages_that_give_rows_nobody_asked_for(tmp_path: Path, monkeypatch) -> None:
+def test_a_check_of_pages_that_give_rows_nobody_stored(tmp_path: Path, monkeypatch) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     add(store, 0, b"one", b"two")
     whole = store._rows
 
     def astray(query: str, *values: object):
         for row in whole(query, *values):
-            yield (row[0] - 55, *row[1:]) if "id >= ?" in query and len(row) == 3 else row
+            yield (row[0] - 55, *row[1:]) if "from items" in query else row
 
     monkeypatch.setattr(store, "_rows", astray)
-    assert f"{store.path} is damaged: its items are not in order" in store.check()
+    assert f"{store.path} is damaged: it holds items that never arrived" in store.check()
 
 
 def test_a_reader_who_stops_halfway_is_no_damage(tmp_path: Path) -> None:

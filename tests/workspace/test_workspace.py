@@ -335,7 +335,7 @@ def test_a_workspace_of_an_earlier_format_is_refused(workspace: Workspace, name:
     with sqlite3.connect(workspace.folder / name) as database:
         database.execute("pragma user_version = 1")
     database.close()
-    with pytest.raises(StoreError, match=r"has format 1, .* use the version that wrote it"):
+    with pytest.raises(StoreError, match=r"has format 1, .* use the incontrast that wrote it"):
         workspace.learner()
 
 

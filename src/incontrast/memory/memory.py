@@ -205,8 +205,8 @@ class Memory:
             )
         if isinstance(policy, KeepAll):
             raise ValueError(
-                f"{sample} items that stand for {seen} are a sample, which KeepAll() cannot "
-                "continue: use Reservoir()"
+                f"{sample} items of {seen} are a sample, which KeepAll() cannot continue: use "
+                "Reservoir()"
             )
         return cls(policy, threshold=sample / seen, elsewhere=seen - sample)
 

@@ -14,7 +14,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -55,7 +55,7 @@ class StoreError(RuntimeError):
 
 
 class StoreUnwritable(StoreError):
-    """The machine does not let the store be read or written: no space, read-only, a bad disk."""
+    """The machine prevents reading or writing: no space, read-only, a bad disk."""
 
 
 class StoreBusy(StoreError):
@@ -162,8 +162,8 @@ class Store:
     def open(cls, path: Path, *, readonly: bool = False, still: bool = False) -> Store:
         """An existing store.
 
-        ``still``: nobody writes to it meanwhile, so it can be read without locks; also from
-        another machine, on a shared file system.
+        ``still``: nobody writes to it meanwhile, so it is read without locks, which shared file
+        systems lack.
         """
         if not path.is_file():
             raise StoreError(f"{path} is missing: restore it from a copy")
@@ -177,8 +177,7 @@ class Store:
             )
         if version != FORMAT:
             raise StoreError(
-                f"{path} has format {version}, this version of incontrast reads {FORMAT}: "
-                "use the version that wrote it"
+                f"{path} has format {version}, not {FORMAT}: use the incontrast that wrote it"
             )
         return cls(path, connection)
 
@@ -190,22 +189,17 @@ class Store:
     def append(self, first: int, contents: Sequence[bytes], keys: NDArray[np.float64]) -> None:
         """Add items with the ids ``first``, ``first + 1``, … and these (n,) keys at the end."""
         with self._writing() as run:
-            run.executemany(
-                "insert into items values (?, ?, ?)",
-                (
-                    (item, zlib.crc32(content), content)
-                    for item, content in enumerate(contents, start=first)
-                ),
-            )
+            checksums = map(zlib.crc32, contents)
+            rows = zip(count(first), checksums, contents, strict=False)
+            run.executemany("insert into items values (?, ?, ?)", rows)
             new = np.empty(len(contents), ITEM)
             new["key"], new["state"] = keys, PRESENT
             new["size"] = [len(content) for content in contents]
             new["hash"] = short_hashes(map(content_hash, contents))
             start, last = self._last()
-            if 0 < len(last) < ROWS:
-                self._put(start, np.concatenate([last, new]))
-            else:
-                self._put(first, new)
+            if len(last) < ROWS:
+                first, new = start, np.concatenate([last, new])
+            self._put(first, new)
 
     def drop_from(self, first: int) -> None:
         """Delete every item from this id on, as if it had never arrived."""
@@ -260,10 +254,7 @@ class Store:
             self._connection.execute(query, row)
 
     def fold(self, *, wait: float = 0.0) -> bool:
-        """Move the write-ahead log into the file and truncate it, so that it does not grow.
-
-        Returns False if a reader holds on to the log for longer than ``wait`` seconds.
-        """
+        """Move the write-ahead log into the file; False if a reader keeps it for too long."""
         run = self._connection.execute
         with _translated(self.path):
             run(f"pragma busy_timeout = {int(1000 * wait)}")
@@ -287,15 +278,9 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with _translated(self.path):
+        with _translated(self.path), self._connection:  # which commits or rolls back
             self._connection.execute("begin immediate")
-            try:
-                yield self._connection
-                self._connection.execute("commit")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("rollback")
-                raise
+            yield self._connection
 
     # Reading -------------------------------------------------------------------------------------
 
@@ -327,17 +312,17 @@ class Store:
         first, items = self._last()
         return first + len(items)
 
-    def columns(self, count: int) -> Items:
-        """What is known of the first ``count`` items that arrived."""
+    def columns(self, arrived: int) -> Items:
+        """What is known of the first items that arrived, so many of them."""
         parts, end = [np.empty(0, ITEM)], 0
-        for first, items in takewhile(lambda chunk: chunk[0] < count, self._chunks()):
+        for first, items in takewhile(lambda chunk: chunk[0] < arrived, self._chunks()):
             if first != end:
                 raise StoreError(f"{self.path} is damaged: it has lost items {end} and on")
             parts.append(items)
             end += len(items)
-        if end < count:
-            raise StoreError(f"{self.path} is damaged: it has {end} items where {count} arrived")
-        return np.concatenate(parts)[:count]
+        if end < arrived:
+            raise StoreError(f"{self.path} is damaged: it has {end} items where {arrived} arrived")
+        return np.concatenate(parts)[:arrived]
 
     def read(self, ids: Sequence[int]) -> list[bytes]:
         """The contents of these items, in this order.
@@ -375,34 +360,29 @@ class Store:
 
     def check(self) -> list[str]:
         """Read every page, row and item; returns what is wrong."""
-        wrong = []
+        wrong, strays = [], 0
         try:
             for (page,) in self._rows("pragma integrity_check"):
                 if page != "ok":
-                    wrong.append(f"{self.path} is damaged: {page}")
-            items = self.columns(self.arrivals())
-            for first in range(0, len(items), ROWS):
-                wrong += self._check_items(first, items[first : first + ROWS])
-            if any(self._rows("select id from items where id < 0 or id >= ? limit 1", len(items))):
-                wrong.append(f"{self.path} is damaged: it holds items that never arrived")
+                    wrong.append(page)
+            known = self.columns(self.arrivals())
+            there = np.zeros(len(known), bool)
+            for row in self._rows("select * from items"):
+                item = row[0]
+                if not 0 <= item < len(known):
+                    strays += 1
+                    continue
+                there[item] = True
+                if not _whole(row) or short_hashes([content_hash(row[2])]) != known["hash"][item]:
+                    wrong.append(f"item {item} is not what was stored")
+            for item in (there != (known["state"] == PRESENT)).nonzero()[0].tolist():
+                what = "kept, after it was deleted," if there[item] else "lost"
+                wrong.append(f"it has {what} item {item}")
+            if strays:
+                wrong.append("it holds items that never arrived")
         except StoreError as error:
             return [str(error)]
-        return wrong
-
-    def _check_items(self, first: int, items: Items) -> Iterator[str]:
-        there = np.zeros(len(items), bool)
-        query = "select * from items where id >= ? and id < ?"
-        for row in self._rows(query, first, first + len(items)):
-            place = row[0] - first
-            if not 0 <= place < len(items):  # damaged pages give rows outside of the range
-                yield f"{self.path} is damaged: its items are not in order"
-                continue
-            there[place] = True
-            if not _whole(row) or short_hashes([content_hash(row[2])]) != items["hash"][place]:
-                yield f"{self.path} is damaged: item {row[0]} is not what was stored"
-        for place in (there != (items["state"] == PRESENT)).nonzero()[0]:
-            what = "lost" if not there[place] else "kept, after it was deleted,"
-            yield f"{self.path} is damaged: it has {what} item {first + int(place)}"
+        return [f"{self.path} is damaged: {problem}" for problem in wrong]
 
 
 class KnownHashes:

@@ -186,8 +186,7 @@ def check_changes(
                 repr(flat[name]) if name in flat else "left out" for flat in (before, after)
             )
             raise WorkspaceError(
-                f"{where}: {name} cannot be changed any more, it was {was} and is {now} now: "
-                "stored items and weights depend on it"
+                f"{where}: {name} cannot be changed any more, it was {was} and is {now} now"
             )
 
 

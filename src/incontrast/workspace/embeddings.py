@@ -67,8 +67,7 @@ def embed_source(
     name, count = Counter(_names(source)).most_common(1)[0] if _names(source) else ("", 0)
     if count > 1:
         raise ValueError(
-            f"{source.path} has {count:,} items that are called {name!r}, and a row is found by "
-            "its name: give each its own, or embed without --id"
+            f"{source.path} has {count:,} items called {name!r}: give unique names, or no --id"
         )
     about: dict[str, Any] = {
         "workspace": workspace.id,
@@ -145,7 +144,7 @@ def _begin(
         if append and "mapped" in stamp:
             raise WorkspaceError(
                 f"{file} is in part mapped from version {stamp['mapped']['version'] or 'unknown'}: "
-                "finish it with incontrast reembed before more is appended"
+                "finish it with incontrast reembed first"
             )
         if source in stamp.get("sources", [stamp.get("source")]):
             if damage := stamps.problems(file):
@@ -158,20 +157,19 @@ def _begin(
             if again:
                 raise WorkspaceError(
                     f"{file} has {len(again):,} of these {len(names):,} ids already, such as "
-                    f"{again[0]!r}: leave these rows out, or embed all rows with --overwrite"
+                    f"{again[0]!r}: leave these out, or embed all with --overwrite"
                 )
     about["after"] = 0 if stamp is None else stamp["rows"]
     if begun is not None:
         _check_same(file, begun, about)
         if begun["source"] != source:
             raise WorkspaceError(
-                f"{file} is unfinished, with embeddings of {begun['source']['path']} as it was: "
-                "finish that first, or overwrite it"
+                f"{file} is unfinished, with embeddings of {begun['source']['path']}: finish that "
+                "first, or overwrite it"
             )
     elif stamp is not None and not append:
         raise WorkspaceError(
-            f"{file} holds embeddings of other data by the same version: append to it, "
-            "overwrite it, or choose another name"
+            f"{file} holds embeddings of other data by the same version: append or overwrite"
         )
     if begun is None or any(begun.get(name) != value for name, value in about.items()):
         shards.begin()

@@ -81,17 +81,13 @@ def unsealed(text: str | bytes, where: str) -> dict[str, Any]:
     if checksum != _checksum(body):
         raise Damaged(f"{where} is damaged (its checksum is wrong): restore it from a copy")
     if version != FORMAT:
-        age = "an earlier"
-        advice = (
-            "create a new workspace (incontrast init) and fit it on your data, delete embeddings "
-            "and embed again, or keep using the incontrast that wrote it"
-        )
-        if isinstance(version, int) and version > FORMAT:
-            age, advice = "a newer", "upgrade incontrast"
-        raise Damaged(
-            f"{where} has format {version} of {age} incontrast, incontrast {__version__} reads "
-            f"format {FORMAT}: {advice}"
-        )
+        advice = "of a newer incontrast: upgrade incontrast"
+        if not isinstance(version, int) or version < FORMAT:
+            advice = (
+                "of an earlier incontrast: create a new workspace (incontrast init), embed again, "
+                "or use the incontrast that wrote it"
+            )
+        raise Damaged(f"{where} has format {version} {advice}")
     del body["format"]
     return body
 
@@ -316,10 +312,10 @@ def locked(path: Path, doing: str, what: Path | None = None) -> Iterator[None]:
                     break
                 except BlockingIOError as error:
                     if attempt == ATTEMPTS:
+                        by = holder(path) or "another process"
                         raise Busy(
-                            f"{what or path.parent} is being written by "
-                            f"{holder(path) or 'another process'}: wait until it has finished, or "
-                            "stop it"
+                            f"{what or path.parent} is being written by {by}: wait until it has "
+                            "finished, or stop it"
                         ) from error
                     time.sleep(0.02)  # `holder` also takes it for a moment
             try:

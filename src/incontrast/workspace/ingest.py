@@ -86,8 +86,8 @@ class NewData:
                 yield self.domain.pack(chunk.items, torch.arange(len(chunk.items)))
         if items.fingerprint() != self.fingerprint:
             raise WorkspaceError(
-                f"files in {items.path} were changed while they were read: "
-                "nothing was ingested; run it again when they are complete"
+                f"files in {items.path} were changed while they were read: nothing was ingested; "
+                "run it again when they are complete"
             )
 
 

@@ -106,19 +106,17 @@ def _checked_stamp(workspace: Workspace, file: Path) -> dict[str, Any]:
     stamp = stamp_of(file) if file.exists() else None
     if stamp is None:
         raise WorkspaceError(
-            f"{file} was not written by embed, so nobody knows which encoder its vectors are of: "
-            "embed the data with incontrast embed"
+            f"{file} was not written by embed, so its encoder is unknown: embed the data again"
         )
     if stamp["workspace"] != workspace.id:
         raise WorkspaceError(
-            f"{file} holds embeddings of another workspace: there are maps between versions of one "
-            "encoder, and none between unrelated ones"
+            f"{file} holds embeddings of another workspace, for which there are no maps"
         )
     known = workspace.versions.exists(stamp["version"])
     if known and workspace.encoder_hash(stamp["version"]) != stamp["encoder"]:
         raise WorkspaceError(
-            f"{file} holds embeddings of an unknown encoder: version {stamp['version']} has other "
-            "weights; embed the data again"
+            f"{file} holds embeddings of an unknown encoder, not of version {stamp['version']}: "
+            "embed the data again"
         )
     if damage := problems(file):
         raise Damaged(f"{damage[0]}: embed the data again")
@@ -175,8 +173,7 @@ class _Work:
             source = self.workspace.read(part["path"], **self.table)
             if source.fingerprint() != part["fingerprint"]:
                 raise WorkspaceError(
-                    f"{part['path']} has changed since {self.file} was written, so nobody knows "
-                    "which row is of which item: embed it again"
+                    f"{part['path']} has changed since {self.file} was written: embed it again"
                 )
             sources.append(source)
         return sources

@@ -329,8 +329,8 @@ class Update:
         while not self.store.fold(wait=1.0):
             if time.monotonic() > end:
                 raise StoreBusy(
-                    f"another process has been reading {self.store.path} for {PATIENCE:.0f} s, "
-                    "which keeps several processes from working on it: end it, then run this again"
+                    f"another process has been reading {self.store.path} for {PATIENCE:.0f} s: end "
+                    "it, then run this again"
                 )
             self._send("wait")
 
