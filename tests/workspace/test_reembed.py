@@ -280,9 +280,7 @@ def test_what_cannot_be_mapped_is_refused(
         reembed(workspace, tmp_path / "folder")
     other = ic.Workspace.create(tmp_path / "other", workspace.template())
     other.fit(blobs(90))
-    with pytest.raises(
-        ic.WorkspaceError, match="of another workspace, for which there are no maps"
-    ):
+    with pytest.raises(ic.WorkspaceError, match="another workspace, for which there are no maps"):
         reembed(other, file)
     record = workspace.versions.folder(1) / "version.json"
     text = record.read_text()
@@ -335,12 +333,12 @@ import incontrast.workspace.reembed as module
 import incontrast.workspace.shards as shards
 from incontrast import Workspace
 module.SAMPLED, module.SAMPLE, module.BATCH_SIZE, shards.ROWS = 0.3, 200, 16, 64
-write = module.write_array
+write = module.write_json
 def slow(path, content):
     write(path, content)
     print(path.name, flush=True)
     time.sleep(0.02)
-module.write_array = slow
+module.write_json = slow
 module.reembed(Workspace.open(sys.argv[1]), Path(sys.argv[2]), share=0.8)
 """
 

@@ -2,11 +2,12 @@
 
 First a sample of the rows is re-embedded. It corrects the map that updates have fitted, and tells
 how much that misses. Then come the other rows, for as long as there is time, those first that would
-change most searches. The rest is mapped. All of it waits in a folder beside the file, in parts
-written atomically, until the file is replaced as a whole. So an interrupted call can be resumed,
-and all rows of the file are in one space at any time.
+change most searches. The rest is mapped. All of it waits in a folder beside the file until the file
+is replaced as a whole. So an interrupted call can be resumed, and all rows of the file are in one
+space at any time.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -127,8 +128,9 @@ class _Work:
     """The work on one file, in a folder beside it; resumes what was begun with the same ones."""
 
     order: NDArray[np.int64]  # rows to re-embed, the most valuable first
-    exact = 0  # rows that earlier calls have re-embedded
-    done = 0  # rows of the order that are re-embedded
+    exact = 0  # rows that earlier exports have re-embedded
+    done = 0  # rows of the order that are re-embedded since
+    width = 0  # of their vectors
     sample = 0  # of these, rows on which the plan was made
     pace = 0.0  # seconds of re-embedding one row
     mapped = Chain((), 1.0, 1.0)  # takes the rows that are not re-embedded to the new space
@@ -151,15 +153,16 @@ class _Work:
             "encoder": workspace.encoder_hash(version),
         }
         before = {name: stamp[name] for name in ("version", "encoder", "files")}
-        about = {"of": {**self.stamped, "file": before, "sample": self.sampled}}
-        begun = None
+        self.about = {**self.stamped, "file": before, "sample": self.sampled}
+        begun: dict[str, Any] = {}
         with suppress(Damaged):
             begun = read_json(self.folder / MANIFEST)
-        if begun != about:
+        if begun.get("of") == self.about:
+            self.done, self.width = begun.get("done", 0), begun.get("width", 0)
+        else:
             if self.folder.exists():
                 shutil.rmtree(self.folder)
             self.folder.mkdir()
-            write_json(self.folder / MANIFEST, about)
         register(workspace, file)
 
     @cached_property
@@ -227,7 +230,7 @@ class _Work:
         known, chosen = self.mapped, torch.zeros(self.rows, dtype=torch.bool)
         chosen[drawn] = True
         before = known(torch.cat([vectors[chosen[where]] for where, vectors, _ in self.vectors()]))
-        after = torch.from_numpy(np.concatenate([*self.parts()]))
+        after = torch.from_numpy(self.embedded[: self.sample].copy())
         spaces = {"old": self.stamp["version"], "new": self.version, "seed": self.learner.seed}
         asked = self._queries(queries)
         plan = make_plan(before, after, **spaces, stored=self.rows, queries=asked)
@@ -239,7 +242,7 @@ class _Work:
                 yield stored, plan.link.to_new(stored)
 
         order = self.folder / "order.npy"
-        if not order.exists():  # it must not change: parts have its rows
+        if not order.exists():  # it must not change: its first rows are re-embedded
             values = plan.values(chunks).numpy()
             values[self._mapped_by_embed()] = np.inf  # a second map would lose more than it tells
             values[self.order] = -np.inf
@@ -269,25 +272,27 @@ class _Work:
         return learner.embed(memory.items.select(chosen)) if len(chosen) else None
 
     def embed(self, count: int, until: float | None = None, progress: Progress = None) -> None:
-        """Re-embed the first ``count`` rows of the order, in parts; parts that are there stay."""
-        for first in range(0, count, BATCH_SIZE):
-            if until is not None and time.perf_counter() > until and first >= self.sample:
+        """Re-embed the first ``count`` rows of the order, as far as they are not."""
+        while self.done < count:
+            if until is not None and time.perf_counter() > until and self.done >= self.sample:
                 break
-            rows = self.order[first : min(first + BATCH_SIZE, count)]
-            part = self._part(first)
-            if not (part.exists() and len(np.load(part, mmap_mode="r")) >= len(rows)):
-                write_array(part, self._embedded(rows))
-            self.done = first + len(rows)
+            rows = self.order[self.done : min(self.done + BATCH_SIZE, count)]
+            vectors = self._embedded(rows)
+            with (self.folder / "rows").open("r+b" if self.done else "wb") as file:
+                file.seek(self.done * vectors[0].nbytes)
+                file.write(vectors.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+            self.done, self.width = self.done + len(rows), vectors.shape[1]
+            counts = {"done": self.done, "width": self.width}
+            write_json(self.folder / MANIFEST, {"of": self.about, **counts})
             if progress is not None:
                 progress(self.done, count)
 
-    def _part(self, first: int) -> Path:
-        return self.folder / f"part-{first:09d}.npy"
-
-    def parts(self) -> Iterator[NDArray[np.float32]]:
-        """The rows that are re-embedded, in their order."""
-        for first in range(0, self.done, BATCH_SIZE):
-            yield np.load(self._part(first))[: self.done - first]
+    @property
+    def embedded(self) -> NDArray[np.float32]:
+        """(done, d) the rows that are re-embedded, in their order."""
+        return np.memmap(self.folder / "rows", np.float32, "r", shape=(self.done, self.width))
 
     def _embedded(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """(n, d) unit vectors of these rows' items by the new encoder."""
@@ -303,13 +308,12 @@ class _Work:
     def export(self) -> None:
         """Write the file again: exact rows, and the others mapped."""
         left = self.order[self.done :]
-        columns = next(self.parts()).shape[1]
         stamp = {
             **self.stamped,
             "normalized": True,
             "dtype": self.stamp["dtype"],
             "rows": self.rows,
-            "columns": columns,
+            "columns": self.width,
             "sources": [
                 {name: part[name] for name in ("path", "fingerprint")}
                 for part in self.stamp["sources"]
@@ -319,7 +323,7 @@ class _Work:
         if len(left):
             stamp["mapped"] = {**self._mapped_from(), "rows": len(left)}
             np.save(order_file(self.folder / self.file.name), left)
-        export(self.file, self.folder, self._rows(columns), stamp)
+        export(self.file, self.folder, self._rows(), stamp)
         if not len(left):
             order_file(self.file).unlink(missing_ok=True)
 
@@ -335,13 +339,9 @@ class _Work:
         encoders = {self.workspace.encoder_hash(number): number for number in numbers}
         return {"version": encoders.get(encoder), "encoder": encoder}
 
-    def _rows(self, columns: int) -> Iterator[Shard]:
+    def _rows(self) -> Iterator[Shard]:
         """All rows of the new file."""
-        shape = (self.done, columns)
-        exact = np.lib.format.open_memmap(self.folder / "exact.npy", "w+", np.float32, shape)
-        for number, rows in enumerate(self.parts()):
-            exact[number * BATCH_SIZE : number * BATCH_SIZE + len(rows)] = rows
-        place = np.full(self.rows, -1, np.int64)
+        exact, place = self.embedded, np.full(self.rows, -1, np.int64)
         place[self.order[: self.done]] = np.arange(self.done)
         for part, vectors, names in self.vectors():
             where = place[part]

@@ -68,12 +68,11 @@ class Options(AdoptOptions, total=False):
 
 
 class Workspace:
-    """A folder with versions of an encoder, the old items, and a journal.
+    """A folder with versions of an encoder, the old items, and a journal; see ``create``, ``open``.
 
-    Make one with ``create``, come back to it with ``open``. One process at a time writes (``fit``,
-    ``update``, ``rollback``, ``forget``); reading is always possible. Whatever interrupts a
-    writer, a power cut included, the current version keeps serving; ``update`` run again resumes
-    and ends with the same weights, bit by bit.
+    One process at a time writes (``fit``, ``update``, ``rollback``, ``forget``); reading is always
+    possible. Whatever interrupts a writer, the current version keeps serving, and ``update`` run
+    again resumes and ends with the same weights, bit by bit.
 
     >>> import tempfile, torch, incontrast as ic
     >>> rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
@@ -120,15 +119,12 @@ class Workspace:
         Args:
             folder: Where it lives.
             learner: Not fitted; its domain, strategies, memory policy and seed are the workspace's.
-            tolerance: How much larger the loss of old items may be after an update, as a share,
-                for the update to be promoted.
+            tolerance: How much larger the loss of old items may be after an update, as a share.
             keep: Versions to keep, at least 2; older ones are deleted.
-            threads: Threads that the command line computes with, since rounding depends on it;
-                torch's choice if None.
+            threads: Threads of the command line, on which rounding depends; torch's choice if None.
             budget: The budget of updates that are given none.
             device: Where later commands compute; None takes a CUDA device if there is one.
-            table: ``columns``, ``id`` and ``label`` of tables, as in ``read_source``, for data that
-                come with no other.
+            table: ``columns``, ``id`` and ``label`` of tables by default, as in ``read_source``.
         """
         limits: dict[str, Any] = {"tolerance": tolerance, "keep": keep, "threads": threads}
         settings = config.initial_settings(
@@ -142,10 +138,10 @@ class Workspace:
 
         Args:
             folder: Where it lives.
-            own: As in ``Learner.load``: the domain, the strategies, the memory policy or the head,
-                where it is one of your own; device and fabric; ``trust=True``, once, where somebody
-                else has created a workspace that names code. With a fabric, every process opens the
-                workspace and makes the same calls; the first one writes.
+            own: As in ``Learner.load``: domain, strategies, memory policy or head of your own;
+                device and fabric; ``trust=True``, once, if somebody else has created a workspace
+                that names code. With a fabric, every process makes the same calls; the first one
+                writes.
         """
         folder = Path(folder).absolute()
         if not (folder / SETTINGS).is_file():
@@ -273,10 +269,7 @@ class Workspace:
         return learner
 
     def adapter(self, source: int | None = None, target: int | None = None) -> Chain:
-        """The map of embeddings from the space of one version into that of another.
-
-        By the shortest way over the maps of all versions that are kept, each fitted when its
-        version was trained.
+        """The map of embeddings between the spaces of two versions, by way of others if necessary.
 
         Args:
             source: The version that embedded; the current one by default.
@@ -374,8 +367,8 @@ class Workspace:
     ) -> Step:
         """Take an encoder that was trained elsewhere as the first version; nothing is trained.
 
-        What updates may do to old items is up to the learner that the workspace was created with:
-        ``Learner(keep_neighbours=0.6)`` is what ``from_encoder`` and the command line take.
+        ``Learner(keep_neighbours=0.6)``, which ``from_encoder`` and the command line take, bounds
+        what updates may do to old items.
 
         Args:
             items: What it was trained on, or a uniform sample of it.
@@ -416,9 +409,8 @@ class Workspace:
             tolerance: How much larger the loss of old items may be, for this once; a refused
                 candidate is evaluated by it again. That of ``create`` if None.
             only_if_drift: As in ``Learner.update``.
-            probe: Labelled items that the encoder is evaluated on, before and after. A path (or a
-                ``ProbeSet``, which also names the column of labels) is remembered for the next
-                versions. Old and new classes are told apart if the data have classes.
+            probe: Labelled items to evaluate on, before and after. A path (or a ``ProbeSet``,
+                which also names the column of labels) is remembered for the next versions.
             callbacks: Called after every step and every epoch of training; see ``Callback``.
                 Whatever one raises ends the update, which can be resumed.
             notify: Called with a sentence at every step of the update.
@@ -439,8 +431,7 @@ class Workspace:
 
         Raises:
             ValueError: There is no such setting, or no such value.
-            WorkspaceError: It cannot be changed once there is a workspace, or an encoder, or while
-                an update is unfinished, which would train with it.
+            WorkspaceError: It cannot be changed any more, or not while an update is unfinished.
         """
         from incontrast.settings import changed
 
@@ -499,8 +490,8 @@ class Workspace:
         ``rollback`` can also go forward.
 
         Args:
-            to: The version. By default the one before the current, and once: called again, maybe
-                since it was killed, it changes nothing until other data have come in.
+            to: The version. By default the one before the current; called again, this changes
+                nothing until other data have come in.
         """
         with self.writing("rollback") as machine:
             return machine.rollback(to)
@@ -508,17 +499,15 @@ class Workspace:
     def forget(self, ids: Iterable[int] = (), *, hashes: Iterable[bytes] = ()) -> int:
         """Delete items for good, from memory and from the file; returns how many there were.
 
-        Reports, which may show them, are deleted as well. Items that were forgotten before do not
-        count.
+        Reports, which may show them, are deleted as well.
 
         Args:
-            ids: Their places in the order of arrival, from 0; the journal has those of each
-                ``ingest``.
+            ids: Their places in the order of arrival, from 0, as in the journal.
             hashes: Content hashes (``content_hash`` of packed items).
 
         Raises:
-            StoreBusy: They are forgotten, but another process was reading the file, and their
-                bytes may still be in its log: call it again.
+            StoreBusy: They are forgotten, but as another process was reading, their bytes may still
+                be in the store's log: call it again.
         """
         unwanted = np.unique(np.fromiter(ids, np.int64))
         with self.writing("forget") as machine:
