@@ -201,7 +201,7 @@ def test_items_are_known_by_what_a_memory_has_seen(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     add(store, 0, b"seen", b"forgotten", b"of a version rolled back", b"refused", b"discarded")
     store.remove([1], forgotten=True)
-    store.remove([4], discarded=True)
+    store.remove([4])
     known = KnownHashes(store, Extent(3, 1.0, skipped=((2, 3),)), range(3, 4))
     asked = [b"seen", b"forgotten", b"of a version rolled back", b"refused", b"discarded", b"new"]
     seen, forgotten = known.contains(asked)

@@ -209,13 +209,11 @@ class Store:
             start, last = self._last()
             self._put(start, last[: first - start])
 
-    def remove(
-        self, ids: Iterable[int], *, forgotten: bool = False, discarded: bool = False
-    ) -> int:
+    def remove(self, ids: Iterable[int], *, forgotten: bool = False) -> int:
         """Delete the contents of these items; returns how many were present.
 
-        Items that are ``forgotten`` or ``discarded`` no longer count as seen. The hashes of
-        forgotten ones stay, so that files which still contain them do not bring them back.
+        ``forgotten`` items no longer count as seen, and files that still contain them do not bring
+        them back.
         """
         unwanted = np.unique(np.fromiter(ids, np.int64))
         removed = 0
@@ -230,9 +228,7 @@ class Store:
                     "delete from items where id = ?", ((int(place) + first,) for place in present)
                 )
                 removed += len(present)
-                if discarded:  # they may come again, unlike what was forgotten before
-                    items["hash"][places[items["state"][places] != FORGOTTEN]] = b""
-                if forgotten or discarded:
+                if forgotten:
                     items["state"][places] = FORGOTTEN
                 else:
                     items["state"][present] = GONE
@@ -386,10 +382,7 @@ class Store:
 
 
 class KnownHashes:
-    """The hashes of what a memory has seen, of some further items, and of all forgotten items.
-
-    Discarded items have no hash.
-    """
+    """The hashes of what a memory has seen, of some further items, and of all forgotten items."""
 
     def __init__(self, store: Store, extent: Extent | None, ids: range = range(0)) -> None:
         items = store.columns(store.arrivals())
@@ -399,6 +392,7 @@ class KnownHashes:
         if extent is not None:
             seen[: extent.arrivals] |= ~extent.forgotten(items)
         self._known = np.sort(hashes[seen & ~forgotten])
+        # Earlier releases gave discarded items this state, without a hash.
         self._forgotten = np.sort(hashes[forgotten & (hashes != b"")])
 
     def contains(self, contents: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -22,27 +22,20 @@ if TYPE_CHECKING:
 CONFIG = "settings.toml"
 NONE = "none"  # TOML has no word for it
 
+OF_TRAINING = (
+    *("strategy", "fit_strategy", "objective", "precision", "micro_batch_size", "compile"),
+    "keep_neighbours",
+)
 OF_LEARNER = {  # names here, and in the description of a learner
     "domain": "initial_domain",
-    "strategy": "strategy",
-    "fit_strategy": "fit_strategy",
-    "objective": "objective",
     "memory": "policy",
-    "head": "head",
-    "seed": "seed",
-    "precision": "precision",
-    "micro_batch_size": "micro_batch_size",
-    "compile": "compile",
-    "keep_neighbours": "keep_neighbours",
+    **{name: name for name in ("seed", "head", *OF_TRAINING)},
 }
 OF_WORKSPACE = ("device", "threads", "tolerance", "keep", "budget", "table")
 SINCE = {"keep_neighbours": None, "compile": False}  # settings that earlier workspaces lack
 NO_TABLE = {"columns": None, "id": None, "label": None}
 VIEWS = ("views", "drop", "noise", "mask", "walkers", "steps", "per")  # of domains
-CHANGEABLE = (
-    *("strategy", "fit_strategy", "objective", "precision", "micro_batch_size", "compile"),
-    *("keep_neighbours", *OF_WORKSPACE, *(f"domain.{name}" for name in VIEWS)),
-)
+CHANGEABLE = (*OF_TRAINING, *OF_WORKSPACE, *(f"domain.{name}" for name in VIEWS))
 
 
 def initial_settings(

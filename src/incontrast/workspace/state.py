@@ -19,6 +19,7 @@ it. New data join it: ``ingesting`` again, and a new candidate is trained on all
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -259,16 +260,15 @@ class StateMachine:
     def discard(self) -> None:
         """Delete what is in progress."""
         operation, last = self.state.operation, self.state.last
-        number, first, items = operation["number"], operation["first"], operation["data"]["items"]
+        number = operation["number"]
         if self.versions.exists(number):
             last = number
         self.move("discarding", last=last)
         self._remove_version(number)
-        if operation["base"] is not None:
-            # The journal has their ids, which are never used for other items.
-            self.store.remove(range(first, first + items), discarded=True)
-        else:
-            self.store.drop_from(first)
+        if operation["base"] is None:
+            self.store.drop_from(operation["first"])
+        else:  # the journal has their ids, which are never used for other items
+            self._remove_items()
         event = self.log("discard", trained=last == number, data=operation["data"])
         self.move("idle", event, operation={})
 
@@ -347,23 +347,25 @@ class StateMachine:
         return {"kept": int(extent.stored(columns, largest).sum()), "seen": seen}
 
     def _finish(self) -> None:
-        """Delete versions beyond those to keep, then the items that none of the others needs.
+        """Delete versions beyond those to keep, and the items that none of the others needs.
 
-        The oldest go first, but never the current one nor its parent. While a version cannot be
-        read, nobody knows what is needed, and everything stays.
+        The oldest go first, but never the current one nor its parent. While the current one cannot
+        be read, everything stays.
         """
         keep: int = self.workspace.settings["keep"]
         current, numbers = self.state.current, self.versions.numbers()
-        try:
+        with suppress(Damaged):
             parent = None if current is None else self.versions.record(current)["parent"]
             old = [number for number in numbers if number not in (current, parent)]
             for number in old[: max(0, len(numbers) - keep)]:
                 self._remove_version(number)
                 reason = f"{keep} are kept"
                 self.move("switched", {"step": "drop", "version": number, "reason": reason})
-            extents = [self.versions.extent(number) for number in self.versions.numbers()]
-        except Damaged:
-            pass
-        else:
-            self.store.keep_only(extents)
+        self._remove_items()
         self.move("idle", operation={})
+
+    def _remove_items(self) -> None:
+        """Delete the items that no version needs; all stay while a version cannot be read."""
+        with suppress(Damaged):
+            numbers = self.versions.numbers()
+            self.store.keep_only([self.versions.extent(number) for number in numbers])

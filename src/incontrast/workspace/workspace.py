@@ -68,11 +68,12 @@ class Options(AdoptOptions, total=False):
 
 
 class Workspace:
-    """A folder with versions of an encoder, the old items, and a journal; see ``create``, ``open``.
+    """A folder with versions of an encoder, the old items, and a journal.
 
-    One process at a time writes (``fit``, ``update``, ``rollback``, ``forget``); reading is always
-    possible. Whatever interrupts a writer, the current version keeps serving, and ``update`` run
-    again resumes and ends with the same weights, bit by bit.
+    ``create`` makes one, ``open`` opens it again. One process at a time writes (``fit``,
+    ``update``, ``rollback``, ``forget``); reading is always possible. Whatever interrupts a writer,
+    the current version keeps serving, and ``update`` run again resumes and ends with the same
+    weights, bit by bit.
 
     >>> import tempfile, torch, incontrast as ic
     >>> rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
@@ -99,7 +100,6 @@ class Workspace:
         self._own: Own = {**own, "trust": self.trust}
         if own.get("fabric") is None and own.get("device") is None:
             self._own["device"] = settings["device"]
-        self._domain: Domain | None = None  # of the version that was loaded last
 
     @classmethod
     def create(
@@ -222,7 +222,7 @@ class Workspace:
     @property
     def domain(self) -> Domain:
         """The kind of data."""
-        return self.template().domain if self._domain is None else self._domain
+        return self.template().domain
 
     def read(self, path: str | Path, **options: Any) -> Source:
         """Items from a path; of a table, the workspace's columns where no others are given.
@@ -265,7 +265,6 @@ class Workspace:
         if self._own.get("head") is None:
             heads = {"head": encode(learner.head)}, {"head": self.settings["learner"]["head"]}
             config.check_changes(*heads, file, head=False)
-        self._domain = learner.domain
         return learner
 
     def adapter(self, source: int | None = None, target: int | None = None) -> Chain:
