@@ -100,6 +100,7 @@ class Workspace:
         self._own: Own = {**own, "trust": self.trust}
         if own.get("fabric") is None and own.get("device") is None:
             self._own["device"] = settings["device"]
+        self._domain: Domain | None = None  # of the version that was loaded last
 
     @classmethod
     def create(
@@ -222,7 +223,7 @@ class Workspace:
     @property
     def domain(self) -> Domain:
         """The kind of data."""
-        return self.template().domain
+        return self.template().domain if self._domain is None else self._domain
 
     def read(self, path: str | Path, **options: Any) -> Source:
         """Items from a path; of a table, the workspace's columns where no others are given.
@@ -265,6 +266,7 @@ class Workspace:
         if self._own.get("head") is None:
             heads = {"head": encode(learner.head)}, {"head": self.settings["learner"]["head"]}
             config.check_changes(*heads, file, head=False)
+        self._domain = learner.domain
         return learner
 
     def adapter(self, source: int | None = None, target: int | None = None) -> Chain:
