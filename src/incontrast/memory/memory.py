@@ -83,22 +83,17 @@ class Queue(Policy):
         return -ids.to(torch.float64)
 
 
+@dataclass(frozen=True, eq=False)
 class StoredCollection:
-    """Items with these (n,) ids, which stay in a store until a batch needs them.
-
-    New items come with the (n,) memory keys that they got when they were ingested.
-    """
+    """Items that stay in a store until a batch needs them."""
 
     background: ClassVar[bool] = False
 
-    def __init__(
-        self, store: Store, domain: Domain, ids: Tensor, sizes: Tensor, keys: Tensor | None = None
-    ) -> None:
-        self.store = store
-        self.domain = domain
-        self.ids = ids
-        self.keys = keys
-        self._sizes = sizes
+    store: Store
+    domain: Domain
+    ids: Tensor  # (n,)
+    _sizes: Tensor  # (n,)
+    keys: Tensor | None = None  # (n,) of new items: the memory keys from when they were ingested
 
     @property
     def nbytes(self) -> int:
@@ -150,26 +145,16 @@ class Memory:
     An item's id is its place in the order of arrival, from 0. An item is stored if it was not
     forgotten and its key is below ``threshold``, which only ever falls. So a reservoir stays a
     uniform sample of what was seen and not forgotten.
-
-    Args:
-        policy: What to keep.
-        items: The stored items, in order of arrival; None if there are none.
-        ids: (n,) their ids.
-        keys: (n,) their keys.
-        arrivals: The number of ids in use, so the next item's id.
-        forgotten: (m,) ids of items that were forgotten, or that belong to other versions.
-        threshold: Items with keys from here on are not stored.
-        elsewhere: Items seen before the first arrival, of which the first stored ones are a sample.
     """
 
     policy: Policy = KeepAll()
-    items: Collection | None = None
-    ids: Tensor = NO_IDS
-    keys: Tensor = NO_KEYS
-    arrivals: int = 0
-    forgotten: Tensor = NO_IDS
-    threshold: float = math.inf
-    elsewhere: int = 0
+    items: Collection | None = None  # the stored ones, in order of arrival; None if there are none
+    ids: Tensor = NO_IDS  # (n,) of the stored items
+    keys: Tensor = NO_KEYS  # (n,) likewise
+    arrivals: int = 0  # the number of ids in use, so the next item's id
+    forgotten: Tensor = NO_IDS  # (m,) of items that were forgotten, or belong to other versions
+    threshold: float = math.inf  # items with keys from here on are not stored
+    elsewhere: int = 0  # seen before the first arrival; the first stored items are a sample of them
 
     def __len__(self) -> int:
         return len(self.ids)

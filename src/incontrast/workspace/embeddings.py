@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from incontrast.workspace.files import Damaged, WorkspaceError, locked, read_jso
 from incontrast.workspace.shards import (
     STAMPED,
     Shards,
+    by_first,
     export,
     finish_exports,
     leftovers,
@@ -85,19 +87,12 @@ def embed_source(
     # The shards of a file lie beside it until they are complete.
     folder = stamps.beside(file, "shards") if file.suffix else file
     shards, engine = Shards(folder, about, learner, source, adapter), learner.engine
-    done: Embedded | None = None
+    begin = partial(_begin, workspace, file, shards, append=append, overwrite=overwrite)
     with locked(stamps.beside(file, "lock"), "embed", file) if engine.rank == 0 else nullcontext():
-        with engine.error_barrier("begin to embed"):
-            if engine.rank == 0:
-                done = _begin(workspace, file, shards, append=append, overwrite=overwrite)
-        done = engine.broadcast(done)
+        done = by_first(engine, "begin to embed", begin)
         if done is None:
             shards.embed(strict=strict, progress=progress)
-            with engine.error_barrier("write the embeddings"):
-                if engine.rank == 0:
-                    done = _finish(file, shards)
-        done = engine.broadcast(done)
-    assert done is not None
+            done = by_first(engine, "write the embeddings", lambda: _finish(file, shards))
     return done
 
 

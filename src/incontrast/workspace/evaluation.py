@@ -94,8 +94,8 @@ def failed_checks(
     """
     reasons = []
     if probe is not None:
-        scores = (ProbeScores.from_json(probe[when]) for when in ("before", "after"))
-        if fallen := significant_falls(*scores, tolerance):
+        then, now = (ProbeScores.from_json(probe[when]) for when in ("before", "after"))
+        if fallen := significant_falls(then, now, tolerance):
             reasons.append(
                 f"kNN accuracy on the probe set fell by more than the {100 * tolerance:g}% that is "
                 f"tolerated: of {', of '.join(fallen)}"

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ from incontrast.workspace.stamps import (
     stamp_file,
 )
 
+T = TypeVar("T")
+
 _LEFTOVER = re.compile(r"\.(manifest|\d{5})\.(json|npy|ids\.jsonl)\.\d+")
 STAMPED = ("workspace", "version", "encoder", "normalized", "dtype")
 ROWS = 8192  # in a group of a Parquet file, or of an array that is copied
@@ -49,6 +51,15 @@ class Shard(NamedTuple):
     rows: NDArray[Any]  # (n, d); (0, 0) where nothing can be read
     names: list[str]  # one for each row
     skipped: list[str]  # why items were left out
+
+
+def by_first(engine: Engine, task: str, work: Callable[[], T]) -> T:
+    """What the first process makes of some work, for all processes."""
+    result = None
+    with engine.error_barrier(task):
+        if engine.rank == 0:
+            result = work()
+    return cast(T, engine.broadcast(result))
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -77,7 +88,7 @@ class Shards:
         self.folder = folder
         self.about = {**about, "items": len(source), "size": self.size}
         self.learner, self.source, self.adapter = learner, source, adapter
-        self.found = 0  # rows that were there before
+        self.found = 0  # rows that were there before this run
 
     def __len__(self) -> int:
         return math.ceil(len(self.source) / self.size)
@@ -92,15 +103,7 @@ class Shards:
     def embed(self, *, strict: bool, progress: Callable[[int, int], None] | None) -> None:
         """Embed what is missing; all processes call this, and each shard is the work of one."""
         engine, total = self.learner.engine, len(self.source)
-        missing: list[int] = []
-        with engine.error_barrier("find shards"):
-            if engine.rank == 0:
-                for path in leftovers(self.folder):
-                    path.unlink()
-                there = {number: self._rows(number) for number in range(len(self))}
-                self.found = sum(rows or 0 for rows in there.values())
-                missing = [number for number, rows in there.items() if rows is None]
-        missing = engine.broadcast(missing)
+        missing = by_first(engine, "find shards", self._missing)
         for start in range(0, len(missing), engine.processes):
             # In rounds, so that a failed or lost process is noticed after one shard.
             with engine.error_barrier("embed its items"):
@@ -142,6 +145,13 @@ class Shards:
             rows = np.load(self.file(number, ".npy"))
             yield Shard(rows, [json.loads(line) for line in lines], skipped)
 
+    def _missing(self) -> list[int]:
+        for path in leftovers(self.folder):
+            path.unlink()
+        there = {number: self._rows(number) for number in range(len(self))}
+        self.found = sum(rows or 0 for rows in there.values())
+        return [number for number, rows in there.items() if rows is None]
+
     def _rows(self, number: int) -> int | None:
         """The number of rows of a shard; None if it is missing, damaged, or of something else."""
         try:
@@ -154,17 +164,15 @@ class Shards:
     def _embedded(self, number: int, strict: bool) -> Shard:
         learner, first = self.learner, number * self.size
         alone = Engine(learner.engine.device, learner.engine.precision)
-        rows, names, skipped = np.empty((0, 0), np.float32), [], []
-        for chunk in self.source.chunks(
-            learner.domain, strict=strict, start=first, stop=first + self.size
-        ):
-            names, skipped = chunk.names, [skip.reason for skip in chunk.skipped]
-            if names:
-                vectors = embed(learner.backbone, learner.domain, chunk.items, engine=alone)
-                vectors = vectors if self.adapter is None else self.adapter(vectors)
-                vectors = normalize(vectors) if self.about["normalized"] else vectors
-                rows = vectors.numpy().astype(self.about["dtype"])
-        return Shard(rows, names, skipped)
+        stop = first + self.size  # within one chunk
+        chunk = next(self.source.chunks(learner.domain, strict=strict, start=first, stop=stop))
+        skipped = [skip.reason for skip in chunk.skipped]
+        if not chunk.names:
+            return Shard(np.empty((0, 0), np.float32), [], skipped)
+        vectors = embed(learner.backbone, learner.domain, chunk.items, engine=alone)
+        vectors = vectors if self.adapter is None else self.adapter(vectors)
+        vectors = normalize(vectors) if self.about["normalized"] else vectors
+        return Shard(vectors.numpy().astype(self.about["dtype"]), chunk.names, skipped)
 
     def _write(self, number: int, shard: Shard) -> None:
         array, ids = self.file(number, ".npy"), self.file(number, ".ids.jsonl")

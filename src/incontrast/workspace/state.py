@@ -84,9 +84,9 @@ class State:
         drop = f"incontrast {kind} --discard drops it"
         if not self.refused:
             # Only a version that is written holds what was adopted.
-            data = kind == "adopt" and self.phase == "ingested"
-            how = f"{kind} DATA with its options" if data else kind
-            return f"incontrast {how} resumes it, {drop}"
+            again = kind == "adopt" and self.phase == "ingested"
+            command = f"{kind} DATA with its options" if again else kind
+            return f"incontrast {command} resumes it, {drop}"
         force = f"incontrast {kind} --force promotes it, " if self.candidate is not None else ""
         return f"the next {kind} with data takes its {items} along; {force}{drop}"
 
