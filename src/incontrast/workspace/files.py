@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,11 @@ def _checksum(body: dict[str, Any]) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
 
 
+@dataclass(frozen=True)
 class Journal:
     """A file of events: one JSON object per line."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def event(self, step: str, **fields: Any) -> dict[str, Any]:
         """An event that happens now, as JSON has it."""
@@ -206,11 +207,11 @@ def _line(event: dict[str, Any]) -> bytes:
     return (json.dumps(sealed(event), ensure_ascii=False) + "\n").encode()
 
 
+@dataclass(frozen=True)
 class Versions:
     """Folders ``000001``, ``000002``, …, each complete from the moment it has its name."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    root: Path
 
     def folder(self, number: int) -> Path:
         return self.root / f"{number:06d}"
