@@ -212,40 +212,39 @@ class Update:
             machine.discard()
             machine.notify(f"{name} was unfinished or refused, and is discarded")
             return False
-        if _same(data, operation):
-            before, now = {**SINCE, **operation["settings"]}, self.plan["settings"]
-            changed = [name for name in before | now if before.get(name) != now.get(name)]
-            other_budget = vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
-            others = (
-                machine.state.candidate is None
-                or self.plan["strategy"] not in (None, operation["strategy"])
-                or other_budget
-                or (self.only_if_drift and not operation.get("only_if_drift"))
-                or (changed and not self.force and self.kind != "adopt")
-            )
-            if refused and others:
-                machine.retry(self.plan)
-                machine.notify(f"training on {name} once more, with the present settings")
-                return True
-            if changed and machine.state.phase == "ingested":
-                was, is_now = (repr(each.get(changed[0])) for each in (before, now))
-                raise Unfinished(
-                    f"{CONFIG}: {changed[0]} was {was} when {NAMES[self.kind]} began that is "
-                    f"unfinished, and is {is_now} now: change it back to resume, or run "
-                    f"incontrast {self.kind} --discard to drop it"
-                )
-            budget = ", another budget and otherwise" if other_budget else " and"
+        if not _same(data, operation):
+            if not refused or self.kind == "adopt":
+                raise machine.state.unfinished()
+            items = counted(operation["data"]["items"])
             machine.notify(
-                f"resuming with {name}{budget} the settings it was begun with (--discard drops it)"
+                f"{items} of {name} were refused before, and are taken along (--discard drops them)"
             )
-            return True
-        if not refused or self.kind == "adopt":
-            raise machine.state.unfinished()
-        machine.notify(
-            f"{counted(operation['data']['items'])} of {name} were refused before, and are taken "
-            "along (--discard drops them)"
+            return False
+        before, now = {**SINCE, **operation["settings"]}, self.plan["settings"]
+        changed = [name for name in before | now if before.get(name) != now.get(name)]
+        other_budget = vars(self.limit) not in (vars(UNLIMITED), operation["budget"])
+        other_plan = (
+            self.plan["strategy"] not in (None, operation["strategy"])
+            or other_budget
+            or (self.only_if_drift and not operation.get("only_if_drift"))
+            or (changed and not self.force and self.kind != "adopt")
         )
-        return False
+        if refused and (other_plan or machine.state.candidate is None):
+            machine.retry(self.plan)
+            machine.notify(f"training on {name} once more, with the present settings")
+            return True
+        if changed and machine.state.phase == "ingested":
+            was, is_now = (repr(each.get(changed[0])) for each in (before, now))
+            raise Unfinished(
+                f"{CONFIG}: {changed[0]} was {was} when {NAMES[self.kind]} began that is "
+                f"unfinished, and is {is_now} now: change it back to resume, or run "
+                f"incontrast {self.kind} --discard to drop it"
+            )
+        budget = ", another budget and otherwise" if other_budget else " and"
+        machine.notify(
+            f"resuming with {name}{budget} the settings it was begun with (--discard drops it)"
+        )
+        return True
 
     def _ingest(self, data: NewData | None) -> int | None:
         """Ingest new data; returns a version that has learned from all of them, if there is one."""
@@ -409,7 +408,7 @@ class Update:
     def _train(self, operation: Operation) -> Outcome:
         """Train on the new items; ``after`` is the candidate then."""
         try:
-            return self._trained(operation)
+            return self._learn(operation)
         except BudgetTooSmall as error:
             seconds = self._limit(operation).seconds or error.seconds
             data, command = operation["data"], f"incontrast {self.kind}"
@@ -427,7 +426,7 @@ class Update:
                     self.machine.discard()  # it would end the same way every time
             raise
 
-    def _trained(self, operation: Operation) -> Outcome:
+    def _learn(self, operation: Operation) -> Outcome:
         learner = self.learner
         new = self._new_items(operation)
         if len(new) == 0:
