@@ -23,6 +23,7 @@ from incontrast.compat.plan import make_plan
 from incontrast.compat.quality import hits
 from incontrast.data import read_source
 from incontrast.workspace.embeddings import embed_source
+from incontrast.workspace.files import read_json, write_json
 from incontrast.workspace.reembed import reembed
 from incontrast.workspace.stamps import stamp_of
 
@@ -182,6 +183,17 @@ def test_what_embed_has_mapped_is_re_embedded_before_anything_is_mapped_again(
     reembed(workspace, file, share=320 / 760)  # the sample of 200 rows, then those and some more
     wanted = normalize(workspace.embed(np.load(tmp_path / "c.npy"))).numpy()
     assert np.abs(np.load(file)[700:] - wanted).max() < 1e-5
+
+
+def test_what_an_earlier_release_has_begun_starts_over(
+    workspace: ic.Workspace, file: Path, tmp_path: Path
+) -> None:
+    """It kept rows in other files, and did not count them."""
+    reembed(workspace, file, plan=True)
+    manifest = tmp_path / ".index.npy.reembed" / "manifest.json"
+    write_json(manifest, {"of": read_json(manifest)["of"]})
+    assert reembed(workspace, file).exact == ROWS
+    assert matches(file, exact(workspace, tmp_path)).all()
 
 
 def test_parquet_too(workspace: ic.Workspace, file: Path, tmp_path: Path) -> None:

@@ -312,6 +312,25 @@ def test_items_stay_when_training_diverges(workspace: Workspace, blobs, monkeypa
     assert workspace.check() == []
 
 
+def test_what_diverged_is_tried_again_by_the_last_plan(
+    workspace: Workspace, blobs, monkeypatch
+) -> None:
+    """Also if the second try was interrupted, and is resumed with no plan."""
+    with monkeypatch.context() as patch:
+
+        def fail(*_, **__) -> None:
+            raise TrainingDiverged("the loss is not finite")
+
+        patch.setattr(Learner, "update", fail)
+        with pytest.raises(TrainingDiverged):
+            workspace.update(blobs(20, seed=1))
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(strategy=FineTune(max_epochs=1), callbacks=[stopped])
+    step = workspace.update(force=True)
+    assert (step.version, step.items, step.outcome["strategy"]) == (2, 20, "FineTune")
+    assert workspace.check() == []
+
+
 def test_an_encoder_is_read_once_in_an_update(workspace: Workspace, blobs, monkeypatch) -> None:
     verified, verify = [], Versions.verify
     monkeypatch.setattr(

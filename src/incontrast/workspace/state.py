@@ -119,13 +119,11 @@ class StateMachine:
         """Delete what the state has no use for, also if that was interrupted before."""
         if self.state.phase != "ingested":  # training is over
             self.workspace.training_file.unlink(missing_ok=True)
-        operation, in_progress = (
-            self.state.operation,
-            self.state.phase in ("ingesting", "forgetting"),
-        )
+        operation = self.state.operation
         superseded = operation.get("joined", {}).get("operation", {}).get("number")
         # One that diverged had no version, and left its number to this one.
-        if superseded not in (None, operation.get("number")) and not in_progress:
+        used = superseded in (None, operation.get("number"))
+        if not used and self.state.phase not in ("ingesting", "forgetting"):
             self._remove_version(superseded)
 
     def log(self, step: str, **fields: Any) -> dict[str, Any]:
