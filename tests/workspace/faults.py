@@ -660,12 +660,12 @@ def training(folder: Path) -> Any:
         """Train, and be killed so many seconds after the state of a step begins to be written."""
         usual, steps = resume.TrainingFile.write, 0
 
-        def write(*arguments: Any) -> None:
+        def write(*arguments: Any, **options: Any) -> None:
             nonlocal steps
             steps += 1
             if steps == step:
                 signal.setitimer(signal.ITIMER_REAL, delay)
-            usual(*arguments)
+            usual(*arguments, **options)
 
         resume.TrainingFile.write = write  # type: ignore[method-assign]
         work(target)
