@@ -250,14 +250,13 @@ def parse_changes(changes: Iterable[str], config: Mapping[str, Any]) -> dict[str
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """A message about an unknown name."""
-    table, _, last = name.rpartition(".")
-    parts = [full.split(".") for full in known]
-    every = {".".join(part[: end + 1]) for part in parts for end in range(len(part))}  # tables too
-    for place in dict.fromkeys((table, "")):  # the same table comes first
-        inside = [full for full in every if full.startswith(f"{place}." if place else "")]
-        short = {full.rpartition(".")[2]: full for full in sorted(inside, key=len, reverse=True)}
+    table, dot, last = name.rpartition(".")
+    settings = sorted(known, key=len, reverse=True)
+    inside = [full for full in settings if full.startswith(table + dot)]
+    for names in (inside, settings):  # the same table comes first
+        short = {full.rpartition(".")[2]: full for full in names}
         near = nearest(last, short)
         if near is not None:
             return f"there is no setting {name!r}: the nearest is {short[near]}"
-    inside = sorted(full for full in every if full.rpartition(".")[0] == table)
-    return f"there is no setting {name!r}" + (f": there are {', '.join(inside)}" if inside else "")
+    there = sorted({full.removeprefix(table + dot).partition(".")[0] for full in inside})
+    return f"there is no setting {name!r}" + (f": there are {', '.join(there)}" if there else "")

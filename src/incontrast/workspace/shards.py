@@ -27,16 +27,8 @@ from incontrast.extras import needed
 from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner
 from incontrast.training.engine import BATCH_SIZE, Engine, embed
+from incontrast.workspace import stamps
 from incontrast.workspace.files import Damaged, read_json, write_json
-from incontrast.workspace.stamps import (
-    MANIFEST,
-    beside,
-    damaged,
-    digest,
-    ids_file,
-    order_file,
-    stamp_file,
-)
 
 T = TypeVar("T")
 
@@ -98,7 +90,7 @@ class Shards:
 
     def begin(self) -> None:
         make_folder(self.folder)
-        write_json(self.folder / MANIFEST, {**self.about, "complete": False, "rows": 0})
+        write_json(self.folder / stamps.MANIFEST, {**self.about, "complete": False, "rows": 0})
 
     def embed(self, *, strict: bool, progress: Callable[[int, int], None] | None) -> None:
         """Embed what is missing; all processes call this, and each shard is the work of one."""
@@ -125,7 +117,7 @@ class Shards:
             columns = max(columns, part["columns"])
             name = self.file(number, ".npy").name
             shards.append({"file": name, "first": number * self.size, "rows": part["rows"]})
-            files |= {record.name: digest(record), **part["files"]}
+            files |= {record.name: stamps.digest(record), **part["files"]}
         number = len(self)
         while self.file(number, ".json").exists():  # of a source that had more items
             for suffix in (".json", ".ids.jsonl", ".npy"):
@@ -134,7 +126,7 @@ class Shards:
         rows = sum(shard["rows"] for shard in shards)
         counts = {"complete": True, "rows": rows, "columns": columns}
         manifest = {**self.about, **counts, "shards": shards, "files": files}
-        write_json(self.folder / MANIFEST, manifest)
+        write_json(self.folder / stamps.MANIFEST, manifest)
         return manifest
 
     def read(self) -> Iterator[Shard]:
@@ -158,7 +150,7 @@ class Shards:
             about = read_json(self.file(number, ".json"))
         except Damaged:
             return None
-        whole = about["of"] == self.about and not damaged(self.folder, about["files"])
+        whole = about["of"] == self.about and not stamps.damaged(self.folder, about["files"])
         return about["rows"] if whole else None
 
     def _embedded(self, number: int, strict: bool) -> Shard:
@@ -180,7 +172,7 @@ class Shards:
         write_bytes(ids, "".join(f"{json.dumps(name)}\n" for name in shard.names).encode())
         rows, columns = shard.rows.shape
         about = {"of": self.about, "rows": rows, "columns": columns, "skipped": shard.skipped}
-        files = {file.name: digest(file) for file in (array, ids)}
+        files = {file.name: stamps.digest(file) for file in (array, ids)}
         write_json(self.file(number, ".json"), {**about, "files": files})
 
 
@@ -195,7 +187,7 @@ def read_file(file: Path) -> Iterator[Shard]:
     """The rows of a file that ``export`` wrote, some at a time."""
     if file.suffix == ".npy":
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
-        with ids_file(file).open(encoding="utf-8") as lines:
+        with stamps.ids_file(file).open(encoding="utf-8") as lines:
             for start in range(0, len(rows), ROWS):
                 names = [json.loads(line) for line in islice(lines, ROWS)]
                 yield Shard(rows[start : start + ROWS], names, [])
@@ -216,10 +208,10 @@ def export(file: Path, folder: Path, shards: Iterable[Shard], stamp: dict[str, A
     write = _write_parquet if file.suffix == ".parquet" else _write_npy
     write(new, shards, stamp)
     flush_files(folder)
-    parts = (new, ids_file(new), order_file(new))
-    files = {part.name: digest(part) for part in parts if part.exists()}
+    parts = (new, stamps.ids_file(new), stamps.order_file(new))
+    files = {part.name: stamps.digest(part) for part in parts if part.exists()}
     waiting = {"complete": True, "export": {**stamp, "files": files}}
-    write_json(folder / MANIFEST, {**waiting, "replaces": _stamp_digest(file)})
+    write_json(folder / stamps.MANIFEST, {**waiting, "replaces": _stamp_digest(file)})
     finish_exports(file)
 
 
@@ -228,8 +220,10 @@ def finish_exports(file: Path) -> None:
 
     It is dropped if the file that it was to replace has been replaced by another one.
     """
-    for folder in (beside(file, "shards"), beside(file, "reembed")):
-        manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
+    for folder in (stamps.beside(file, "shards"), stamps.beside(file, "reembed")):
+        manifest = (
+            read_json(folder / stamps.MANIFEST) if (folder / stamps.MANIFEST).exists() else {}
+        )
         stamp = manifest.get("export")
         if stamp is None:
             continue
@@ -237,19 +231,19 @@ def finish_exports(file: Path) -> None:
             for name in reversed(stamp["files"]):
                 if (folder / name).exists():
                     (folder / name).replace(file.with_name(name))
-            write_json(stamp_file(file), stamp)  # which also flushes the folder
+            write_json(stamps.stamp_file(file), stamp)  # which also flushes the folder
         shutil.rmtree(folder)
 
 
 def _stamp_digest(file: Path) -> dict[str, int] | None:
     """The digest of the stamp, which is the last file that an export replaces."""
-    return digest(stamp_file(file)) if stamp_file(file).exists() else None
+    return stamps.digest(stamps.stamp_file(file)) if stamps.stamp_file(file).exists() else None
 
 
 def _write_npy(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> None:
     descr = np.dtype(stamp["dtype"]).newbyteorder("<").str
     kind = {"descr": descr, "fortran_order": False, "shape": (stamp["rows"], stamp["columns"])}
-    with file.open("wb") as array, ids_file(file).open("w", encoding="utf-8") as lines:
+    with file.open("wb") as array, stamps.ids_file(file).open("w", encoding="utf-8") as lines:
         np.lib.format.write_array_header_1_0(array, kind)
         for shard in shards:
             array.write(np.ascontiguousarray(shard.rows, descr).tobytes())
