@@ -73,7 +73,7 @@ def test_what_trains_is_not_changed_under_an_update(tmp_path, blobs, every_step)
     with pytest.raises(Killed):
         space.update(blobs(40, shift=1.0), callbacks=[killed_after(3, [])])
     for change in ("strategy.type=FineTune", "temperature=0.3", "domain.drop=0.1"):
-        with pytest.raises(ic.WorkspaceError, match=r"is unfinished: .* --discard drops it"):
+        with pytest.raises(ic.WorkspaceError, match=r"an update .* is unfinished: .* --discard"):
             ic.Workspace.open(space.folder).configure(change)
     space.configure("keep=5")  # trains nothing
     step = ic.Workspace.open(space.folder).update(force=True)

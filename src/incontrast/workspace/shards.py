@@ -221,12 +221,11 @@ def finish_exports(file: Path) -> None:
     It is dropped if the file that it was to replace has been replaced by another one.
     """
     for folder in (stamps.beside(file, "shards"), stamps.beside(file, "reembed")):
-        manifest = (
-            read_json(folder / stamps.MANIFEST) if (folder / stamps.MANIFEST).exists() else {}
-        )
-        stamp = manifest.get("export")
-        if stamp is None:
+        waiting = folder / stamps.MANIFEST
+        manifest = read_json(waiting) if waiting.exists() else {}
+        if "export" not in manifest:
             continue
+        stamp = manifest["export"]
         if manifest["replaces"] == _stamp_digest(file):
             for name in reversed(stamp["files"]):
                 if (folder / name).exists():
