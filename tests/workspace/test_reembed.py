@@ -292,7 +292,7 @@ def test_what_cannot_be_mapped_is_refused(
         reembed(workspace, tmp_path / "folder")
     other = ic.Workspace.create(tmp_path / "other", workspace.template())
     other.fit(blobs(90))
-    with pytest.raises(ic.WorkspaceError, match="another workspace, for which there are no maps"):
+    with pytest.raises(ic.WorkspaceError, match="of another workspace, which cannot be mixed"):
         reembed(other, file)
     record = workspace.versions.folder(1) / "version.json"
     text = record.read_text()

@@ -135,7 +135,7 @@ def _begin(
     stamp = stamp if stamp is not None and stamp["complete"] else None
     begun = begun if begun is not None and not begun["complete"] else None
     if stamp is not None:
-        _check_same(file, stamp, about)
+        stamps.check_same(file, stamp, about)
         if append and "mapped" in stamp:
             raise WorkspaceError(
                 f"{file} is in part mapped from version {stamp['mapped']['version'] or 'unknown'}: "
@@ -156,7 +156,7 @@ def _begin(
                 )
     about["after"] = 0 if stamp is None else stamp["rows"]
     if begun is not None:
-        _check_same(file, begun, about)
+        stamps.check_same(file, begun, about)
         if begun["source"] != source:
             raise WorkspaceError(
                 f"{file} is unfinished, with embeddings of {begun['source']['path']}: finish that "
@@ -199,24 +199,6 @@ def _stamp_to_keep(workspace: Workspace, file: Path, overwrite: bool) -> dict[st
         if other.exists() and other not in leftovers(other.parent):
             raise WorkspaceError(f"{other} was not written by embed: choose another name")
     return None if overwrite else stamp
-
-
-def _check_same(file: Path, stamp: dict[str, Any], about: dict[str, Any]) -> None:
-    """Refuse to mix embeddings of different encoders."""
-    advice, version = "overwrite it, or choose another name", stamp["version"]
-    length, option = ("unit", "with") if stamp["normalized"] else ("their own", "without")
-    differences = {
-        "workspace": f"another workspace, which cannot be mixed: {advice}",
-        "version": f"version {version}, these would be of version {about['version']}, and the two "
-        f"cannot be mixed: replace it (--overwrite), embed for its space (--space {version}), or "
-        f"bring it along (incontrast reembed {file.name})",
-        "encoder": f"another version {version}, with other weights: {advice}",
-        "normalized": f"{length} length: embed {option} --normalize, {advice}",
-        "dtype": f"type {stamp['dtype']}: {advice}",
-    }
-    for name, difference in differences.items():
-        if stamp[name] != about[name]:
-            raise WorkspaceError(f"{file} holds embeddings of {difference}")
 
 
 def _finish(file: Path, shards: Shards) -> Embedded:

@@ -30,9 +30,9 @@ from incontrast.learner import Learner
 from incontrast.randomness import generator
 from incontrast.text import FEWEST_SEARCHED
 from incontrast.training.engine import BATCH_SIZE, embed
+from incontrast.workspace import stamps
 from incontrast.workspace.files import Damaged, WorkspaceError, locked, read_json, write_json
 from incontrast.workspace.shards import Shard, export, finish_exports, read_file, write_array
-from incontrast.workspace.stamps import MANIFEST, beside, order_file, problems, register, stamp_of
 from incontrast.workspace.workspace import Workspace
 
 SAMPLE = 1000  # rows at most on which the map and the plan are fitted, and
@@ -79,7 +79,7 @@ def reembed(
         raise ValueError(f"a share is between 0 and 1, got {share:g}")
     if file.suffix not in (".npy", ".parquet"):
         raise ValueError(f"vectors in a .npy or .parquet file are re-embedded, got {file.name!r}")
-    with locked(beside(file, "lock"), "reembed", file):
+    with locked(stamps.beside(file, "lock"), "reembed", file):
         finish_exports(file)
         stamp = _checked_stamp(workspace, file)
         version = workspace.serving()
@@ -104,22 +104,16 @@ def reembed(
 
 def _checked_stamp(workspace: Workspace, file: Path) -> dict[str, Any]:
     """The stamp of vectors that this workspace has written and that are whole."""
-    stamp = stamp_of(file) if file.exists() else None
+    stamp = stamps.stamp_of(file) if file.exists() else None
     if stamp is None:
         raise WorkspaceError(
             f"{file} was not written by embed, so its encoder is unknown: embed the data again"
         )
-    if stamp["workspace"] != workspace.id:
-        raise WorkspaceError(
-            f"{file} holds embeddings of another workspace, for which there are no maps"
-        )
-    known = workspace.versions.exists(stamp["version"])
-    if known and workspace.encoder_hash(stamp["version"]) != stamp["encoder"]:
-        raise WorkspaceError(
-            f"{file} holds embeddings of an unknown encoder, not of version {stamp['version']}: "
-            "embed the data again"
-        )
-    if damage := problems(file):
+    ours = {**stamp, "workspace": workspace.id}
+    if workspace.versions.exists(stamp["version"]):
+        ours["encoder"] = workspace.encoder_hash(stamp["version"])
+    stamps.check_same(file, stamp, ours, "embed the data again")
+    if damage := stamps.problems(file):
         raise Damaged(f"{damage[0]}: embed the data again")
     return stamp
 
@@ -143,7 +137,7 @@ class _Work:
         version: int,
         table: dict[str, Any],
     ) -> None:
-        self.workspace, self.file, self.folder = workspace, file, beside(file, "reembed")
+        self.workspace, self.file, self.folder = workspace, file, stamps.beside(file, "reembed")
         self.stamp, self.version, self.table = stamp, version, table
         self.rows: int = stamp["rows"]
         self.sampled = min(SAMPLE, max(FEWEST_SEARCHED, round(SAMPLED * self.rows)), self.rows)
@@ -156,14 +150,14 @@ class _Work:
         self.about = {**self.stamped, "file": before, "sample": self.sampled}
         begun: dict[str, Any] = {}
         with suppress(Damaged):
-            begun = read_json(self.folder / MANIFEST)
+            begun = read_json(self.folder / stamps.MANIFEST)
         if begun.get("of") == self.about:
             self.done, self.width = begun.get("done", 0), begun.get("width", 0)
         else:
             if self.folder.exists():
                 shutil.rmtree(self.folder)
             self.folder.mkdir()
-        register(workspace, file)
+        stamps.register(workspace, file)
 
     @cached_property
     def learner(self) -> Learner:
@@ -212,8 +206,10 @@ class _Work:
         None if an earlier call has done so, or if so few rows are left that all are embedded.
         """
         if self.stamp["version"] == self.version:
-            planned = "mapped" in self.stamp
-            self.order = np.load(order_file(self.file)) if planned else self._mapped_by_embed()
+            if "mapped" in self.stamp:
+                self.order = np.load(stamps.order_file(self.file))
+            else:
+                self.order = self._mapped_by_embed()
             self.exact = self.rows - len(self.order)
             return None
         draws = generator(self.learner.seed, "re-embed", self.version)
@@ -285,7 +281,7 @@ class _Work:
                 os.fsync(file.fileno())
             self.done, self.width = self.done + len(rows), vectors.shape[1]
             counts = {"done": self.done, "width": self.width}
-            write_json(self.folder / MANIFEST, {"of": self.about, **counts})
+            write_json(self.folder / stamps.MANIFEST, {"of": self.about, **counts})
             if progress is not None:
                 progress(self.done, count)
 
@@ -322,10 +318,10 @@ class _Work:
         }
         if len(left):
             stamp["mapped"] = {**self._mapped_from(), "rows": len(left)}
-            np.save(order_file(self.folder / self.file.name), left)
+            np.save(stamps.order_file(self.folder / self.file.name), left)
         export(self.file, self.folder, self._rows(), stamp)
         if not len(left):
-            order_file(self.file).unlink(missing_ok=True)
+            stamps.order_file(self.file).unlink(missing_ok=True)
 
     def _mapped_from(self) -> dict[str, Any]:
         """The version whose vectors are mapped; its number is None if it is no longer kept."""

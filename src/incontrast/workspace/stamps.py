@@ -49,6 +49,29 @@ def stamp_of(file: Path) -> dict[str, Any] | None:
     return stamp
 
 
+def check_same(
+    file: Path,
+    stamp: dict[str, Any],
+    about: dict[str, Any],
+    advice: str = "overwrite it, or choose another name",
+) -> None:
+    """Refuse to mix embeddings of different encoders."""
+    version = stamp["version"]
+    length, option = ("unit", "with") if stamp["normalized"] else ("their own", "without")
+    differences = {
+        "workspace": f"another workspace, which cannot be mixed: {advice}",
+        "version": f"version {version}, these would be of version {about['version']}, and the two "
+        f"cannot be mixed: replace it (--overwrite), embed for its space (--space {version}), or "
+        f"bring it along (incontrast reembed {file.name})",
+        "encoder": f"another version {version}, with other weights: {advice}",
+        "normalized": f"{length} length: embed {option} --normalize, {advice}",
+        "dtype": f"type {stamp['dtype']}: {advice}",
+    }
+    for name, difference in differences.items():
+        if stamp[name] != about[name]:
+            raise WorkspaceError(f"{file} holds embeddings of {difference}")
+
+
 def outputs(workspace: Workspace) -> list[Path]:
     """The embeddings that this workspace has written and that are still there."""
     files = [Path(event["file"]) for event in workspace.outputs.events()]

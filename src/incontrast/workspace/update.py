@@ -407,10 +407,15 @@ class Update:
 
     def _train(self, operation: Operation) -> Outcome:
         """Train on the new items; ``after`` is the candidate then."""
+        limit = self.limit if self.limit != UNLIMITED else Budget(**operation["budget"])
+        left = limit
+        if limit.seconds is not None:
+            seconds = limit.seconds - (time.perf_counter() - self.start)
+            left = replace(limit, seconds=max(self.engine.broadcast_float(seconds), 1e-3))
         try:
-            return self._learn(operation)
+            return self._learn(operation, left)
         except BudgetTooSmall as error:
-            seconds = self._limit(operation).seconds or error.seconds
+            seconds = limit.seconds or error.seconds
             data, command = operation["data"], f"incontrast {self.kind}"
             pending = (
                 f"{counted(data['items'])} of {data['name']} ingested, to be trained: {command} "
@@ -426,7 +431,7 @@ class Update:
                     self.machine.discard()  # it would end the same way every time
             raise
 
-    def _learn(self, operation: Operation) -> Outcome:
+    def _learn(self, operation: Operation, budget: Budget) -> Outcome:
         learner = self.learner
         new = self._new_items(operation)
         if len(new) == 0:
@@ -441,7 +446,7 @@ class Update:
             weights, head_weights, _ = self.adopted
             return learner.adopt(new, weights=weights, head_weights=head_weights, probe=probe)
         options: dict[str, Any] = {
-            "budget": self._budget(operation),
+            "budget": budget,
             "callbacks": [_Watched(each, self.callback_errors) for each in self.callbacks],
             "checkpoint": self.workspace.training_file,
             "probe": probe,
@@ -490,18 +495,6 @@ class Update:
                 f"the update under way was begun with {begun.get('name', begun['type'])}, which is "
                 "or has a part of your own: pass it again to resume, or discard the update"
             ) from error
-
-    def _limit(self, operation: Operation) -> Budget:
-        """The budget of this run, or else the one that the operation was begun with."""
-        return self.limit if self.limit != UNLIMITED else Budget(**operation["budget"])
-
-    def _budget(self, operation: Operation) -> Budget:
-        """What is left of it."""
-        limit = self._limit(operation)
-        if limit.seconds is None:
-            return limit
-        left = limit.seconds - (time.perf_counter() - self.start)
-        return replace(limit, seconds=max(self.engine.broadcast_float(left), 1e-3))
 
     @cached_property
     def _own_probe(self) -> Probe | None:
