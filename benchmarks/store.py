@@ -59,7 +59,7 @@ def main() -> None:
                     store.read(batch)
         print(f"random reads in batches of {BATCH}: {rate(len(batches) * BATCH, spent)}")
 
-        sizes = torch.from_numpy(store.columns(ITEMS).sizes)
+        sizes = torch.from_numpy(store.columns(ITEMS)["size"].copy())
         stored = StoredCollection(store, domain, torch.arange(ITEMS), sizes)
         held = domain.collect(pixels.repeat(-(-ITEMS // len(pixels)), 1, 1, 1)[:ITEMS])
         for name, items in (("disk", stored), ("RAM", held)):

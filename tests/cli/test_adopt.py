@@ -201,7 +201,7 @@ def test_an_adoption_that_was_refused_is_promoted_or_dropped_without_data(files:
 def test_an_adoption_whose_weights_are_not_written_asks_for_them(files: Path, monkeypatch) -> None:
     command = ("adopt", "old.npy", *ENCODER, ARGUMENTS, "--weights", "weights.safetensors")
     with monkeypatch.context() as patch:
-        patch.setattr("incontrast.workspace.update.Update._train_and_write", stopped)
+        patch.setattr("incontrast.workspace.update.Update._train", stopped)
         run(*command, code=130)
     assert "run the previous command again" in run("adopt", code=Exit.DATA)
     assert "Version 1 is the current one" in run(*command)

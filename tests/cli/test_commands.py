@@ -163,7 +163,8 @@ def test_a_refused_candidate(space: Path, rows: list[Path], monkeypatch) -> None
     assert run_json("update", code=Exit.REFUSED)["failed_checks"] == ["it is Monday"]
     assert "Version 2 is the current one." in run("update", "--force")
     run("update", rows[2], code=Exit.REFUSED)
-    assert "what is unfinished is an update" in run("fit", "--discard", code=Exit.STATE)
+    refusal = run("fit", "--discard", code=Exit.STATE)
+    assert re.search(r"an update with .* is unfinished: .*incontrast update --discard", refusal)
     assert "dropped" in run("update", "--discard")
     assert "nothing to drop" in run("update", "--discard")
     run("update", rows[2], code=Exit.REFUSED)

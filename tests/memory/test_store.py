@@ -40,8 +40,8 @@ def put(store: Store, policy, start: int, count: int, seed: int) -> StoredCollec
     ids = torch.arange(start, start + count)
     keys = policy.keys(ids, Generator().manual_seed(seed))
     store.append(start, DOMAIN.pack(rows(start, count), torch.arange(count)), keys.numpy())
-    sizes = torch.from_numpy(store.columns(start + count).sizes)
-    return StoredCollection(store, DOMAIN, ids, sizes[start:], keys)
+    sizes = torch.from_numpy(store.columns(start + count)["size"][start:].copy())
+    return StoredCollection(store, DOMAIN, ids, sizes, keys)
 
 
 def add(store: Store, start: int, *contents: bytes) -> None:
@@ -113,14 +113,14 @@ def test_many_items_span_rows_of_columns(tmp_path: Path, monkeypatch) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     put(store, Reservoir(items=9), 0, 20, 0)
     keys = torch.rand(20, dtype=torch.float64, generator=Generator().manual_seed(0))
-    assert np.array_equal(store.columns(20).keys, keys)
-    assert np.array_equal(store.columns(11).keys, keys[:11])
+    assert np.array_equal(store.columns(20)["key"], keys)
+    assert np.array_equal(store.columns(11)["key"], keys[:11])
     assert store.remove([7, 8, 19, 19]) == 3
-    assert (store.columns(20).states == PRESENT).sum() == 17
+    assert (store.columns(20)["state"] == PRESENT).sum() == 17
     assert store.check() == []
     store.drop_from(16)
     assert store.arrivals() == 16
-    with pytest.raises(StoreError, match="has 16 items where 20 have arrived"):
+    with pytest.raises(StoreError, match="has 16 items where 20 arrived"):
         store.columns(20)
 
 
@@ -134,7 +134,7 @@ def test_items_that_are_gone_leave_little_behind(tmp_path: Path) -> None:
     ).fetchone()
     assert size / 4000 < 8.5
     keys = torch.rand(4000, dtype=torch.float64, generator=Generator().manual_seed(0))
-    assert np.array_equal(store.columns(4000).keys[:5], keys[:5])
+    assert np.array_equal(store.columns(4000)["key"][:5], keys[:5])
     contents = DOMAIN.pack(rows(3999, 1), torch.arange(1))
     assert store.find([content_hash(contents[0])]).tolist() == [3999]
     assert store.check() == []
@@ -147,13 +147,13 @@ def test_many_small_arrivals_are_joined(tmp_path: Path, monkeypatch) -> None:
     for first in range(0, 60, 3):
         put(store, Reservoir(items=9), first, 3, first)
         store.remove([first])
-    states = store.columns(60).states
+    states = store.columns(60)["state"]
     assert states.tolist() == [GONE, PRESENT, PRESENT] * 20
     assert store.check() == []
     assert store._connection.execute(rows).fetchone()[0] < 20
     store.drop_from(58)
     assert store.arrivals() == 58
-    assert store.columns(58).states.tolist() == states[:58].tolist()
+    assert store.columns(58)["state"].tolist() == states[:58].tolist()
     assert store.check() == []
 
 
@@ -170,7 +170,7 @@ def test_what_no_memory_holds_is_deleted(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     store.append(0, [b"a", b"b", b"c", b"d", b"e"], np.array([0.1, 0.5, 0.9, 0.3, 0.9]))
     store.keep_only([Extent(2, 0.4), Extent(4, 0.6, skipped=((1, 2),))])
-    assert store.columns(5).states.tolist() == [PRESENT, GONE, GONE, PRESENT, GONE]
+    assert store.columns(5)["state"].tolist() == [PRESENT, GONE, GONE, PRESENT, GONE]
     assert store.read([0, 3]) == [b"a", b"d"]
     store.keep_only([Extent(4, 0.6)])  # nothing more
     assert store.read([0, 3]) == [b"a", b"d"]
@@ -182,9 +182,9 @@ def test_what_is_forgotten_stays_forgotten_and_what_is_gone_can_be(tmp_path: Pat
     add(store, 0, b"a", b"b", b"c")
     assert (store.remove([0]), store.remove([1], forgotten=True)) == (1, 1)
     assert store.remove([0, 1]) == 0
-    assert store.columns(3).states.tolist() == [GONE, FORGOTTEN, PRESENT]
+    assert store.columns(3)["state"].tolist() == [GONE, FORGOTTEN, PRESENT]
     assert store.remove([0], forgotten=True) == 0  # its content is gone, now it is forgotten too
-    assert store.columns(3).states.tolist() == [FORGOTTEN, FORGOTTEN, PRESENT]
+    assert store.columns(3)["state"].tolist() == [FORGOTTEN, FORGOTTEN, PRESENT]
 
 
 def test_what_had_begun_to_arrive_is_dropped_as_if_it_never_had(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_items_are_known_by_what_a_memory_has_seen(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     add(store, 0, b"seen", b"forgotten", b"of a version rolled back", b"refused", b"discarded")
     store.remove([1], forgotten=True)
-    store.remove([4], discarded=True)
+    store.remove([4])
     known = KnownHashes(store, Extent(3, 1.0, skipped=((2, 3),)), range(3, 4))
     asked = [b"seen", b"forgotten", b"of a version rolled back", b"refused", b"discarded", b"new"]
     seen, forgotten = known.contains(asked)
@@ -293,7 +293,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"no space left for .*: nothing was changed"):
         add(store, 1, *[bytes(20_000)] * 50)
     assert store.read([0]) == [b"one"]
-    assert len(store.columns(1).keys) == 1
+    assert len(store.columns(1)["key"]) == 1
     add(store, 1, b"two")
 
 
@@ -408,7 +408,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         Store.create(path)
     store._connection.execute("pragma user_version = 99")
     store.close()
-    with pytest.raises(StoreError, match="has format 99, this version of incontrast reads 3"):
+    with pytest.raises(StoreError, match="has format 99, not 3: use the incontrast that wrote it"):
         Store.open(path)
     other = sqlite3.connect(tmp_path / "other.sqlite")
     other.execute("create table t (a)")
@@ -417,17 +417,17 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         Store.open(tmp_path / "other.sqlite")
 
 
-def test_a_check_of_pages_that_give_rows_nobody_asked_for(tmp_path: Path, monkeypatch) -> None:
+def test_a_check_of_pages_that_give_rows_nobody_stored(tmp_path: Path, monkeypatch) -> None:
     store = Store.create(tmp_path / "memory.sqlite")
     add(store, 0, b"one", b"two")
     whole = store._rows
 
     def astray(query: str, *values: object):
         for row in whole(query, *values):
-            yield (row[0] - 55, *row[1:]) if "id >= ?" in query and len(row) == 3 else row
+            yield (row[0] - 55, *row[1:]) if "from items" in query else row
 
     monkeypatch.setattr(store, "_rows", astray)
-    assert f"{store.path} is damaged: its items are not in order" in store.check()
+    assert f"{store.path} is damaged: it holds items that never arrived" in store.check()
 
 
 def test_a_reader_who_stops_halfway_is_no_damage(tmp_path: Path) -> None:

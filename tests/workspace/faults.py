@@ -212,12 +212,12 @@ def bits(folder: Path) -> dict[str, Any]:
         return found
     version = workspace.versions.folder(workspace.current)
     store = Store.open(workspace.store_file, readonly=True)
-    keys, sizes, states, *_ = store.columns(workspace.versions.extent(workspace.current).arrivals)
-    there = (states == 1).nonzero()[0].tolist()
+    columns = store.columns(workspace.versions.extent(workspace.current).arrivals)
+    there = (columns["state"] == 1).nonzero()[0].tolist()
     return found | {
         "weights": (version / "encoder.safetensors").read_bytes().hex(),
         "learner": (version / "learner.json").read_text(),
-        "columns": [column.tolist() for column in (keys, sizes, states)],
+        "columns": [columns[name].tolist() for name in ("key", "size", "state")],
         "items": [content.hex() for content in store.read(there)],
     }
 
@@ -661,12 +661,12 @@ def training(folder: Path) -> Any:
         """Train, and be killed so many seconds after the state of a step begins to be written."""
         usual, steps = resume.TrainingFile.write, 0
 
-        def write(*arguments: Any) -> None:
+        def write(*arguments: Any, **options: Any) -> None:
             nonlocal steps
             steps += 1
             if steps == step:
                 signal.setitimer(signal.ITIMER_REAL, delay)
-            usual(*arguments)
+            usual(*arguments, **options)
 
         resume.TrainingFile.write = write  # type: ignore[method-assign]
         work(target)

@@ -98,11 +98,12 @@ def test_an_adoption_that_was_interrupted_resumes(blobs, tmp_path, monkeypatch) 
         patch.setattr(Learner, "adopt", interrupted)
         with pytest.raises(KeyboardInterrupt):
             workspace.adopt(blobs(60), weights=weights(), seen_count=120)
-    with pytest.raises(Unfinished, match=r"an adoption .* is unfinished: run incontrast adopt"):
+    message = r"an adoption .* is unfinished: incontrast adopt DATA with its options resumes it"
+    with pytest.raises(Unfinished, match=message):
         workspace.fit(blobs(60))
     about = status_of(workspace)
     assert about["unfinished"].startswith("an adoption with data in memory, interrupted before it")
-    assert "incontrast adopt DATA with the options of before resumes it" in about["advice"]
+    assert "incontrast adopt DATA with its options resumes it" in about["advice"]
     step = Workspace.open(workspace.folder).adopt(blobs(60), weights=weights())
     assert step.promoted
     assert workspace.state().memory == {"kept": 60, "seen": 120}

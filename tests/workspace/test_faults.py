@@ -8,8 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -400,7 +403,28 @@ def test_two_writers(space: Workspace, later: Path) -> None:
         assert run(space, "embed", later, later.with_name("e.npy"))[0] == 0
         assert run(space, "drift", later)[0] == 0
     assert holder(space.lock_file) is None
+    assert not space.lock_file.exists()
     assert run(space, "rollback")[0] == 0
+
+
+def test_a_lock_that_was_deleted_while_somebody_waited_for_it_is_none(tmp_path: Path) -> None:
+    file, inside, most = tmp_path / "lock", [], []
+
+    def hold() -> None:
+        for _ in range(20):
+            with suppress(Busy), locked(file, "test"):
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0.002)
+                inside.pop()
+
+    threads = [Thread(target=hold) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
+    assert not file.exists()
 
 
 def test_a_lock_ends_with_its_process(space: Workspace) -> None:
@@ -514,7 +538,7 @@ def test_an_interrupted_update_is_resumed(
     np.save(other, np.zeros((5, 8)))
     code, shown = run(space, "update", other)
     assert code == Exit.STATE
-    assert f"run incontrast update -w {space.folder} without data to finish it" in shown
+    assert f"incontrast update -w {space.folder} resumes it" in shown
     assert run(space, "update", "--force")[0] == 0
     undisturbed = Workspace.open(shutil.copytree(created, later.parent / "undisturbed"))
     run(undisturbed, "update", later, "--force")

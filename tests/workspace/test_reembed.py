@@ -23,6 +23,7 @@ from incontrast.compat.plan import make_plan
 from incontrast.compat.quality import hits
 from incontrast.data import read_source
 from incontrast.workspace.embeddings import embed_source
+from incontrast.workspace.files import read_json, write_json
 from incontrast.workspace.reembed import reembed
 from incontrast.workspace.stamps import stamp_of
 
@@ -184,6 +185,17 @@ def test_what_embed_has_mapped_is_re_embedded_before_anything_is_mapped_again(
     assert np.abs(np.load(file)[700:] - wanted).max() < 1e-5
 
 
+def test_what_an_earlier_release_has_begun_starts_over(
+    workspace: ic.Workspace, file: Path, tmp_path: Path
+) -> None:
+    """It kept rows in other files, and did not count them."""
+    reembed(workspace, file, plan=True)
+    manifest = tmp_path / ".index.npy.reembed" / "manifest.json"
+    write_json(manifest, {"of": read_json(manifest)["of"]})
+    assert reembed(workspace, file).exact == ROWS
+    assert matches(file, exact(workspace, tmp_path)).all()
+
+
 def test_parquet_too(workspace: ic.Workspace, file: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     other = tmp_path / "index.parquet"
@@ -280,7 +292,7 @@ def test_what_cannot_be_mapped_is_refused(
         reembed(workspace, tmp_path / "folder")
     other = ic.Workspace.create(tmp_path / "other", workspace.template())
     other.fit(blobs(90))
-    with pytest.raises(ic.WorkspaceError, match="of another workspace: there are maps between"):
+    with pytest.raises(ic.WorkspaceError, match="of another workspace, which cannot be mixed"):
         reembed(other, file)
     record = workspace.versions.folder(1) / "version.json"
     text = record.read_text()
@@ -333,12 +345,12 @@ import incontrast.workspace.reembed as module
 import incontrast.workspace.shards as shards
 from incontrast import Workspace
 module.SAMPLED, module.SAMPLE, module.BATCH_SIZE, shards.ROWS = 0.3, 200, 16, 64
-write = module.write_array
+write = module.write_json
 def slow(path, content):
     write(path, content)
     print(path.name, flush=True)
     time.sleep(0.02)
-module.write_array = slow
+module.write_json = slow
 module.reembed(Workspace.open(sys.argv[1]), Path(sys.argv[2]), share=0.8)
 """
 

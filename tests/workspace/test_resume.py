@@ -73,7 +73,7 @@ def test_what_trains_is_not_changed_under_an_update(tmp_path, blobs, every_step)
     with pytest.raises(Killed):
         space.update(blobs(40, shift=1.0), callbacks=[killed_after(3, [])])
     for change in ("strategy.type=FineTune", "temperature=0.3", "domain.drop=0.1"):
-        with pytest.raises(ic.WorkspaceError, match=r"an update is unfinished, .* --discard"):
+        with pytest.raises(ic.WorkspaceError, match=r"an update .* is unfinished: .* --discard"):
             ic.Workspace.open(space.folder).configure(change)
     space.configure("keep=5")  # trains nothing
     step = ic.Workspace.open(space.folder).update(force=True)
@@ -199,7 +199,7 @@ def test_what_was_refused_is_trained_again_once_settings_have_changed(tmp_path, 
     space.configure("strategy.max_epochs=3")
     sentences: list[str] = []
     step = space.update(notify=sentences.append)
-    assert sentences[0] == "training on data in memory once more, with other settings"
+    assert sentences[0] == "training on data in memory once more, with the present settings"
     assert (step.version, step.items, step.outcome["strategy"]) == (3, 40, "ICL")
     assert step.outcome["epochs"] == 3
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -135,7 +134,7 @@ def test_a_limited_memory_on_disk(tmp_path: Path, blobs, policy) -> None:
         assert (memory.seen, memory.threshold) == (plain.memory.seen, plain.memory.threshold)
     assert same(weights(workspace), plain.encoder.state_dict())
     with workspace.writing("test") as machine:
-        stored = int((machine.store.columns(120).states == 1).sum())
+        stored = int((machine.store.columns(120)["state"] == 1).sum())
     assert stored < 60  # items that neither of the two versions kept needs are gone
 
 
@@ -313,6 +312,25 @@ def test_items_stay_when_training_diverges(workspace: Workspace, blobs, monkeypa
     assert workspace.check() == []
 
 
+def test_what_diverged_is_tried_again_by_the_last_plan(
+    workspace: Workspace, blobs, monkeypatch
+) -> None:
+    """Also if the second try was interrupted, and is resumed with no plan."""
+    with monkeypatch.context() as patch:
+
+        def fail(*_, **__) -> None:
+            raise TrainingDiverged("the loss is not finite")
+
+        patch.setattr(Learner, "update", fail)
+        with pytest.raises(TrainingDiverged):
+            workspace.update(blobs(20, seed=1))
+    with pytest.raises(KeyboardInterrupt):
+        workspace.update(strategy=FineTune(max_epochs=1), callbacks=[stopped])
+    step = workspace.update(force=True)
+    assert (step.version, step.items, step.outcome["strategy"]) == (2, 20, "FineTune")
+    assert workspace.check() == []
+
+
 def test_an_encoder_is_read_once_in_an_update(workspace: Workspace, blobs, monkeypatch) -> None:
     verified, verify = [], Versions.verify
     monkeypatch.setattr(
@@ -336,7 +354,7 @@ def test_a_workspace_of_an_earlier_format_is_refused(workspace: Workspace, name:
     with sqlite3.connect(workspace.folder / name) as database:
         database.execute("pragma user_version = 1")
     database.close()
-    with pytest.raises(StoreError, match=r"has format 1, .* use the version that wrote it"):
+    with pytest.raises(StoreError, match=r"has format 1, .* use the incontrast that wrote it"):
         workspace.learner()
 
 
@@ -482,7 +500,7 @@ def test_refused_items_that_are_all_forgotten(refused: Workspace, blobs) -> None
 def test_forgetting_waits_for_an_interrupted_update(workspace: Workspace, blobs) -> None:
     with pytest.raises(KeyboardInterrupt):
         workspace.update(blobs(20, seed=1), callbacks=[stopped])
-    with pytest.raises(Unfinished, match="an update is unfinished"):
+    with pytest.raises(Unfinished, match="an update with data in memory is unfinished"):
         workspace.forget([1])
 
 
@@ -827,7 +845,7 @@ def test_what_passed_its_checks_is_not_discarded_for_other_data(
     with pytest.raises(KeyboardInterrupt):
         workspace.update(blobs(20, seed=1))
     assert unfinished(workspace) == "an update with data in memory, to be promoted"
-    with pytest.raises(Unfinished, match="is unfinished: run incontrast update without data"):
+    with pytest.raises(Unfinished, match="is unfinished: incontrast update resumes it"):
         workspace.update(blobs(20, seed=2))
     assert workspace.update().version == 2
 
@@ -921,25 +939,23 @@ def test_a_reader_does_not_disturb_an_update(workspace: Workspace, blobs) -> Non
     assert not log.exists() or log.stat().st_size == 0
 
 
-def test_a_leader_that_fails_alone_tells_the_others(workspace: Workspace) -> None:
+def test_a_first_process_that_fails_alone_tells_the_others(workspace: Workspace) -> None:
     sent = []
 
-    def leading(lead) -> Update:
+    def failing(where: str) -> Update:
         run = Update(workspace=workspace, kind="update")
-        run._send = lambda order, payload=None: sent.append((order, payload))
-        run._lead = partial(lead, run)
+        run._send = lambda message, payload=None: sent.append((message, payload))
+
+        def fail(*_) -> None:
+            raise ValueError(f"in {where}")
+
+        run._prepare = fail if where == "a decision" else lambda items: workspace.state()
+        run._evaluate = fail
         return run
 
-    def jointly(run, machine, items) -> None:
-        with run._jointly("train", {}, machine.store):
-            raise ValueError("while all trained")
-
-    def alone(run, machine, items) -> None:
-        raise ValueError("alone")
-
-    with pytest.raises(ValueError, match="while all trained"):
-        leading(jointly).run(None, None)
-    assert sent == []  # the others have failed with it
-    with pytest.raises(ValueError, match="alone"):
-        leading(alone).run(None, None)
-    assert sent == [("failed", "alone")]
+    with pytest.raises(ValueError, match="in a decision"):
+        failing("a decision").run(None, None)
+    assert sent == [("failed", "in a decision")]
+    with pytest.raises(ValueError, match="in what all do"):
+        failing("what all do").run(None, None)
+    assert [message for message, _ in sent[1:]] == ["done"]  # the others have failed with it

@@ -28,8 +28,15 @@ from incontrast.saving import describe
 from incontrast.settings import changed
 from incontrast.strategies import Retrain, Strategy
 from incontrast.text import counted, duration
-from incontrast.workspace.config import config_of, parse_changes, to_toml, with_config
-from incontrast.workspace.workspace import check_settings, create_workspace, initial_settings
+from incontrast.workspace.config import (
+    check_settings,
+    config_of,
+    initial_settings,
+    parse_changes,
+    to_toml,
+    with_config,
+)
+from incontrast.workspace.workspace import create_workspace
 
 TRIED = 128  # items on which the time of a fit is estimated; fewer of large images
 LARGE = 64  # pixels

@@ -88,7 +88,7 @@ def _items(workspace: Workspace, ids: Sequence[int]) -> dict[int, Item]:
     if not ids or kind not in ("Images", "Text"):
         return {}
     with closing(Store.open(workspace.store_file, readonly=True)) as store:
-        states = store.columns(ids[-1] + 1).states
+        states = store.columns(ids[-1] + 1)["state"]
         stored = [item for item in ids if states[item] == PRESENT]
         contents = store.read(stored)
     shown = map(_beginning, contents) if kind == "Text" else _pictures(workspace, contents)

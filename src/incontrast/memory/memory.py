@@ -1,8 +1,7 @@
-"""What is kept of everything seen. A memory never changes: admitting items makes another one.
+"""The old items that are stored. A memory never changes: admitting items makes another one.
 
-A policy gives every item a key when it arrives; memory keeps the items with the smallest keys. A
-random key makes a reservoir (a uniform sample of everything seen), the negated time of arrival a
-queue. Nothing else distinguishes the policies.
+A policy gives every item a key when it arrives, and the items with the smallest keys are stored.
+Random keys make a reservoir (a uniform sample of everything seen), negated arrival times a queue.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from incontrast.memory.store import Extent, Store
 
 AT_ONCE = 256 * 2**20  # bytes that ``in_memory`` reads at most
 SMALL = 16 * 2**20  # bytes up to which items are read once, instead of for each batch
-NOTHING = torch.empty(0, dtype=torch.int64)
+NO_IDS = torch.empty(0, dtype=torch.int64)
 NO_KEYS = torch.empty(0, dtype=torch.float64)
 
 
@@ -44,7 +43,7 @@ class Policy(ABC):
 
     @abstractmethod
     def keys(self, ids: Tensor, generator: Generator) -> Tensor:
-        """(n,) float64 keys for items with these ids, which count arrivals."""
+        """(n,) float64 keys for items with these ids."""
 
     def fits(self, sizes: Tensor) -> int:
         """How many of the items with these (n,) sizes in bytes fit, taken from the front."""
@@ -84,23 +83,17 @@ class Queue(Policy):
         return -ids.to(torch.float64)
 
 
+@dataclass(frozen=True, eq=False)
 class StoredCollection:
-    """Items that stay in a store until a batch asks for them, by their (n,) ids.
-
-    New ones come with the (n,) memory keys that they were given when they were ingested; a memory
-    has the keys of its own.
-    """
+    """Items that stay in a store until a batch needs them."""
 
     background: ClassVar[bool] = False
 
-    def __init__(
-        self, store: Store, domain: Domain, ids: Tensor, sizes: Tensor, keys: Tensor | None = None
-    ) -> None:
-        self.store = store
-        self.domain = domain
-        self.ids = ids
-        self.keys = keys
-        self._sizes = sizes
+    store: Store
+    domain: Domain
+    ids: Tensor  # (n,)
+    _sizes: Tensor  # (n,)
+    keys: Tensor | None = None  # (n,) of new items: the memory keys from when they were ingested
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +106,7 @@ class StoredCollection:
         return len(self.ids)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StoredCollection:
-        return self  # it never changes, and a database connection cannot be copied
+        return self  # immutable, and a database connection cannot be copied
 
     def take(self, indices: Tensor) -> Any:
         return self._read(indices).take(torch.arange(len(indices)))
@@ -123,7 +116,7 @@ class StoredCollection:
 
     def extend(self, other: Any) -> Any:
         if not isinstance(other, StoredCollection):
-            # A learner that was taken out of its workspace continues by itself, in memory.
+            # A learner that was taken out of its workspace continues in memory.
             whole: Any = self._read(torch.arange(len(self)))
             return whole.extend(other)
         if other.store is not self.store:
@@ -132,12 +125,12 @@ class StoredCollection:
         return type(self)(self.store, self.domain, torch.cat(ids), torch.cat(sizes))
 
     def resident(self) -> Collection:
-        """These items in memory if they are few; else they stay where they are."""
+        """These items in memory if they are few, else as they are."""
         few = int(self._sizes.sum()) <= SMALL
         return self._read(torch.arange(len(self))) if few else self
 
     def in_memory(self) -> Collection:
-        """These items in memory; of very many, an evenly spaced part that fits there."""
+        """These items in memory; an evenly spaced part of them if there are too many."""
         count = max(1, min(len(self), int(AT_ONCE / max(1.0, self._sizes.double().mean().item()))))
         return self._read(torch.linspace(0, len(self) - 1, count).round().long())
 
@@ -147,32 +140,21 @@ class StoredCollection:
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Stored old items, and the count of what they stand for.
+    """The stored old items, and how many items they stand for.
 
-    An item's id is its place in the order of arrival, from 0. An item is kept if it was not
-    forgotten and its key is below ``threshold``, which only ever falls; so a reservoir stays a
-    uniform sample of what was seen and not forgotten, also after items were forgotten.
-
-    Args:
-        policy: What to keep.
-        items: The stored items, in order of arrival; None when there is none.
-        ids: (n,) their ids.
-        keys: (n,) their keys.
-        arrivals: Ids that have been given to items: the next one's.
-        forgotten: (m,) ids that were forgotten, or given to items of other versions.
-        threshold: Keys from here on are not kept.
-        elsewhere: Items that were seen before the first arrival, of which the first ones stored
-            are a sample.
+    An item's id is its place in the order of arrival, from 0. An item is stored if it was not
+    forgotten and its key is below ``threshold``, which only ever falls. So a reservoir stays a
+    uniform sample of what was seen and not forgotten.
     """
 
     policy: Policy = KeepAll()
-    items: Collection | None = None
-    ids: Tensor = NOTHING
-    keys: Tensor = NO_KEYS
-    arrivals: int = 0
-    forgotten: Tensor = NOTHING
-    threshold: float = math.inf
-    elsewhere: int = 0
+    items: Collection | None = None  # the stored ones, in order of arrival; None if there are none
+    ids: Tensor = NO_IDS  # (n,) of the stored items
+    keys: Tensor = NO_KEYS  # (n,) likewise
+    arrivals: int = 0  # the number of ids in use, so the next item's id
+    forgotten: Tensor = NO_IDS  # (m,) of items that were forgotten, or belong to other versions
+    threshold: float = math.inf  # items with keys from here on are not stored
+    elsewhere: int = 0  # seen before the first arrival; the first stored items are a sample of them
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -180,27 +162,25 @@ class Memory:
     @classmethod
     def over(cls, store: Store, domain: Domain, policy: Policy, extent: Extent) -> Memory:
         """The memory of this extent over a store, without what was forgotten since."""
-        columns = store.columns(extent.arrivals)
-        kept = extent.stored(columns, policy.bytes).nonzero()[0]
-        ids = torch.from_numpy(kept)
-        sizes = torch.from_numpy(columns.sizes[kept])
+        items = store.columns(extent.arrivals)
+        kept = extent.stored(items, policy.bytes).nonzero()[0]
+        ids, sizes = torch.from_numpy(kept), torch.from_numpy(items["size"][kept])
         return cls(
             policy,
             items=StoredCollection(store, domain, ids, sizes) if len(kept) else None,
             ids=ids,
-            keys=torch.from_numpy(columns.keys[kept]),
+            keys=torch.from_numpy(items["key"][kept]),
             arrivals=extent.arrivals,
-            forgotten=torch.from_numpy(extent.forgotten(columns).nonzero()[0]),
+            forgotten=torch.from_numpy(extent.forgotten(items).nonzero()[0]),
             threshold=extent.threshold,
             elsewhere=extent.elsewhere,
         )
 
     @classmethod
     def for_sample(cls, policy: Policy, sample: int, seen: int | None = None) -> Memory:
-        """An empty memory whose first so many arrivals stand for all items that were seen.
+        """An empty memory whose first ``sample`` arrivals stand for all ``seen`` items.
 
-        Later items are kept at the rate at which these were drawn, so that what is stored stays a
-        uniform sample.
+        Later items are stored at the rate of this sample, so that the memory stays uniform.
         """
         if seen is None or seen == sample:
             return cls(policy)
@@ -210,35 +190,35 @@ class Memory:
             )
         if isinstance(policy, KeepAll):
             raise ValueError(
-                f"{sample} items that stand for {seen} are a sample, which KeepAll() cannot "
-                "continue: use Reservoir()"
+                f"{sample} items of {seen} are a sample, which KeepAll() cannot continue: use "
+                "Reservoir()"
             )
         return cls(policy, threshold=sample / seen, elsewhere=seen - sample)
 
     @property
     def seen(self) -> int:
-        """N: items that arrived and were not forgotten, kept or not, and those of elsewhere."""
+        """N: all items that were seen and not forgotten, stored or not."""
         return self.arrivals - len(self.forgotten) + self.elsewhere
 
     def draw_keys(self, ids: Tensor, generator: Generator) -> Tensor:
         """(n,) keys for items that arrive with these ids."""
         keys = self.policy.keys(ids, generator)
-        # The first ones are the sample: those of all that were seen whose keys are the smallest.
+        # The first arrivals are the sample: of all that was seen, the items with the smallest keys.
         return keys * self.threshold if self.elsewhere and not self.arrivals else keys
 
     def admit(self, new: Collection, generator: Generator) -> Memory:
         """The memory after these items have arrived.
 
-        Items that were ingested into a store got their ids and keys there; ids in between, of items
-        of a version that was rolled back, or forgotten since, are not of this memory.
+        Items in a store got their ids and keys when they were ingested. Ids between them belong to
+        items that were forgotten since, or to a version that was rolled back.
         """
         if isinstance(new, StoredCollection) and new.keys is not None:
-            fresh, drawn = new.ids, new.keys
+            new_ids, new_keys = new.ids, new.keys
         else:
-            fresh = torch.arange(self.arrivals, self.arrivals + len(new))
-            drawn = self.draw_keys(fresh, generator)
-        given = torch.arange(self.arrivals, int(fresh[-1]) + 1)
-        keys, ids = torch.cat([self.keys, drawn]), torch.cat([self.ids, fresh])
+            new_ids = torch.arange(self.arrivals, self.arrivals + len(new))
+            new_keys = self.draw_keys(new_ids, generator)
+        used = torch.arange(self.arrivals, int(new_ids[-1]) + 1)
+        keys, ids = torch.cat([self.keys, new_keys]), torch.cat([self.ids, new_ids])
         sizes = new.sizes() if self.items is None else torch.cat([self.items.sizes(), new.sizes()])
 
         possible = sizes <= (math.inf if self.policy.bytes is None else self.policy.bytes)
@@ -257,25 +237,24 @@ class Memory:
             items=self._merge(new, kept),
             ids=ids[kept],
             keys=keys[kept],
-            arrivals=len(given) + self.arrivals,
-            forgotten=torch.cat([self.forgotten, given[~torch.isin(given, fresh)]]),
+            arrivals=self.arrivals + len(used),
+            forgotten=torch.cat([self.forgotten, used[~torch.isin(used, new_ids)]]),
             threshold=threshold,
         )
 
     def _merge(self, new: Collection, kept: Tensor) -> Collection | None:
         if self.items is None:
-            # A copy, even of everything: what is remembered must not change with its owner's array.
+            # A copy, even of everything: the memory must not change with its owner's array.
             return new.select(kept) if len(kept) else None
-        mine, theirs = kept[kept < len(self)], kept[kept >= len(self)] - len(self)
-        if len(theirs) == 0:
-            return _only(self.items, mine)
-        return _only(self.items, mine).extend(_only(new, theirs))
+        of_old, of_new = kept[kept < len(self)], kept[kept >= len(self)] - len(self)
+        old = _only(self.items, of_old)
+        return old.extend(_only(new, of_new)) if len(of_new) else old
 
     def forget(self, ids: Iterable[int]) -> Memory:
         """The memory without these items, as if they had never arrived.
 
         Raises:
-            KeyError: An id was never given to an item; nothing is forgotten then.
+            KeyError: There never was an item with one of the ids; nothing is forgotten then.
         """
         unwanted = torch.tensor(sorted(set(ids)), dtype=torch.int64)
         unknown = unwanted[(unwanted < 0) | (unwanted >= self.arrivals)].tolist()

@@ -1,8 +1,8 @@
-"""Items as bytes in one SQLite file, by the numbers of their arrival.
+"""Items as bytes in one SQLite file. An item's id is its place in the order of arrival, from 0.
 
-What is looked at for all items at once (keys, sizes, states, hashes) is kept in columns, a few
-thousand items to a row, so that a million items open in milliseconds; their contents are a row
-each, read when a batch asks for them. Every row has a checksum, which is compared when it is read.
+Keys, sizes, states and hashes are columns, with a few thousand items to a row, so that a million
+items open in milliseconds. Contents have a row each, which is read when a batch needs it. Every row
+has a checksum, which is compared whenever it is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -23,15 +23,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMAT = 3
-APPLICATION = 0x49434D31  # what SQLite calls application_id: "ICM1"
+APPLICATION = 0x49434D31  # SQLite's application_id: "ICM1"
 PAGE = 16384  # bytes: five items of 3 KB to a page
 ROWS = 4096  # items to a row of columns
 CACHE = 16  # megabytes
-MAPPED = 256  # megabytes of the file that are read without a call to the system
+MAPPED = 256  # megabytes of the file that are read without a system call
 WAIT = 10.0  # seconds that a writer waits for readers
 GONE, PRESENT, FORGOTTEN = 0, 1, 2
-HASH = 8  # bytes of a content hash that are kept
-KINDS = ("<f8", "<i8", "u1", f"S{HASH}")  # of keys, sizes, states, hashes
+HASH = 8  # bytes of a content hash that are stored
+ITEM = np.dtype(
+    [("key", "<f8"), ("size", "<i8"), ("state", "u1"), ("hash", f"S{HASH}")], align=True
+)
+
+Items = NDArray[np.void]
+"""(n,) of ``ITEM``: what is known of items without their contents.
+
+An item that is not present has an infinite key and the size 0.
+"""
 
 _TABLES = """
 create table items (id integer primary key, checksum integer not null, content blob not null);
@@ -47,114 +55,86 @@ class StoreError(RuntimeError):
 
 
 class StoreUnwritable(StoreError):
-    """The machine does not let the store be read or written: no space, read-only, a bad disk."""
+    """The machine prevents reading or writing: no space, read-only, a bad disk."""
 
 
 class StoreBusy(StoreError):
-    """Another process is at the store."""
+    """Another process is using the store."""
 
 
 def content_hash(content: bytes) -> bytes:
-    """16 bytes that tell this content from any other."""
+    """16 bytes that identify this content."""
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def short_hashes(hashes: Iterable[bytes]) -> NDArray[np.bytes_]:
-    """(n,) what a store keeps of content hashes; trailing zeros do not count.
+    """(n,) the part of content hashes that a store keeps; trailing zeros are ignored.
 
-    Among a million items, another one is taken for one of them with a probability of 5e-14.
+    Among a million items, two are confused with a probability of 5e-14.
     """
-    return np.frombuffer(b"".join(each[:HASH] for each in hashes), f"S{HASH}")
+    return np.frombuffer(b"".join(digest[:HASH] for digest in hashes), f"S{HASH}")
 
 
-class Columns(NamedTuple):
-    """What is known of items that arrived one after the other, kept or not.
+def _packed(first: int, items: Items) -> tuple[Any, ...]:
+    """A row of the file: keys and sizes of present items, states and hashes of all.
 
-    A row of the file has keys and sizes of items that are present alone. Of the others it has a
-    state and a hash, so that a memory of fixed capacity grows by 8 bytes with every item that
-    passes through.
+    So a memory of fixed capacity grows by 8 bytes with every item that passes through.
     """
-
-    keys: NDArray[np.float64]  # (n,), infinite where an item is not present
-    sizes: NDArray[np.int64]  # (n,) bytes, 0 where an item is not present
-    states: NDArray[np.uint8]  # (n,) GONE, PRESENT or FORGOTTEN
-    hashes: NDArray[np.bytes_]  # (n,) trailing zeros do not count
-    first: int = 0  # the id of the first of them
-
-    @property
-    def end(self) -> int:
-        """The id after the last item's."""
-        return self.first + len(self.states)
-
-    def row(self) -> tuple[Any, ...]:
-        """As the file holds it."""
-        present = self.states == PRESENT
-        kept = (self.keys[present], self.sizes[present], self.states, self.hashes)
-        columns = [column.tobytes() for column in kept]
-        columns[2] = zlib.compress(columns[2])
-        return (self.first, _checksum(self.first, columns), *columns)
-
-    @classmethod
-    def of_row(cls, first: int, columns: Sequence[bytes]) -> Columns:
-        """What ``row`` gave, once its checksum has been compared."""
-        unpacked = [*columns[:2], zlib.decompress(columns[2]), columns[3]]
-        *kept, states, hashes = map(np.frombuffer, unpacked, KINDS)
-        keys, sizes = np.full(len(states), np.inf), np.zeros(len(states), "<i8")
-        keys[states == PRESENT], sizes[states == PRESENT] = kept
-        return cls(keys, sizes, states, hashes, first)
-
-    @classmethod
-    def join(cls, parts: Sequence[Columns]) -> Columns:
-        """Of items that follow each other."""
-        nothing = [np.empty(0, kind) for kind in KINDS]
-        parted = zip(nothing, *(part[:4] for part in parts), strict=True)
-        columns: list[Any] = [np.concatenate(column) for column in parted]
-        return cls._make([*columns, parts[0].first if parts else 0])
-
-    def part(self, start: int, stop: int) -> Columns:
-        """Of some of the items, by their places here."""
-        columns: list[Any] = [column[start:stop] for column in self[:4]]
-        return Columns._make([*columns, self.first + start])
+    present = items[items["state"] == PRESENT]
+    states = zlib.compress(items["state"].tobytes())
+    blobs = [present["key"].tobytes(), present["size"].tobytes(), states, items["hash"].tobytes()]
+    return (first, _checksum(first, blobs), *blobs)
 
 
-def _checksum(first: int, columns: Sequence[bytes]) -> int:
-    return zlib.crc32(b"".join([str(first).encode(), *columns]))
+def _unpacked(keys: bytes, sizes: bytes, states: bytes, hashes: bytes) -> Items:
+    items = np.zeros(len(hashes) // HASH, ITEM)
+    items["state"] = np.frombuffer(zlib.decompress(states), "u1")
+    items["hash"] = np.frombuffer(hashes, f"S{HASH}")
+    present = items["state"] == PRESENT
+    items["key"] = np.inf
+    items["key"][present] = np.frombuffer(keys, "<f8")
+    items["size"][present] = np.frombuffer(sizes, "<i8")
+    return items
+
+
+def _checksum(first: int, blobs: Sequence[bytes]) -> int:
+    return zlib.crc32(b"".join([str(first).encode(), *blobs]))
 
 
 class Extent(NamedTuple):
-    """What of a store the memory of a learner holds.
+    """Which items of a store the memory of a learner holds.
 
-    Keys never change, so it follows from a few numbers: the items that had arrived, other than
-    those of versions that were rolled back, with keys below the threshold.
+    Keys never change, so a few numbers determine it: the memory holds the items that had arrived,
+    except those of versions that were rolled back, with keys below the threshold.
     """
 
-    arrivals: int  # ids below this one had been given to items
-    threshold: float  # keys from here on are not kept
-    skipped: Sequence[Sequence[int]] = ()  # ids, from and up to, of items of other versions
+    arrivals: int  # items with ids below this one had arrived
+    threshold: float  # items with keys from here on are not stored
+    skipped: Sequence[Sequence[int]] = ()  # ranges of ids of other versions' items
     elsewhere: int = 0  # items that were seen before the first arrival
 
-    def stored(self, columns: Columns, largest: int | None = None) -> NDArray[np.bool_]:
-        """(arrivals,) whether an item is kept and not forgotten since, from what is known of all.
+    def stored(self, items: Items, largest: int | None = None) -> NDArray[np.bool_]:
+        """(arrivals,) whether each of all items is in this memory.
 
-        Items of more than ``largest`` bytes, which the memory has no room for, were never kept.
+        Items of more than ``largest`` bytes never fit into it.
         """
-        keys, sizes, states, _, _ = columns.part(0, self.arrivals)
-        stored = (states == PRESENT) & (keys < self.threshold) & ~self._skips()
-        return np.asarray(stored if largest is None else stored & (sizes <= largest))
+        items = items[: self.arrivals]
+        kept = (items["state"] == PRESENT) & (items["key"] < self.threshold) & ~self._skipped()
+        return np.asarray(kept if largest is None else kept & (items["size"] <= largest))
 
-    def forgotten(self, columns: Columns) -> NDArray[np.bool_]:
-        """(arrivals,) whether an item was forgotten, or is of another version."""
-        return np.asarray((columns.states[: self.arrivals] == FORGOTTEN) | self._skips())
+    def forgotten(self, items: Items) -> NDArray[np.bool_]:
+        """(arrivals,) whether each of all items was forgotten, or belongs to another version."""
+        return np.asarray((items["state"][: self.arrivals] == FORGOTTEN) | self._skipped())
 
-    def _skips(self) -> NDArray[np.bool_]:
-        outside = np.zeros(self.arrivals, bool)
+    def _skipped(self) -> NDArray[np.bool_]:
+        skipped = np.zeros(self.arrivals, bool)
         for first, end in self.skipped:
-            outside[first:end] = True
-        return outside
+            skipped[first:end] = True
+        return skipped
 
 
 class Store:
-    """A file of items. Make one with ``create`` or ``open``.
+    """A file of items, made with ``create`` or ``open``.
 
     Others may read while one process writes; every method that writes is one transaction.
     """
@@ -180,25 +160,24 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, *, readonly: bool = False, still: bool = False) -> Store:
-        """A store that is there.
+        """An existing store.
 
-        ``still``: nobody writes to it meanwhile, so that it can be read without locks; also from
-        another machine, on a shared file system.
+        ``still``: nobody writes to it meanwhile, so it is read without locks, which shared file
+        systems lack.
         """
         if not path.is_file():
             raise StoreError(f"{path} is missing: restore it from a copy")
         with _translated(path):
             connection = _connect(path, "ro" if readonly else "rw", still=still)
-            found = connection.execute("pragma application_id").fetchone()[0]
+            application = connection.execute("pragma application_id").fetchone()[0]
             version = connection.execute("pragma user_version").fetchone()[0]
-        if found != APPLICATION:
+        if application != APPLICATION:
             raise StoreError(
                 f"{path} is not a store of items, or it is damaged: restore it from a copy"
             )
         if version != FORMAT:
             raise StoreError(
-                f"{path} has format {version}, this version of incontrast reads {FORMAT}: "
-                "use the version that wrote it"
+                f"{path} has format {version}, not {FORMAT}: use the incontrast that wrote it"
             )
         return cls(path, connection)
 
@@ -208,76 +187,70 @@ class Store:
     # Writing -------------------------------------------------------------------------------------
 
     def append(self, first: int, contents: Sequence[bytes], keys: NDArray[np.float64]) -> None:
-        """Put items with the ids ``first``, ``first + 1``, … and these (n,) keys at the end."""
+        """Add items with the ids ``first``, ``first + 1``, … and these (n,) keys at the end."""
         with self._writing() as run:
-            rows = ((zlib.crc32(content), content) for content in contents)
-            run.executemany(
-                "insert into items values (?, ?, ?)",
-                ((item, *row) for item, row in enumerate(rows, start=first)),
-            )
-            sizes = np.array([len(content) for content in contents], "<i8")
-            states = np.full(len(contents), PRESENT, np.uint8)
-            hashes = short_hashes(map(content_hash, contents))
-            new = Columns(keys.astype("<f8"), sizes, states, hashes, first)
-            last = self._last()
-            small = 0 < len(last.states) < ROWS
-            self._put(Columns.join([last, new]) if small else new)
+            checksums = map(zlib.crc32, contents)
+            rows = zip(count(first), checksums, contents, strict=False)
+            run.executemany("insert into items values (?, ?, ?)", rows)
+            new = np.empty(len(contents), ITEM)
+            new["key"], new["state"] = keys, PRESENT
+            new["size"] = [len(content) for content in contents]
+            new["hash"] = short_hashes(map(content_hash, contents))
+            start, last = self._last()
+            if len(last) < ROWS:
+                first, new = start, np.concatenate([last, new])
+            self._put(first, new)
 
     def drop_from(self, first: int) -> None:
         """Delete every item from this id on, as if it had never arrived."""
         with self._writing() as run:
             run.execute("delete from items where id >= ?", (first,))
             run.execute("delete from chunks where first >= ?", (first,))
-            last = self._last()
-            self._put(last.part(0, first - last.first))
+            start, last = self._last()
+            self._put(start, last[: first - start])
 
-    def remove(
-        self, ids: Iterable[int], *, forgotten: bool = False, discarded: bool = False
-    ) -> int:
-        """Delete the contents of these items; returns how many there were.
+    def remove(self, ids: Iterable[int], *, forgotten: bool = False) -> int:
+        """Delete the contents of these items; returns how many were present.
 
-        Those that are ``forgotten`` or ``discarded`` no longer count as seen either. Of what was
-        forgotten the hash stays, so that files which still have it do not bring it back.
+        ``forgotten`` items no longer count as seen, and files that still contain them do not bring
+        them back.
         """
-        wanted = np.unique(np.fromiter(ids, np.int64))
+        unwanted = np.unique(np.fromiter(ids, np.int64))
         removed = 0
         with self._writing() as run:
-            for chunk in [*self._chunks()]:
-                inside = wanted[(wanted >= chunk.first) & (wanted < chunk.end)] - chunk.first
-                if not len(inside):
+            for first, items in [*self._chunks()]:
+                inside = (unwanted >= first) & (unwanted < first + len(items))
+                places = unwanted[inside] - first
+                if not len(places):
                     continue
-                states, hashes = chunk.states.copy(), chunk.hashes.copy()
-                present = inside[states[inside] == PRESENT]
+                present = places[items["state"][places] == PRESENT]
                 run.executemany(
-                    "delete from items where id = ?", ((int(i + chunk.first),) for i in present)
+                    "delete from items where id = ?", ((int(place) + first,) for place in present)
                 )
                 removed += len(present)
-                if discarded:  # they may come again, other than what was forgotten before
-                    hashes[inside[states[inside] != FORGOTTEN]] = b""
-                unseen = forgotten or discarded
-                states[inside if unseen else present] = FORGOTTEN if unseen else GONE
-                self._put(chunk._replace(states=states, hashes=hashes))
+                if forgotten:
+                    items["state"][places] = FORGOTTEN
+                else:
+                    items["state"][present] = GONE
+                self._put(first, items)
         return removed
 
     def keep_only(self, extents: Iterable[Extent]) -> None:
         """Delete the contents of items that none of these memories holds."""
-        columns = self.columns(self.arrivals())
-        surplus = columns.states == PRESENT
+        items = self.columns(self.arrivals())
+        surplus = items["state"] == PRESENT
         for extent in extents:
-            surplus[: extent.arrivals] &= ~extent.stored(columns)
+            surplus[: extent.arrivals] &= ~extent.stored(items)
         self.remove(surplus.nonzero()[0])
 
-    def _put(self, columns: Columns) -> None:
-        """Write columns of items, so many to a row."""
+    def _put(self, first: int, items: Items) -> None:
         query = "insert or replace into chunks values (?, ?, ?, ?, ?, ?)"
-        for start in range(0, len(columns.states), ROWS):
-            self._connection.execute(query, columns.part(start, start + ROWS).row())
+        for start in range(0, len(items), ROWS):
+            row = _packed(first + start, items[start : start + ROWS])
+            self._connection.execute(query, row)
 
     def fold(self, *, wait: float = 0.0) -> bool:
-        """Fold the write-ahead log into the file and cut it to length 0, so that it does not grow.
-
-        Returns False if a reader holds on to the log, for longer than ``wait`` seconds.
-        """
+        """Move the write-ahead log into the file; False if a reader keeps it for too long."""
         run = self._connection.execute
         with _translated(self.path):
             run(f"pragma busy_timeout = {int(1000 * wait)}")
@@ -288,10 +261,10 @@ class Store:
         return not busy
 
     def erase(self) -> None:
-        """See to it that nothing that was deleted can be found in the files.
+        """Make sure that nothing deleted can be found in the files.
 
-        Deleted contents are overwritten with zeros when they are deleted; what is left of them is
-        in the log, until no reader holds on to that.
+        Contents are overwritten with zeros when they are deleted, but copies stay in the log for
+        as long as a reader holds on to it.
         """
         if not self.fold(wait=WAIT):
             raise StoreBusy(
@@ -301,15 +274,9 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with _translated(self.path):
+        with _translated(self.path), self._connection:  # which commits or rolls back
             self._connection.execute("begin immediate")
-            try:
-                yield self._connection
-                self._connection.execute("commit")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("rollback")
-                raise
+            yield self._connection
 
     # Reading -------------------------------------------------------------------------------------
 
@@ -320,56 +287,51 @@ class Store:
             for row in self._connection.execute(query, values):  # noqa: UP028
                 yield row
 
-    def _chunks(self) -> Iterator[Columns]:
-        end = 0
-        for row in self._rows("select * from chunks order by first"):
-            chunk = self._chunk(row)
-            if chunk.first != end:
-                raise StoreError(f"{self.path} is damaged: it has lost items {end} and on")
-            end = chunk.end
-            yield chunk
+    def _chunks(self, which: str = "order by first", *values: int) -> Iterator[tuple[int, Items]]:
+        """Rows of columns: the id of the first item, and what is known of the items."""
+        for first, checksum, *blobs in self._rows(f"select * from chunks {which}", *values):
+            whole = all(isinstance(blob, bytes) for blob in blobs)
+            if not whole or checksum != _checksum(first, blobs):
+                raise StoreError(
+                    f"{self.path} is damaged: the record of items {first} and on is not what was "
+                    "written; restore the file from a copy"
+                )
+            yield first, _unpacked(*blobs)
 
-    def _chunk(self, row: tuple[Any, ...]) -> Columns:
-        first, checksum, *columns = row
-        whole = all(isinstance(column, bytes) for column in columns)
-        if not whole or checksum != _checksum(first, columns):
-            raise StoreError(
-                f"{self.path} is damaged: the record of items {first} and on is not what was "
-                "written; restore the file from a copy"
-            )
-        return Columns.of_row(first, columns)
+    def _last(self, before: int = 2**62) -> tuple[int, Items]:
+        """The last row of columns that begins before an id; empty if none does."""
+        rows = [*self._chunks("where first < ? order by first desc limit 1", before)]
+        return rows[0] if rows else (0, np.empty(0, ITEM))
 
     def arrivals(self) -> int:
-        """How many ids have been given to items: the next one's id."""
-        return self._last().end
+        """The number of ids in use: the next item's id."""
+        first, items = self._last()
+        return first + len(items)
 
-    def _last(self, before: int = 2**62) -> Columns:
-        """The last row of columns, of those that begin before an id; an empty one if none does."""
-        query = "select * from chunks where first < ? order by first desc limit 1"
-        return Columns.join([self._chunk(row) for row in self._rows(query, before)])
-
-    def columns(self, count: int) -> Columns:
-        """What is known of the first ``count`` items that arrived."""
-        chunks = takewhile(lambda chunk: chunk.first < count, self._chunks())
-        columns = Columns.join([*chunks])
-        if columns.end < count:
-            raise StoreError(
-                f"{self.path} is damaged: it has {columns.end} items where {count} have arrived"
-            )
-        return columns.part(0, count)
+    def columns(self, arrived: int) -> Items:
+        """What is known of the first items that arrived, so many of them."""
+        parts, end = [np.empty(0, ITEM)], 0
+        for first, items in takewhile(lambda chunk: chunk[0] < arrived, self._chunks()):
+            if first != end:
+                raise StoreError(f"{self.path} is damaged: it has lost items {end} and on")
+            parts.append(items)
+            end += len(items)
+        if end < arrived:
+            raise StoreError(f"{self.path} is damaged: it has {end} items where {arrived} arrived")
+        return np.concatenate(parts)[:arrived]
 
     def read(self, ids: Sequence[int]) -> list[bytes]:
         """The contents of these items, in this order.
 
         Raises:
-            StoreError: One is not there, or is damaged.
+            StoreError: One is missing or damaged.
         """
         query = "select * from items where id in (select value from json_each(?))"
-        found = {row[0]: row for row in self._rows(query, json.dumps(ids))}
+        rows = {row[0]: row for row in self._rows(query, json.dumps(ids))}
         contents = []
         for item in ids:
-            row = found.get(item)
-            if row is None and self._gone(item):
+            row = rows.get(item)
+            if row is None and self._deleted(item):
                 raise StoreBusy(f"item {item} was deleted by another process meanwhile: try again")
             if row is None:
                 raise StoreError(f"{self.path} is damaged: it has lost item {item}")
@@ -381,64 +343,57 @@ class Store:
             contents.append(row[2])
         return contents
 
-    def _gone(self, item: int) -> bool:
+    def _deleted(self, item: int) -> bool:
         """Whether an item was deleted, as opposed to lost."""
-        chunk = self._last(item + 1)
-        return item >= chunk.end or chunk.states[item - chunk.first] != PRESENT
+        first, items = self._last(item + 1)
+        return item >= first + len(items) or items["state"][item - first] != PRESENT
 
     def find(self, hashes: Iterable[bytes]) -> NDArray[np.int64]:
         """(n,) ids of the items with these content hashes that are not forgotten."""
-        known = self.columns(self.arrivals())
-        wanted = np.isin(known.hashes, short_hashes(hashes)) & (known.states != FORGOTTEN)
-        return np.flatnonzero(wanted)
+        items = self.columns(self.arrivals())
+        same = np.isin(items["hash"], short_hashes(hashes)) & (items["state"] != FORGOTTEN)
+        return np.flatnonzero(same)
 
     def check(self) -> list[str]:
-        """Look at every page, row and item; returns what is wrong."""
-        wrong = []
+        """Read every page, row and item; returns what is wrong."""
+        wrong, strays = [], 0
         try:
             for (page,) in self._rows("pragma integrity_check"):
                 if page != "ok":
-                    wrong.append(f"{self.path} is damaged: {page}")
-            end = 0
-            for chunk in self._chunks():
-                wrong += self._check_items(chunk)
-                end = chunk.end
-            if any(self._rows("select id from items where id < 0 or id >= ? limit 1", end)):
-                wrong.append(f"{self.path} is damaged: it holds items that never arrived")
+                    wrong.append(page)
+            known = self.columns(self.arrivals())
+            there = np.zeros(len(known), bool)
+            for row in self._rows("select * from items"):
+                item = row[0]
+                if not 0 <= item < len(known):
+                    strays += 1
+                    continue
+                there[item] = True
+                if not _whole(row) or short_hashes([content_hash(row[2])]) != known["hash"][item]:
+                    wrong.append(f"item {item} is not what was stored")
+            for item in (there != (known["state"] == PRESENT)).nonzero()[0].tolist():
+                what = "kept, after it was deleted," if there[item] else "lost"
+                wrong.append(f"it has {what} item {item}")
+            if strays:
+                wrong.append("it holds items that never arrived")
         except StoreError as error:
             return [str(error)]
-        return wrong
-
-    def _check_items(self, chunk: Columns) -> Iterator[str]:
-        there = np.zeros(len(chunk.states), bool)
-        query = "select * from items where id >= ? and id < ?"
-        for row in self._rows(query, chunk.first, chunk.end):
-            place = row[0] - chunk.first
-            if not 0 <= place < len(there):  # damaged pages give rows that nobody asked for
-                yield f"{self.path} is damaged: its items are not in order"
-                continue
-            there[place] = True
-            if not _whole(row) or short_hashes([content_hash(row[2])]) != chunk.hashes[place]:
-                yield f"{self.path} is damaged: item {row[0]} is not what was stored"
-        for place in (there != (chunk.states == PRESENT)).nonzero()[0]:
-            what = "lost" if not there[place] else "kept, after it was deleted,"
-            yield f"{self.path} is damaged: it has {what} item {chunk.first + int(place)}"
+        return [f"{self.path} is damaged: {problem}" for problem in wrong]
 
 
 class KnownHashes:
-    """What the memory of a version has seen, items with further ids, and what was forgotten.
-
-    Forgotten is what any version had seen; what was discarded has no hash.
-    """
+    """The hashes of what a memory has seen, of some further items, and of all forgotten items."""
 
     def __init__(self, store: Store, extent: Extent | None, ids: range = range(0)) -> None:
-        every = store.columns(store.arrivals())
-        seen, forgotten = np.zeros(len(every.hashes), bool), every.states == FORGOTTEN
+        items = store.columns(store.arrivals())
+        hashes, forgotten = items["hash"], items["state"] == FORGOTTEN
+        seen = np.zeros(len(items), bool)
         seen[ids.start : ids.stop] = True
         if extent is not None:
-            seen[: extent.arrivals] |= ~extent.forgotten(every)
-        self._known = np.sort(every.hashes[seen & ~forgotten])
-        self._forgotten = np.sort(every.hashes[forgotten & (every.hashes != b"")])
+            seen[: extent.arrivals] |= ~extent.forgotten(items)
+        self._known = np.sort(hashes[seen & ~forgotten])
+        # Earlier releases gave discarded items this state, without a hash.
+        self._forgotten = np.sort(hashes[forgotten & (hashes != b"")])
 
     def contains(self, contents: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Two (n,): whether each of these packed items is known; whether it was forgotten."""
@@ -455,23 +410,20 @@ def _among(digests: NDArray[np.bytes_], ordered: NDArray[np.bytes_]) -> NDArray[
 
 
 def _whole(row: tuple[Any, ...]) -> bool:
-    """Whether an item is what was stored; a damaged file may hold anything in its place."""
+    """Whether an item is what was stored; a damaged file may hold any type instead."""
     return isinstance(row[2], bytes) and zlib.crc32(row[2]) == row[1]
 
 
 def _connect(path: Path, mode: str, *, still: bool = False) -> sqlite3.Connection:
-    address = f"file:{quote(os.fspath(path.absolute()))}?mode={mode}{'&immutable=1' * still}"
     try:
-        connection = _opened(address)
-        connection.execute("select count(*) from sqlite_master").fetchone()
+        connection = _opened(path, mode, still)
     except sqlite3.OperationalError as error:
         unwritable = any(word in str(error) for word in ("unable to open", "readonly", "read-only"))
         if mode != "ro" or not unwritable or path.with_name(f"{path.name}-wal").exists():
             raise
-        # In a folder that may not be written to, the log's index cannot be created; without a log,
-        # the file by itself is all there is.
-        connection = _opened(f"{address}&immutable=1")
-        connection.execute("select count(*) from sqlite_master").fetchone()
+        # In a read-only folder, the log's index cannot be created; without a log, the file alone
+        # is all there is.
+        connection = _opened(path, mode, True)
     if mode != "ro":
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")  # deleted contents become zeros
@@ -480,28 +432,31 @@ def _connect(path: Path, mode: str, *, still: bool = False) -> sqlite3.Connectio
     return connection
 
 
-def _opened(address: str) -> sqlite3.Connection:
+def _opened(path: Path, mode: str, immutable: bool) -> sqlite3.Connection:
+    address = f"file:{quote(os.fspath(path.absolute()))}?mode={mode}{'&immutable=1' * immutable}"
     # Batches may be read in another thread than the one that opened the store, one at a time.
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         address, uri=True, isolation_level=None, timeout=WAIT, check_same_thread=False
     )
+    connection.execute("select count(*) from sqlite_master").fetchone()
+    return connection
 
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """What goes wrong in SQLite, as an error that names the file and what to do."""
+    """Raise SQLite's errors as ours, which name the file and what to do."""
     try:
         yield
     except sqlite3.Error as error:
         text = str(error)
         if "disk is full" in text:
-            what = f"no space left for {path}: nothing was changed; make space and run it again"
+            message = f"no space left for {path}: nothing was changed; make space and run it again"
         elif "readonly" in text or "read-only" in text:
-            what = f"{path} cannot be written: it or its folder is read-only"
+            message = f"{path} cannot be written: it or its folder is read-only"
         elif "disk I/O error" in text or "unable to open" in text:
-            what = f"{path} cannot be read or written ({text}): look at the disk and permissions"
+            message = f"{path} cannot be read or written ({text}): look at the disk and permissions"
         elif "locked" in text:
             raise StoreBusy(f"{path} is being written by another process: try again") from error
         else:
             raise StoreError(f"{path} is damaged ({text}): restore it from a copy") from error
-        raise StoreUnwritable(what) from error
+        raise StoreUnwritable(message) from error

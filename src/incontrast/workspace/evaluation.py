@@ -1,4 +1,4 @@
-"""Whether a candidate may take over: what it did to embeddings, and which checks it fails."""
+"""Whether a candidate may be promoted: what it did to embeddings, and which checks it fails."""
 
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ SAMPLE = 512  # old and new items, each, at most
 EXAMPLES = 6
 EXAMPLE_NEIGHBOURS = 5
 
-MIN_RANK_SHARE = 0.5  # of the effective rank of before that a candidate keeps
+MIN_RANK_SHARE = 0.5  # of the previous effective rank
 MIN_RANK = 1.5  # below it, embeddings lie on a line
 MAX_UNIFORMITY = -0.02  # above it, all embeddings are one point
 
@@ -43,15 +43,10 @@ def evaluate(
     outcome: dict[str, Any],
     tolerance: float,
 ) -> dict[str, Any]:
-    """The figures of a candidate, as JSON; ``failed_checks`` says why not to promote it.
+    """The figures of a candidate, as JSON; ``failed_checks`` are reasons not to promote it.
 
-    Args:
-        before: The current version; None after a first fit.
-        after: The candidate.
-        store: Where the items are.
-        new: (n,) ids of the new items.
-        outcome: Figures of training.
-        tolerance: How much larger the loss of old items may be.
+    ``before`` is the current version, ``new`` are (n,) ids of the new items, ``outcome`` the
+    figures of training, ``tolerance`` how much larger the loss of old items may be.
     """
     draws = generator(after.seed, "evaluation", after.version)
     new = new[torch.randperm(len(new), generator=draws)[:SAMPLE].sort().values]
@@ -60,7 +55,7 @@ def evaluate(
         chosen = torch.randperm(len(before.memory), generator=draws)[:SAMPLE].sort().values
         old = before.memory.ids[chosen]
     ids = torch.cat([old, new])
-    sizes = torch.from_numpy(store.columns(int(ids.max()) + 1).sizes)[ids]
+    sizes = torch.from_numpy(store.columns(int(ids.max()) + 1)["size"][ids.numpy()])
     sample = StoredCollection(store, after.domain, ids, sizes)
     figures: dict[str, Any] = {"tolerance": tolerance, "sample": len(ids), "failed_checks": []}
     if len(ids) < 2:
@@ -92,25 +87,19 @@ def failed_checks(
     loss_after: float | None = None,
     probe: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Reasons not to promote a candidate; none if it is fine.
+    """Reasons not to promote a candidate.
 
-    Args:
-        tolerance: The share by which losses may rise and scores may fall.
-        before: The health of some items before; None after a first fit.
-        after: That of the same items after.
-        loss_before: The evaluation loss of old items; None before a first fit.
-        loss_after: The same after, None if it is not finite.
-        probe: The scores of a probe before and after; None after a first fit, or without one.
+    ``before`` and ``after`` are of the same items, losses of old items (None: not finite), the
+    scores of a ``probe`` before and after. After a first fit, there is nothing from before.
     """
-    reasons, fallen = [], []
+    reasons = []
     if probe is not None:
         then, now = (ProbeScores.from_json(probe[when]) for when in ("before", "after"))
-        fallen = significant_falls(then, now, tolerance)
-    if fallen:
-        reasons.append(
-            f"kNN accuracy on the probe set fell by more than the {100 * tolerance:g}% that is "
-            f"tolerated: of {', of '.join(fallen)}"
-        )
+        if fallen := significant_falls(then, now, tolerance):
+            reasons.append(
+                f"kNN accuracy on the probe set fell by more than the {100 * tolerance:g}% that is "
+                f"tolerated: of {', of '.join(fallen)}"
+            )
     if loss_before is not None and loss_after is None:
         reasons.append("the loss of old items is no longer a finite number")
     elif loss_before is not None and (loss_after or 0.0) > loss_before * (1.0 + tolerance):
@@ -175,22 +164,18 @@ def _examples(
 def stored_vectors(
     learner: Learner, before: Tensor, after: Tensor, ids: Tensor, *, new: int
 ) -> dict[str, Any]:
-    """What an update did to vectors that are stored, as JSON.
+    """What a candidate did to stored vectors, as JSON.
 
-    Args:
-        learner: The candidate, with its maps.
-        before: (n, d) embeddings by the version before.
-        after: (n, e) embeddings by the candidate.
-        ids: (n,) the items.
-        new: How many of them, at the end, came with the update.
+    (n, d) embeddings ``before`` and (n, e) ``after`` are of the same items, the last ``new`` ones.
     """
     link = learner.links[0]
-    # Its own map was fitted on many of these items: one that was not tells what to expect.
+    # The link itself was fitted on many of these items, so it says too little about others.
     mapped = cross_mapped(before, after, old=link.old, new=link.new, seed=learner.seed)
     unit = normalize(after)
-    found, wanted = (nearest(unit, corpus, NEIGHBOURS) for corpus in (mapped, unit))
-    recall, _ = hits(found, wanted)
+    found, exact = (nearest(unit, corpus, NEIGHBOURS) for corpus in (mapped, unit))
+    recall, _ = hits(found, exact)
     worst = recall.argsort(stable=True)[: EXAMPLES // 2].tolist()
+    expected = expected_shares(before, mapped, after, learner.seed, learner.memory.seen)
     return {
         "space": link.old,
         "items": len(ids),
@@ -200,10 +185,7 @@ def stored_vectors(
             direction: {kind: quality._asdict() for kind, quality in kinds.items()}
             for direction, kinds in link.tried.items()
         },
-        "expected": [
-            each._asdict()
-            for each in expected_shares(before, mapped, after, learner.seed, learner.memory.seen)
-        ],
+        "expected": [share._asdict() for share in expected],
         "mixed": mixed(mapped, unit, new)._asdict(),
-        "examples": _examples(worst, ids, found, wanted, len(ids) - new),
+        "examples": _examples(worst, ids, found, exact, len(ids) - new),
     }

@@ -1,4 +1,4 @@
-"""New data on their way into a workspace: a few megabytes at a time, known when they come again."""
+"""New data on their way into a workspace, a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from incontrast.learner import Learner
 
 ROWS = 1024  # items of a collection that are packed together
-LOOKED_AT = 8  # images that an encoder is tried on
+TRIED = 8  # images that an encoder is tried on
 
 
 class NewData:
-    """What was handed to ``fit`` or ``update``: a ``Source``, or whatever the domain collects.
+    """The data of a ``fit`` or an ``update``: a ``Source``, or whatever the domain collects.
 
     ``strict`` refuses files that cannot be read instead of leaving them out; ``read`` makes a
     ``Source`` of a path.
@@ -42,37 +42,34 @@ class NewData:
         strict: bool = False,
         read: Callable[[Path], Source] | None = None,
     ) -> None:
-        self.domain = domain
-        self.strict = strict
+        self.domain, self.strict = domain, strict
         self.skipped: list[str] = []
         self.name = "data in memory"
         self.classes: tuple[str, ...] = ()
         self.columns: tuple[str, ...] = ()
+        self._items: Source | Collection
         items = resolve(items, domain, read)
         if isinstance(items, Source):
+            self._items = items
             self.name, self.classes, self.columns = items.title, items.classes, items.columns
             self.fingerprint = items.fingerprint()
             self.skipped = [skip.reason for skip in items.skipped]
-            self._items: Source | Collection = items
         else:
             self._items = domain.collect(items)
             digest = hashlib.blake2b(digest_size=16)
             for contents in self.packed():
-                for content in contents:
-                    digest.update(content)
+                digest.update(b"".join(contents))
             self.fingerprint = digest.hexdigest()
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def telling(self) -> Any:
-        """Of a path, the items that tell what encoder they need: a few images, all of others."""
+    def examples(self) -> Any:
+        """Items to try an encoder on: a few images, or all items of other kinds, from a path."""
         items = self._items
-        if not isinstance(items, Source):
-            return None
-        if items.kind != "images":
-            return items.items
-        places = torch.linspace(0, len(items) - 1, min(len(items), LOOKED_AT)).long()
+        if not isinstance(items, Source) or items.kind != "images":
+            return items.items if isinstance(items, Source) else None
+        places = torch.linspace(0, len(items) - 1, min(len(items), TRIED)).long()
         return items.take(self.domain, places, strict=False).items
 
     def packed(self) -> Iterator[list[bytes]]:
@@ -89,8 +86,8 @@ class NewData:
                 yield self.domain.pack(chunk.items, torch.arange(len(chunk.items)))
         if items.fingerprint() != self.fingerprint:
             raise WorkspaceError(
-                f"files in {items.path} were changed while they were read: "
-                "nothing was ingested; run it again when they are complete"
+                f"files in {items.path} were changed while they were read: nothing was ingested; "
+                "run it again when they are complete"
             )
 
 
@@ -103,11 +100,11 @@ def ingest(
     again: bool,
     alive: Callable[[], None],
 ) -> bool:
-    """Items into the store, where they do not count until the version is promoted.
+    """Put items into the store, where they do not count until the version is promoted.
 
-    Unless they are taken again, those that the current version has learned from, that were
-    forgotten or that were refused and are joined now are left out. Returns whether any was new.
-    ``alive`` is called now and then.
+    Unless ``again``, items are left out that the current version has learned from, that were
+    forgotten, or that were refused and are joined now. Returns whether any was new. ``alive`` is
+    called now and then.
     """
     begin = time.perf_counter()
     store, memory, base = machine.store, learner.memory, operation["base"]
@@ -120,50 +117,50 @@ def ingest(
     machine.ingesting({**operation, "first": first, "data": before, "incoming": data.name})
     draws = generator(learner.seed, "memory", learner.version + 1)
     memory.draw_keys(torch.arange(first, arrivals), draws)  # of items that have theirs
-    count = found = forgotten = 0
-    first_item: bytes | None = None
+    count = known = forgotten = 0
+    example: bytes | None = None
     alike = True
     try:
         for contents in data.packed():
             new = contents
             if hashes is not None:
-                known, deleted = hashes.contains(contents)
-                new = [contents[place] for place in (~known & ~deleted).nonzero()[0]]
-                found += int(known.sum())
+                seen, deleted = hashes.contains(contents)
+                new = [contents[place] for place in (~seen & ~deleted).nonzero()[0]]
+                known += int(seen.sum())
                 forgotten += int(deleted.sum())
-            first_item = new[0] if first_item is None and new else first_item
-            alike = alike and all(content == first_item for content in new)
+            example = new[0] if example is None and new else example
+            alike = alike and all(content == example for content in new)
             ids = torch.arange(arrivals + count, arrivals + count + len(new))
             store.append(arrivals + count, new, memory.draw_keys(ids, draws).numpy())
             count += len(new)
             alive()
-        if count + found + forgotten == 0:
+        if count + known + forgotten == 0:
             reason = f"; the first: {data.skipped[0]}" if data.skipped else ""
             raise ValueError(f"nothing in {data.name} can be read{reason}")
     except Exception:
         with suppress(StoreError, OSError):  # on a full disk: the next run does it
             machine.cancel_ingest()
         raise
-    again_takes = f"{left_out(forgotten)} (--again ingests all items)" if forgotten else ""
+    omitted = f"{left_out(forgotten)} (--again ingests all items)" if forgotten else ""
     if count == 0:
         machine.cancel_ingest()
-        if again_takes:
-            machine.notify(again_takes)
+        if omitted:
+            machine.notify(omitted)
         return False
     store.fold()
     seconds = time.perf_counter() - begin
-    incoming = {
+    part = {
         "name": data.name,
         "fingerprint": data.fingerprint,
         "items": count,
-        "known": found,
+        "known": known,
         "forgotten": forgotten,
         "skipped": data.skipped,
         "classes": data.classes,
     }
-    machine.ingested(incoming, seconds)
-    remark = f"; {counted(found)} had been ingested before" if found else ""
-    remark += f"; {again_takes}" if again_takes else ""
+    machine.ingested(part, seconds)
+    remark = f"; {counted(known)} had been ingested before" if known else ""
+    remark += f"; {omitted}" if omitted else ""
     machine.notify(f"ingested {counted(count)} in {seconds:.1f} s{remark}")
     if alike and count > 1:
         machine.notify(f"all {count:,} new items are the same: is that so?")
@@ -171,6 +168,6 @@ def ingest(
 
 
 def left_out(forgotten: int) -> str:
-    """Forgotten items that the data still have, in words."""
+    """Forgotten items that the data still contain, in words."""
     were = "was" if forgotten == 1 else "were"
     return f"{counted(forgotten, 'forgotten item')} {were} left out"

@@ -1,9 +1,9 @@
 """Embeddings of a source as a folder of shards, written by one process or by many.
 
-A shard is a range of the source's items, the same however many processes there are: what is there
-already is never computed again. ``00007.npy`` has the rows, ``00007.ids.jsonl`` the name of each
-row's item; ``00007.json`` comes last, and with it the shard is whole. ``manifest.json`` says what
-the shards are of, and that all are there. ``export`` makes one file of them, replaced as a whole.
+A shard is a range of the source's items, the same for any number of processes, so what is there is
+never computed again. ``00007.npy`` has the rows, ``00007.ids.jsonl`` the name of each row's item;
+``00007.json`` is written last, and completes the shard. ``manifest.json`` describes the shards, and
+says whether all are there. ``export`` makes one file of them, which is replaced as a whole.
 """
 
 import io
@@ -11,10 +11,10 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,12 @@ from incontrast.extras import needed
 from incontrast.files import flush_files, make_folder, write_bytes
 from incontrast.learner import Learner
 from incontrast.training.engine import BATCH_SIZE, Engine, embed
+from incontrast.workspace import stamps
 from incontrast.workspace.files import Damaged, read_json, write_json
-from incontrast.workspace.stamps import MANIFEST, damaged, digest, ids_file, stamp_file
 
-_LEFT = re.compile(r"\.(manifest|\d{5})\.(json|npy|ids\.jsonl)\.\d+")
+T = TypeVar("T")
+
+_LEFTOVER = re.compile(r"\.(manifest|\d{5})\.(json|npy|ids\.jsonl)\.\d+")
 STAMPED = ("workspace", "version", "encoder", "normalized", "dtype")
 ROWS = 8192  # in a group of a Parquet file, or of an array that is copied
 
@@ -43,17 +45,25 @@ class Shard(NamedTuple):
     skipped: list[str]  # why items were left out
 
 
+def by_first(engine: Engine, task: str, work: Callable[[], T]) -> T:
+    """What the first process makes of some work, for all processes."""
+    result = None
+    with engine.error_barrier(task):
+        if engine.rank == 0:
+            result = work()
+    return cast(T, engine.broadcast(result))
+
+
 def leftovers(folder: Path) -> list[Path]:
     """What an interrupted writing has left among shards."""
-    return [path for path in folder.glob(".*") if _LEFT.fullmatch(path.name)]
+    return [path for path in folder.glob(".*") if _LEFTOVER.fullmatch(path.name)]
 
 
 class Shards:
-    """A folder of shards, by the encoder of a learner, whose engine has the processes.
+    """A folder of shards.
 
-    ``about`` is what they are of (workspace, version, source, whether they are normalised, their
-    type): others do not count.
-    ``mapped`` takes embeddings to the space of another version.
+    ``about`` describes them: workspace, version, source, whether they are normalised, their type.
+    Shards of anything else do not count. ``adapter`` maps embeddings into another space.
     """
 
     def __init__(
@@ -62,18 +72,15 @@ class Shards:
         about: dict[str, Any],
         learner: Learner,
         source: Source,
-        mapped: Chain | None = None,
+        adapter: Chain | None = None,
     ) -> None:
         rows = rows_at_once(learner.domain)
-        # A quarter of a chunk, where that leaves the batches in it as they are; else a whole one.
+        # A quarter of a chunk if that is a whole number of batches.
         self.size = rows if rows % (4 * BATCH_SIZE) else rows // 4
         self.folder = folder
         self.about = {**about, "items": len(source), "size": self.size}
-        self.learner = learner
-        self.source = source
-        self.mapped = mapped
-        self.found = 0
-        """Rows that were there before."""
+        self.learner, self.source, self.adapter = learner, source, adapter
+        self.found = 0  # rows that were there before this run
 
     def __len__(self) -> int:
         return math.ceil(len(self.source) / self.size)
@@ -82,102 +89,95 @@ class Shards:
         return self.folder / f"{number:05d}{suffix}"
 
     def begin(self) -> None:
-        """Make the folder, and say in it what the shards are of."""
         make_folder(self.folder)
-        write_json(self.folder / MANIFEST, {**self.about, "complete": False, "rows": 0})
+        write_json(self.folder / stamps.MANIFEST, {**self.about, "complete": False, "rows": 0})
 
     def embed(self, *, strict: bool, progress: Callable[[int, int], None] | None) -> None:
         """Embed what is missing; all processes call this, and each shard is the work of one."""
         engine, total = self.learner.engine, len(self.source)
-        missing: list[int] = []
-        with engine.error_barrier("find shards"):
-            if engine.rank == 0:
-                for path in leftovers(self.folder):
-                    path.unlink()
-                there = {number: self._whole(number) for number in range(len(self))}
-                self.found = sum(rows for rows in there.values() if rows is not None)
-                missing = [number for number, rows in there.items() if rows is None]
-        missing = engine.broadcast(missing)
+        missing = by_first(engine, "find shards", self._missing)
         for start in range(0, len(missing), engine.processes):
-            # In rounds, so that a process that fails or is lost is known of after one shard.
-            mine = missing[start:][engine.rank : engine.rank + 1]
+            # In rounds, so that a failed or lost process is noticed after one shard.
             with engine.error_barrier("embed its items"):
-                for number in mine:
+                for number in missing[start:][engine.rank : engine.rank + 1]:
                     self._write(number, self._embedded(number, strict))
             if progress is not None:
                 left = missing[start + engine.processes :]
-                progress(total - sum(map(self._items, left)), total)
+                sizes = (min(self.size, total - number * self.size) for number in left)
+                progress(total - sum(sizes), total)
 
     def finish(self) -> dict[str, Any]:
-        """Say that all shards are there; returns the manifest."""
+        """Complete the manifest; returns it."""
         shards: list[dict[str, Any]] = []
         files: dict[str, Any] = {}
-        counts = {"rows": 0, "columns": 0}
+        columns = 0
         for number in range(len(self)):
             record = self.file(number, ".json")
             part = read_json(record)
-            counts["rows"] += part["rows"]
-            counts["columns"] = max(counts["columns"], part["columns"])
-            first, name = number * self.size, self.file(number, ".npy").name
-            shards.append({"file": name, "first": first, "rows": part["rows"]})
-            files |= {record.name: digest(record), **part["files"]}
+            columns = max(columns, part["columns"])
+            name = self.file(number, ".npy").name
+            shards.append({"file": name, "first": number * self.size, "rows": part["rows"]})
+            files |= {record.name: stamps.digest(record), **part["files"]}
         number = len(self)
         while self.file(number, ".json").exists():  # of a source that had more items
             for suffix in (".json", ".ids.jsonl", ".npy"):
                 self.file(number, suffix).unlink(missing_ok=True)
             number += 1
-        whole = {**self.about, "complete": True, **counts, "shards": shards, "files": files}
-        write_json(self.folder / MANIFEST, whole)
-        return whole
+        rows = sum(shard["rows"] for shard in shards)
+        counts = {"complete": True, "rows": rows, "columns": columns}
+        manifest = {**self.about, **counts, "shards": shards, "files": files}
+        write_json(self.folder / stamps.MANIFEST, manifest)
+        return manifest
 
     def read(self) -> Iterator[Shard]:
         """The shards in the order of the source."""
         for number in range(len(self)):
-            about = read_json(self.file(number, ".json"))
             lines = self.file(number, ".ids.jsonl").read_text(encoding="utf-8").splitlines()
+            skipped = read_json(self.file(number, ".json"))["skipped"]
             rows = np.load(self.file(number, ".npy"))
-            yield Shard(rows, [json.loads(line) for line in lines], about["skipped"])
+            yield Shard(rows, [json.loads(line) for line in lines], skipped)
 
-    def _items(self, number: int) -> int:
-        return min(self.size, len(self.source) - number * self.size)
+    def _missing(self) -> list[int]:
+        for path in leftovers(self.folder):
+            path.unlink()
+        there = {number: self._rows(number) for number in range(len(self))}
+        self.found = sum(rows or 0 for rows in there.values())
+        return [number for number, rows in there.items() if rows is None]
 
-    def _whole(self, number: int) -> int | None:
-        """The rows of a shard; None if it is not there, is damaged, or is of something else."""
+    def _rows(self, number: int) -> int | None:
+        """The number of rows of a shard; None if it is missing, damaged, or of something else."""
         try:
             about = read_json(self.file(number, ".json"))
         except Damaged:
             return None
-        whole = about["of"] == self.about and not damaged(self.folder, about["files"])
+        whole = about["of"] == self.about and not stamps.damaged(self.folder, about["files"])
         return about["rows"] if whole else None
 
     def _embedded(self, number: int, strict: bool) -> Shard:
         learner, first = self.learner, number * self.size
         alone = Engine(learner.engine.device, learner.engine.precision)
-        rows, names, skipped = np.empty((0, 0), np.float32), [], []
-        for chunk in self.source.chunks(
-            learner.domain, strict=strict, start=first, stop=first + self.size
-        ):
-            names, skipped = chunk.names, [skip.reason for skip in chunk.skipped]
-            if names:
-                found = embed(learner.backbone, learner.domain, chunk.items, engine=alone)
-                found = found if self.mapped is None else self.mapped(found)
-                found = normalize(found) if self.about["normalized"] else found
-                rows = found.numpy().astype(self.about["dtype"])
-        return Shard(rows, names, skipped)
+        stop = first + self.size  # within one chunk
+        chunk = next(self.source.chunks(learner.domain, strict=strict, start=first, stop=stop))
+        skipped = [skip.reason for skip in chunk.skipped]
+        if not chunk.names:
+            return Shard(np.empty((0, 0), np.float32), [], skipped)
+        vectors = embed(learner.backbone, learner.domain, chunk.items, engine=alone)
+        vectors = vectors if self.adapter is None else self.adapter(vectors)
+        vectors = normalize(vectors) if self.about["normalized"] else vectors
+        return Shard(vectors.numpy().astype(self.about["dtype"]), chunk.names, skipped)
 
     def _write(self, number: int, shard: Shard) -> None:
-        write_array(self.file(number, ".npy"), shard.rows)
-        names = "".join(f"{json.dumps(name)}\n" for name in shard.names)
-        write_bytes(self.file(number, ".ids.jsonl"), names.encode())
-        written = (self.file(number, ".npy"), self.file(number, ".ids.jsonl"))
-        files = {file.name: digest(file) for file in written}
+        array, ids = self.file(number, ".npy"), self.file(number, ".ids.jsonl")
+        write_array(array, shard.rows)
+        write_bytes(ids, "".join(f"{json.dumps(name)}\n" for name in shard.names).encode())
         rows, columns = shard.rows.shape
         about = {"of": self.about, "rows": rows, "columns": columns, "skipped": shard.skipped}
+        files = {file.name: stamps.digest(file) for file in (array, ids)}
         write_json(self.file(number, ".json"), {**about, "files": files})
 
 
 def write_array(file: Path, array: NDArray[Any]) -> None:
-    """Write an array to a ``.npy`` file that is whole or not there."""
+    """Write a ``.npy`` file atomically."""
     content = io.BytesIO()
     np.save(content, array)
     write_bytes(file, content.getvalue())
@@ -187,7 +187,7 @@ def read_file(file: Path) -> Iterator[Shard]:
     """The rows of a file that ``export`` wrote, some at a time."""
     if file.suffix == ".npy":
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
-        with ids_file(file).open(encoding="utf-8") as lines:
+        with stamps.ids_file(file).open(encoding="utf-8") as lines:
             for start in range(0, len(rows), ROWS):
                 names = [json.loads(line) for line in islice(lines, ROWS)]
                 yield Shard(rows[start : start + ROWS], names, [])
@@ -199,78 +199,65 @@ def read_file(file: Path) -> Iterator[Shard]:
             yield Shard(flat.reshape(len(names), -1), names, [])
 
 
-def export(
-    file: Path,
-    folder: Path,
-    shards: Iterable[Shard],
-    stamp: dict[str, Any],
-    *,
-    beside: Sequence[Path] = (),
-) -> None:
-    """Write shards to a file, which waits in this folder until it is whole; delete the folder.
+def export(file: Path, folder: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> None:
+    """Write shards to a file, by way of this folder, which is deleted at the end.
 
-    ``stamp`` says what it will be of, and how many ``rows`` and ``columns`` it has; files
-    ``beside`` it wait there already.
+    ``stamp`` describes the file, with its number of ``rows`` and ``columns``.
     """
+    new = folder / file.name
     write = _write_parquet if file.suffix == ".parquet" else _write_npy
-    written = [*write(folder / file.name, shards, stamp), *beside]
+    write(new, shards, stamp)
     flush_files(folder)
-    whole = {**stamp, "files": {part.name: digest(part) for part in written}}
-    waiting = {"complete": True, "export": whole, "replaces": _stamp_digest(file)}
-    write_json(folder / MANIFEST, waiting)
+    parts = (new, stamps.ids_file(new), stamps.order_file(new))
+    files = {part.name: stamps.digest(part) for part in parts if part.exists()}
+    waiting = {"complete": True, "export": {**stamp, "files": files}}
+    write_json(folder / stamps.MANIFEST, {**waiting, "replaces": _stamp_digest(file)})
     finish_exports(file)
 
 
-def workplace(file: Path, work: Literal["shards", "reembed"]) -> Path:
-    """The folder beside a file in which a new one waits until it is whole."""
-    return file.with_name(f".{file.name}.{work}")
-
-
 def finish_exports(file: Path) -> None:
-    """Move an exported file that waits into place, whatever wrote it.
+    """Move an exported file that waits into place.
 
     It is dropped if the file that it was to replace has been replaced by another one.
     """
-    for folder in (workplace(file, "shards"), workplace(file, "reembed")):
-        manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
-        stamp = manifest.get("export")
-        if stamp is None:
+    for folder in (stamps.beside(file, "shards"), stamps.beside(file, "reembed")):
+        waiting = folder / stamps.MANIFEST
+        manifest = read_json(waiting) if waiting.exists() else {}
+        if "export" not in manifest:
             continue
+        stamp = manifest["export"]
         if manifest["replaces"] == _stamp_digest(file):
             for name in reversed(stamp["files"]):
                 if (folder / name).exists():
                     (folder / name).replace(file.with_name(name))
-            write_json(stamp_file(file), stamp)  # which also flushes the folder
+            write_json(stamps.stamp_file(file), stamp)  # which also flushes the folder
         shutil.rmtree(folder)
 
 
 def _stamp_digest(file: Path) -> dict[str, int] | None:
-    """Of the stamp, which an export replaces last."""
-    return digest(stamp_file(file)) if stamp_file(file).exists() else None
+    """The digest of the stamp, which is the last file that an export replaces."""
+    return stamps.digest(stamps.stamp_file(file)) if stamps.stamp_file(file).exists() else None
 
 
-def _write_npy(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> list[Path]:
+def _write_npy(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> None:
     descr = np.dtype(stamp["dtype"]).newbyteorder("<").str
     kind = {"descr": descr, "fortran_order": False, "shape": (stamp["rows"], stamp["columns"])}
-    with file.open("wb") as array, ids_file(file).open("w", encoding="utf-8") as lines:
+    with file.open("wb") as array, stamps.ids_file(file).open("w", encoding="utf-8") as lines:
         np.lib.format.write_array_header_1_0(array, kind)
         for shard in shards:
             array.write(np.ascontiguousarray(shard.rows, descr).tobytes())
             lines.writelines(f"{json.dumps(name)}\n" for name in shard.names)
-    return [file, ids_file(file)]
 
 
-def _write_parquet(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> list[Path]:
+def _write_parquet(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -> None:
     """A column of ids and one of vectors, with the stamp in its metadata."""
     with needed("writing Parquet, unlike .npy, needs pyarrow", "parquet", ValueError):
         import pyarrow
         from pyarrow import parquet
-    about = {name: stamp[name] for name in STAMPED}
-    number = pyarrow.from_numpy_dtype(stamp["dtype"])
-    vector = pyarrow.list_(number, stamp["columns"])
+    vector = pyarrow.list_(pyarrow.from_numpy_dtype(stamp["dtype"]), stamp["columns"])
     schema = pyarrow.schema(
         [("id", pyarrow.string()), ("embedding", vector)],
-        metadata={"incontrast": json.dumps(about)},
+        metadata={"incontrast": json.dumps({name: stamp[name] for name in STAMPED})},
     )
     with parquet.ParquetWriter(file, schema) as writer:
         for shard in shards:
@@ -279,4 +266,3 @@ def _write_parquet(file: Path, shards: Iterable[Shard], stamp: dict[str, Any]) -
                 vectors = pyarrow.FixedSizeListArray.from_arrays(flat, stamp["columns"])
                 batch = pyarrow.record_batch([pyarrow.array(shard.names), vectors], schema=schema)
                 writer.write_batch(batch, row_group_size=ROWS)
-    return [file]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from incontrast.workspace.files import WorkspaceError, read_json
 
@@ -29,8 +29,18 @@ def ids_file(file: Path) -> Path:
     return file.with_name(f"{file.stem}.ids.jsonl")
 
 
+def order_file(file: Path) -> Path:
+    """Which rows of a file are mapped, in the order in which to re-embed them."""
+    return file.with_name(f"{file.name}.order.npy")
+
+
+def beside(file: Path, purpose: Literal["shards", "reembed", "lock"]) -> Path:
+    """Where a new file waits until it is complete, or the file's lock."""
+    return file.with_name(f".{file.name}.{purpose}")
+
+
 def stamp_of(file: Path) -> dict[str, Any] | None:
-    """What a file or folder of embeddings is of; None if it bears no stamp."""
+    """The stamp of a file or folder of embeddings; None if it has none."""
     if not stamp_file(file).exists():
         return None
     stamp = read_json(stamp_file(file))
@@ -39,20 +49,40 @@ def stamp_of(file: Path) -> dict[str, Any] | None:
     return stamp
 
 
+def check_same(
+    file: Path,
+    stamp: dict[str, Any],
+    about: dict[str, Any],
+    advice: str = "overwrite it, or choose another name",
+) -> None:
+    """Refuse to mix embeddings of different encoders."""
+    version = stamp["version"]
+    length, option = ("unit", "with") if stamp["normalized"] else ("their own", "without")
+    differences = {
+        "workspace": f"another workspace, which cannot be mixed: {advice}",
+        "version": f"version {version}, these would be of version {about['version']}, and the two "
+        f"cannot be mixed: replace it (--overwrite), embed for its space (--space {version}), or "
+        f"bring it along (incontrast reembed {file.name})",
+        "encoder": f"another version {version}, with other weights: {advice}",
+        "normalized": f"{length} length: embed {option} --normalize, {advice}",
+        "dtype": f"type {stamp['dtype']}: {advice}",
+    }
+    for name, difference in differences.items():
+        if stamp[name] != about[name]:
+            raise WorkspaceError(f"{file} holds embeddings of {difference}")
+
+
 def outputs(workspace: Workspace) -> list[Path]:
     """The embeddings that this workspace has written and that are still there."""
-    return [file for file in _registered(workspace) if file.exists() and stamp_file(file).exists()]
+    files = [Path(event["file"]) for event in workspace.outputs.events()]
+    return [file for file in files if file.exists() and stamp_file(file).exists()]
 
 
 def register(workspace: Workspace, file: Path) -> None:
-    """Note that embeddings of this workspace are there."""
-    if file not in _registered(workspace):
-        with suppress(OSError):  # a workspace that may only be read can still embed
+    """Record that embeddings of this workspace are in a file."""
+    if str(file) not in [event["file"] for event in workspace.outputs.events()]:
+        with suppress(OSError):  # a read-only workspace can still embed
             workspace.outputs.add(workspace.outputs.event("embed", file=str(file)))
-
-
-def _registered(workspace: Workspace) -> list[Path]:
-    return [Path(event["file"]) for event in workspace.outputs.events()]
 
 
 def digest(file: Path) -> dict[str, int]:
@@ -65,7 +95,7 @@ def digest(file: Path) -> dict[str, int]:
 
 
 def damaged(folder: Path, files: dict[str, dict[str, int]]) -> list[str]:
-    """Which of the files in a folder are missing, or do not have their digests."""
+    """Which of the files in a folder are missing, or do not have these digests."""
     wrong = []
     for name, expected in files.items():
         if not (folder / name).is_file():

@@ -1,4 +1,4 @@
-"""A workspace in words and figures, and what is damaged; without torch."""
+"""What is in a workspace, and what is damaged; without torch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from incontrast.memory.store import Store
 from incontrast.text import counted
-from incontrast.workspace.files import SUMMARY, Damaged, Journal, WorkspaceError, holder
-from incontrast.workspace.stamps import outputs, problems, stamp_of
+from incontrast.workspace import stamps
+from incontrast.workspace.files import SUMMARY, Damaged, WorkspaceError, holder
 from incontrast.workspace.state import NAMES, State
 
 if TYPE_CHECKING:
     from incontrast.workspace.workspace import Workspace
 
+OUTSTANDING = {  # by phase
+    "ingesting": "interrupted while it ingested items",
+    "ingested": "to be trained",
+    "trained": "to be evaluated",
+    "evaluated": "to be promoted",
+    "discarding": "being discarded",
+}
+
 
 def status_of(workspace: Workspace) -> dict[str, Any]:
-    """What is there, as JSON."""
+    """What is in a workspace, as JSON."""
     state = workspace.state()
     about: dict[str, Any] = {
         "folder": str(workspace.folder),
@@ -26,7 +34,7 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
         "current": state.current,
         "versions": workspace.versions.numbers(),
         "unfinished": _unfinished(state),
-        "advice": _advice(state),
+        "advice": state.advice,
         "writer": holder(workspace.lock_file),
         "bytes": sum(map(_size, workspace.folder.rglob("*"))),
         "embeddings": [],
@@ -42,11 +50,11 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
             **state.memory,
             "policy": _policy(workspace.settings["learner"]["policy"]),
         }
-    for file in outputs(workspace):
+    for file in stamps.outputs(workspace):
         try:
-            stamp = stamp_of(file) or {}
+            stamp = stamps.stamp_of(file) or {}
         except WorkspaceError:
-            stamp = {}
+            continue
         if stamp.get("workspace") == workspace.id:
             about["embeddings"].append(
                 {
@@ -62,7 +70,7 @@ def status_of(workspace: Workspace) -> dict[str, Any]:
 
 
 def _policy(policy: dict[str, Any]) -> str:
-    """A memory policy, for people."""
+    """A memory policy in words."""
     limits = [f"{policy[unit]:,} {unit}" for unit in ("items", "bytes") if policy.get(unit)]
     kinds = {"KeepAll": "all are kept", "Reservoir": "a random sample", "Queue": "the newest"}
     kind = kinds.get(policy["type"], str(policy.get("name")))
@@ -77,10 +85,10 @@ def _size(path: Path) -> int:
 
 
 def unfinished(workspace: Workspace) -> str | None:
-    """What was begun and not finished, or was refused, in words; None if there is nothing."""
+    """What is unfinished or was refused, in words; None if nothing is."""
     try:
         return _unfinished(workspace.state())
-    except Damaged:  # which a rollback writes again
+    except Damaged:  # a rollback writes it again
         return None
 
 
@@ -89,58 +97,37 @@ def _unfinished(state: State) -> str | None:
     if state.phase in ("idle", "switched"):
         return None
     if state.phase == "forgetting":
-        return (
-            f"{counted(operation['items'])} to be forgotten: the next command that writes does it"
-        )
+        items = counted(operation["items"])
+        return f"{items} to be forgotten: the next command that writes does it"
+    kind, name = NAMES[operation["kind"]], operation["data"]["name"]
     if state.refused:
         failed = "; ".join(operation["failed_checks"])
         if state.candidate is None:
-            return f"{NAMES[operation['kind']]} with {operation['data']['name']}: {failed}"
+            return f"{kind} with {name}: {failed}"
         return f"version {operation['number']} was not promoted: {failed}"
-    kind = operation["kind"]
-    outstanding = {
-        "ingesting": "interrupted while it ingested items",
-        "ingested": "to be trained" if kind != "adopt" else "interrupted before it was complete",
-        "trained": "to be evaluated",
-        "evaluated": "to be promoted",
-        "discarding": "being discarded",
-    }
-    data = operation["incoming"] if state.phase == "ingesting" else operation["data"]["name"]
-    return f"{NAMES[kind]} with {data}, {outstanding[state.phase]}"
-
-
-def _advice(state: State) -> str | None:
-    """What becomes of what is unfinished."""
-    if not state.resumable:
-        return None
-    kind, items = state.operation["kind"], counted(state.operation["data"]["items"])
-    if not state.refused:
-        # What an encoder is adopted from is not in the workspace until it is written as a version.
-        again = kind == "adopt" and state.phase == "ingested"
-        resumes = "adopt DATA with the options of before" if again else kind
-        return f"incontrast {resumes} resumes it, incontrast {kind} --discard drops it"
-    force = f"incontrast {kind} --force promotes it, " if state.candidate is not None else ""
-    return (
-        f"the next {kind} with data takes its {items} along; {force}"
-        f"incontrast {kind} --discard drops it"
-    )
+    if state.phase == "ingesting":
+        name = operation["incoming"]
+    outstanding = OUTSTANDING[state.phase]
+    if operation["kind"] == "adopt" and state.phase == "ingested":
+        outstanding = "interrupted before it was complete"
+    return f"{kind} with {name}, {outstanding}"
 
 
 def damage_in(workspace: Workspace) -> list[str]:
     """Read every file; returns what is wrong."""
     wrong: list[str] = []
-    last = 0  # number of the lines that the journal must have, if the state can be read
 
     @contextmanager
     def noted() -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:  # which those of a workspace and of a store are
+        except RuntimeError as error:  # those of a workspace and of a store
             wrong.append(str(error))
 
+    lines = 0  # that the journal must have, if the state can be read
     with noted():
-        event = workspace.state().event  # also in the state, and added if it is missing
-        last = event["number"] - 1 if event else 0
+        event = workspace.state().event  # whose own line is added if it is missing
+        lines = event["number"] - 1 if event else 0
     for number in workspace.versions.numbers():
         try:
             workspace.versions.verify(number)
@@ -150,20 +137,18 @@ def damage_in(workspace: Workspace) -> list[str]:
                 wrong.append(str(error))
     with noted(), closing(Store.open(workspace.store_file, readonly=True)) as store:
         wrong += store.check()
-    for file in outputs(workspace):
+    for file in stamps.outputs(workspace):
         with noted():
-            wrong += problems(file)
-    return wrong + _damage_in_journal(workspace.journal, last)
-
-
-def _damage_in_journal(journal: Journal, last: int) -> list[str]:
-    records = journal.records()
-    wrong = [str(record) for record in records if isinstance(record, Damaged)]
-    missing = set(range(1, last + 1))
-    for event in (record for record in records if isinstance(record, dict)):
-        number = event["number"]
-        missing -= {*range(1, number + 1)} if event["step"] == SUMMARY else {number}
-    lost = len(missing) - len(wrong)
+            wrong += stamps.problems(file)
+    missing, damaged = set(range(1, lines + 1)), []
+    for record in workspace.journal.records():
+        if isinstance(record, Damaged):
+            damaged.append(str(record))
+        elif record["step"] == SUMMARY:
+            missing -= {*range(1, record["number"] + 1)}
+        else:
+            missing -= {record["number"]}
+    lost = len(missing) - len(damaged)
     if lost > 0:
-        wrong.append(f"{journal.path} is damaged: it has lost {counted(lost, 'line')}")
-    return wrong
+        damaged.append(f"{workspace.journal.path} is damaged: it has lost {counted(lost, 'line')}")
+    return wrong + damaged

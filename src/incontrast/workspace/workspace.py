@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
@@ -12,23 +11,11 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 
-from incontrast._version import __version__
-from incontrast.bounds import check_number, check_whole
-from incontrast.files import alone_in, flush, make_folder, write_bytes
-from incontrast.import_path import Trust, named_code, permit, permitted
+from incontrast.files import alone_in, flush, make_folder
+from incontrast.import_path import named_code, permit, permitted
 from incontrast.memory.store import PRESENT, Store
-from incontrast.workspace.config import (
-    CONFIG,
-    NO_TABLE,
-    OF_WORKSPACE,
-    changeable,
-    config_of,
-    of_versions,
-    parse_changes,
-    read_config,
-    to_toml,
-    with_config,
-)
+from incontrast.workspace import config
+from incontrast.workspace.config import CONFIG, config_of
 from incontrast.workspace.files import (
     CREATING,
     NO_ENCODER,
@@ -36,19 +23,17 @@ from incontrast.workspace.files import (
     UNFINISHED,
     Damaged,
     Journal,
-    Unfinished,
     Versions,
     WorkspaceError,
     check_no_link,
     locked,
     read_json,
-    timestamp,
     write_json,
 )
 from incontrast.workspace.state import NAMES, Notify, State, StateMachine
 from incontrast.workspace.status import damage_in
 
-if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the rest is quick
+if TYPE_CHECKING:  # torch is imported only by what loads or trains an encoder
     from torch import Tensor
 
     from incontrast import Budget, Domain, Learner, Probe, ProgressCallback, Strategy
@@ -59,7 +44,7 @@ if TYPE_CHECKING:  # torch is imported by what loads or trains an encoder; the r
     from incontrast.weights import Weights
     from incontrast.workspace.update import Step
 
-BEGUN = (
+BEGUN = (  # what an interrupted creation may leave
     *(f"memory.sqlite{suffix}" for suffix in ("", "-journal", "-wal", "-shm")),
     *("state.json", "journal.jsonl", CONFIG),
 )
@@ -76,7 +61,7 @@ class AdoptOptions(TypedDict, total=False):
 
 
 class Options(AdoptOptions, total=False):
-    """Those of ``fit`` and ``update`` have these as well: they train."""
+    """Further arguments of ``fit`` and ``update``, which train."""
 
     budget: Budget | None
     callbacks: Sequence[ProgressCallback]
@@ -85,10 +70,10 @@ class Options(AdoptOptions, total=False):
 class Workspace:
     """A folder with versions of an encoder, the old items, and a journal.
 
-    Make one with ``create``, come back to it with ``open``. One process at a time writes (``fit``,
-    ``update``, ``rollback``, ``forget``); reading is always possible. Whatever interrupts a
-    writer, a power cut included, the current version keeps serving; ``update`` run again resumes
-    and ends with the same weights, bit by bit.
+    ``create`` makes one, ``open`` opens it again. One process at a time writes (``fit``,
+    ``update``, ``rollback``, ``forget``); reading is always possible. Whatever interrupts a writer,
+    the current version keeps serving, and ``update`` run again resumes and ends with the same
+    weights, bit by bit.
 
     >>> import tempfile, torch, incontrast as ic
     >>> rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
@@ -135,62 +120,36 @@ class Workspace:
         Args:
             folder: Where it lives.
             learner: Not fitted; its domain, strategies, memory policy and seed are the workspace's.
-            tolerance: How much larger the loss of old items may be after an update, as a share,
-                for the update to be promoted.
+            tolerance: How much larger the loss of old items may be after an update, as a share.
             keep: Versions to keep, at least 2; older ones are deleted.
-            threads: Threads that the command line computes with, since rounding depends on it;
-                torch's choice if None.
-            budget: What an update may cost that is given none.
+            threads: Threads of the command line, on which rounding depends; torch's choice if None.
+            budget: The budget of updates that are given none.
             device: Where later commands compute; None takes a CUDA device if there is one.
-            table: ``columns``, ``id`` and ``label`` of tables, as in ``read_source``, for data that
-                come with no other.
+            table: ``columns``, ``id`` and ``label`` of tables by default, as in ``read_source``.
         """
         limits: dict[str, Any] = {"tolerance": tolerance, "keep": keep, "threads": threads}
-        settings = initial_settings(learner, budget=budget, device=device, table=table, **limits)
+        settings = config.initial_settings(
+            learner, budget=budget, device=device, table=table, **limits
+        )
         return create_workspace(Path(folder), learner, settings)
-
-    def _create(self) -> None:
-        """Make the folder a workspace."""
-        folder, settings_file = self.folder, self.folder / SETTINGS
-        taken = WorkspaceError(f"{folder} is a workspace already: choose a new or an empty folder")
-        if settings_file.exists():
-            raise taken
-        begun = not folder.exists() or (folder / CREATING).exists()
-        if not begun and (not folder.is_dir() or any(folder.iterdir())):
-            raise WorkspaceError(f"{folder} is not empty: choose a new or an empty folder")
-        make_folder(folder)
-        (folder / CREATING).touch()
-        flush(folder)  # or a power cut could leave files that nobody owns
-        with locked(self.lock_file, "init"):
-            if settings_file.exists():  # another process was faster
-                raise taken
-            for name in BEGUN:  # by an attempt that was interrupted
-                (folder / name).unlink(missing_ok=True)
-            self.sweep()
-            self.versions.root.mkdir(exist_ok=True)
-            with closing(Store.create(self.store_file)) as store:
-                StateMachine(self, store).move("idle", {"step": "init", "workspace": self.id})
-            write_bytes(folder / CONFIG, to_toml(config_of(self.settings)).encode())
-            write_json(settings_file, self.settings)  # with it, the folder is a workspace
-            (folder / CREATING).unlink()
 
     @classmethod
     def open(cls, folder: str | Path, **own: Unpack[Own]) -> Workspace:
-        """A workspace that is there.
+        """An existing workspace.
 
         Args:
             folder: Where it lives.
-            own: As in ``Learner.load``: the domain, the strategies, the memory policy or the head,
-                where it is one of your own; device and fabric; ``trust=True``, once, where somebody
-                else has created a workspace that names code. With a fabric, every process opens the
-                workspace and makes the same calls; the first one writes.
+            own: As in ``Learner.load``: domain, strategies, memory policy or head of your own;
+                device and fabric; ``trust=True``, once, if somebody else has created a workspace
+                that names code. With a fabric, every process makes the same calls; the first one
+                writes.
         """
         folder = Path(folder).absolute()
         if not (folder / SETTINGS).is_file():
             if (folder / "versions").is_dir() and not (folder / CREATING).exists():
                 raise Damaged(f"{folder / SETTINGS} is missing: restore it from a copy")
             raise WorkspaceError(f"{folder} is not a workspace: incontrast init creates one")
-        return cls(folder, _settings_in(folder), **own)
+        return cls(folder, config.read_settings(folder), **own)
 
     def trust(self, code: Collection[str]) -> bool:
         """Whether this user may run this code, which the workspace names; remembers it."""
@@ -201,7 +160,7 @@ class Workspace:
 
     @cached_property
     def engine(self) -> Engine:
-        """Of this process."""
+        """The engine of this process."""
         from incontrast.training.engine import choose_engine
 
         device, fabric = self._own.get("device"), self._own.get("fabric")
@@ -212,7 +171,7 @@ class Workspace:
 
     @property
     def id(self) -> str:
-        """Given to nothing else in the world."""
+        """A unique name."""
         return str(self.settings["id"])
 
     def report_file(self, version: int) -> Path:
@@ -221,14 +180,14 @@ class Workspace:
 
     @contextmanager
     def writing_reports(self) -> Iterator[None]:
-        """While nobody else writes reports, or forgets what they show."""
-        check_no_link(self.reports)
+        """A block in which nobody else writes reports, or forgets what they show."""
+        check_no_link(self.reports, "a folder of reports")
         self.reports.mkdir(exist_ok=True)
         with alone_in(self.reports):
             yield
 
     def state(self) -> State:
-        """What is under way, and which version serves, if that is there."""
+        """What is in progress, and which version serves."""
         try:
             state = State(**read_json(self.state_file))
         except TypeError as error:
@@ -242,21 +201,13 @@ class Workspace:
             )
         return state
 
-    def sweep(self) -> None:
-        """Delete what an interrupted writing or deleting has left."""
-        for entry in self.versions.root.glob(f"{UNFINISHED}*"):
-            shutil.rmtree(entry)
-        for pattern in (".*.json.*", ".*.toml.*", ".*.checkpoint.*"):
-            for path in self.folder.glob(pattern):
-                path.unlink(missing_ok=True)
-
     @property
     def current(self) -> int | None:
         """The number of the version that serves; None before the first fit."""
         return self.state().current
 
     def serving(self, version: int | None = None) -> int:
-        """The version that was asked for, or the one that serves."""
+        """This version, or by default the one that serves."""
         number = self.current if version is None else version
         if number is None:
             raise WorkspaceError(f"{self.folder} {NO_ENCODER}")
@@ -274,17 +225,17 @@ class Workspace:
         """The kind of data."""
         return self.template().domain if self._domain is None else self._domain
 
-    def read(self, path: str | Path, **how: Any) -> Source:
+    def read(self, path: str | Path, **options: Any) -> Source:
         """Items from a path; of a table, the workspace's columns where no others are given.
 
         Args:
             path: Where they are.
-            how: As in ``read_source``; images are not checked by default.
+            options: As in ``read_source``; images are not checked by default.
         """
         from incontrast.data.sources import read_source, with_columns
 
-        table = with_columns(Path(path), self.settings["table"], how)
-        return read_source(path, **{"check": False, **how, **table})
+        table = with_columns(Path(path), self.settings["table"], options)
+        return read_source(path, **{"check": False, **options, **table})
 
     def learner(self, version: int | None = None, *, memory: bool = True) -> Learner:
         """A version as a learner; what is done with it changes nothing in the workspace.
@@ -304,27 +255,22 @@ class Workspace:
         from incontrast.settings import encode
 
         self.versions.verify(version)
-        folder, config = self.versions.folder(version), self.folder / CONFIG
-        learner = saving.read(folder, Learner, of_versions(self.settings), config, **self._own)
+        folder, file = self.versions.folder(version), self.folder / CONFIG
+        changes = config.of_versions(self.settings)
+        learner = saving.read(folder, Learner, changes, file, **self._own)
         policy = learner.memory.policy
         learner.memory = Memory(policy)
         if store is not None:
             extent = self.versions.extent(version)
             learner.memory = Memory.over(store, learner.domain, policy, extent)
-        head, configured = encode(learner.head), self.settings["learner"]["head"]
-        if head != configured and self._own.get("head") is None:
-            raise WorkspaceError(
-                f"{config}: head cannot be changed any more, it was {head!r} when "
-                f"version {version} was trained and is {configured!r} now"
-            )
+        if self._own.get("head") is None:
+            heads = {"head": encode(learner.head)}, {"head": self.settings["learner"]["head"]}
+            config.check_changes(*heads, file, head=False)
         self._domain = learner.domain
         return learner
 
     def adapter(self, source: int | None = None, target: int | None = None) -> Chain:
-        """What maps embeddings from the space of one version into that of another.
-
-        By the shortest way over the maps of all versions that are kept, each fitted when its
-        version was trained.
+        """The map of embeddings between the spaces of two versions, by way of others if necessary.
 
         Args:
             source: The version that embedded; the current one by default.
@@ -341,22 +287,22 @@ class Workspace:
         """The maps of all versions that are kept, verified."""
         from incontrast import saving
 
-        found: dict[tuple[int, int], Link] = {}
+        links: dict[tuple[int, int], Link] = {}
         for number in self.versions.numbers():
-            folder = self.versions.folder(number)
             self.versions.verify(number, saving.LINK_FILES)
-            found |= {(link.old, link.new): link for link in saving.read_links(folder)}
-        return list(found.values())
+            read = saving.read_links(self.versions.folder(number))
+            links |= {(link.old, link.new): link for link in read}
+        return list(links.values())
 
     def stamp(self, version: int | None = None) -> Stamp:
-        """What vectors of a version are of, for an index; of the current one by default."""
+        """What an index has to record of vectors of a version, the current one by default."""
         from incontrast.compat import Stamp
 
         number = self.serving(version)
         return Stamp(self.id, number, self.encoder_hash(number))
 
     def encoder_hash(self, version: int) -> str:
-        """Of a version that is kept, or that a map leads to."""
+        """The hash of a version that is kept, or that a map leads to."""
         if self.versions.exists(version):
             return str(self.versions.record(version)["encoder"])
         for link in self.links():
@@ -387,11 +333,11 @@ class Workspace:
     # Writing -------------------------------------------------------------------------------------
 
     @contextmanager
-    def writing(self, what: str, notify: Notify | None = None) -> Iterator[StateMachine]:
-        """What changes the state, while nobody else may."""
+    def writing(self, doing: str, notify: Notify | None = None) -> Iterator[StateMachine]:
+        """A block that changes the state, while nobody else can."""
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.lock_file, what))
+                stack.enter_context(locked(self.lock_file, doing))
             except OSError as error:
                 message = f"{self.folder} cannot be written ({error.strerror})"
                 raise WorkspaceError(message) from error
@@ -399,9 +345,17 @@ class Workspace:
             yield StateMachine(self, store, notify)
             store.fold()
 
-    def fit(self, items: Any = None, **how: Unpack[Options]) -> Step:
+    def sweep(self) -> None:
+        """Delete what an interrupted writing or deleting has left."""
+        for entry in self.versions.root.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(entry)
+        for pattern in (".*.json.*", ".*.toml.*", ".*.checkpoint.*"):
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    def fit(self, items: Any = None, **options: Unpack[Options]) -> Step:
         """Train a first encoder; arguments as in ``update``."""
-        return self._run("fit", items, **how)
+        return self._run("fit", items, **options)
 
     def adopt(
         self,
@@ -410,12 +364,12 @@ class Workspace:
         weights: Weights | None = None,
         head_weights: Weights | None = None,
         seen_count: int | None = None,
-        **how: Unpack[AdoptOptions],
+        **options: Unpack[AdoptOptions],
     ) -> Step:
         """Take an encoder that was trained elsewhere as the first version; nothing is trained.
 
-        What updates may do to old items is up to the learner that the workspace was created with:
-        ``Learner(keep_neighbours=0.6)`` is what ``from_encoder`` and the command line take.
+        ``Learner(keep_neighbours=0.6)``, which ``from_encoder`` and the command line take, bounds
+        what updates may do to old items.
 
         Args:
             items: What it was trained on, or a uniform sample of it.
@@ -423,9 +377,9 @@ class Workspace:
                 with.
             head_weights: Of the learner's head, likewise.
             seen_count: The number of items that a sample stands for.
-            how: ``strict``, ``force``, ``discard``, ``probe`` and ``notify``, as in ``update``.
+            options: ``strict``, ``force``, ``discard``, ``probe`` and ``notify``, as in ``update``.
         """
-        return self._run("adopt", items, adopted=(weights, head_weights, seen_count), **how)
+        return self._run("adopt", items, adopted=(weights, head_weights, seen_count), **options)
 
     def update(
         self,
@@ -443,115 +397,102 @@ class Workspace:
         callbacks: Sequence[ProgressCallback] = (),
         notify: Notify | None = None,
     ) -> Step:
-        """Ingest new items, train, evaluate, and promote what came of it.
+        """Ingest new items, train, evaluate, and promote the new version.
 
         Args:
             items: A ``Source`` or whatever the domain collects; None resumes what was begun.
-            strategy: How, for this once.
+            strategy: How to train, for this once.
             budget: What training may cost. With seconds, the result depends on the machine's speed.
             strict: Refuse files that cannot be read instead of leaving them out.
             force: Promote the candidate whichever checks it fails.
             discard: Drop what was begun or refused before.
             again: Ingest items that this version or one that led to it has learned from.
-            tolerance: How much larger the loss of old items may be, for this once; what was refused
-                is judged by it again. That of ``create`` if None.
+            tolerance: How much larger the loss of old items may be, for this once; a refused
+                candidate is evaluated by it again. That of ``create`` if None.
             only_if_drift: As in ``Learner.update``.
-            probe: Labelled items that the encoder is judged by, before and after. A path (or a
-                ``ProbeSet``, which also names the column of labels) is remembered, and judges the
-                next versions too. Old and new classes are told apart if the data have classes.
+            probe: Labelled items to evaluate on, before and after. A path (or a ``ProbeSet``,
+                which also names the column of labels) is remembered for the next versions.
             callbacks: Called after every step and every epoch of training; see ``Callback``.
                 Whatever one raises ends the update, which can be resumed.
             notify: Called with a sentence at every step of the update.
         """
-        how = {name: value for name, value in locals().items() if name not in ("self", "items")}
-        return self._run("update", items, **how)
+        options = {name: value for name, value in locals().items() if name not in ("self", "items")}
+        return self._run("update", items, **options)
 
-    def _run(self, kind: str, items: Any, notify: Notify | None = None, **how: Any) -> Step:
+    def _run(self, kind: str, items: Any, notify: Notify | None = None, **options: Any) -> Step:
+        from incontrast.data import ProbeSet
         from incontrast.workspace.update import Update
 
-        return Update(workspace=self, kind=kind, **how).run(items, notify)
+        if isinstance(options.get("probe"), str | Path):
+            options["probe"] = ProbeSet(options["probe"])
+        return Update(workspace=self, kind=kind, **options).run(items, notify)
 
     def configure(self, *changes: str) -> dict[str, Any]:
         """Change settings, each by ``name=value``; returns the names and values that were set.
 
         Raises:
             ValueError: There is no such setting, or no such value.
-            WorkspaceError: It cannot be changed once there is a workspace, or an encoder, or while
-                an update is unfinished, which would train with it.
+            WorkspaceError: It cannot be changed any more, or not while an update is unfinished.
         """
         from incontrast.settings import changed
 
         with self.writing("config") as machine:
             machine.recover()
-            now = _settings_in(self.folder)  # somebody may have changed others meanwhile
-            config = config_of(now)
-            wanted = parse_changes(changes, config)
-            for name in wanted:
-                unfitted = name.split(".")[0] == "head" and self.current is None
-                if not (changeable(name) or unfitted):
-                    raise WorkspaceError(
-                        f"{name} cannot be changed any more: what was stored and trained depends "
-                        "on it; create another workspace"
-                    )
-            trains = [name for name in wanted if name.split(".")[0] not in OF_WORKSPACE]
+            settings = config.read_settings(self.folder)  # others may have changed it meanwhile
+            before = config_of(settings)
+            values = config.parse_changes(changes, before)
+            after, file = changed(before, values), self.folder / CONFIG
+            config.check_changes(before, after, file, head=self.current is None)
+            trains = [name for name in values if name.split(".")[0] not in config.OF_WORKSPACE]
             if trains and machine.state.resumable and not machine.state.refused:
-                kind = machine.state.operation["kind"]
-                raise Unfinished(
-                    f"{NAMES[kind]} is unfinished, and resumes with the settings it was begun "
-                    f"with: run incontrast {kind} to finish it, or incontrast {kind} --discard to "
-                    f"drop it, then change {trains[0]}"
-                )
-            config = changed(config, wanted)
-            settings = with_config(now, config)
-            named = named_code(wanted)  # by who calls: the rest may be somebody else's
-            check_settings(settings, self.folder / CONFIG, lambda code: self.trust({*code} - named))
-            permit(self.folder, named)
-            write_bytes(self.folder / CONFIG, to_toml(config).encode())
-            machine.move(machine.state.phase, {"step": "config", "changes": wanted})
-        before, after = (config_of(each) for each in (self.settings, settings))
-        new = {name for name in after if before[name] != after[name]} - {*OF_WORKSPACE}
-        # Without parts that ``create`` was given, where there are new ones.
+                raise machine.state.unfinished()
+            settings = config.with_config(settings, after)
+            code = named_code(values)  # the caller's own; other code may be somebody else's
+            config.check_settings(settings, file, lambda named: self.trust({*named} - code))
+            permit(self.folder, code)
+            config.write_settings(self.folder, settings)
+            machine.move(machine.state.phase, {"step": "config", "changes": values})
+        # Parts that `create` was given give way to new ones.
+        then, now = config_of(self.settings), config_of(settings)
+        new = {name for name in now if then[name] != now[name]} - {*config.OF_WORKSPACE}
         self._own = cast("Own", {name: part for name, part in self._own.items() if name not in new})
         self.settings = settings
-        return wanted
+        return values
 
     def remember(self, columns: Sequence[str], machine: StateMachine) -> None:
         """Read later tables by the names of the first one's features, unless others are set."""
-        config = config_of(_settings_in(self.folder))
-        if config["table"].get("columns") is None:
-            config["table"] = {**config["table"], "columns": list(columns)}
-            write_bytes(self.folder / CONFIG, to_toml(config).encode())
+        settings = config.read_settings(self.folder)
+        if settings["table"].get("columns") is None:
+            settings["table"] = {**settings["table"], "columns": list(columns)}
+            config.write_settings(self.folder, settings)
             changes = {"table.columns": list(columns)}
             machine.move(machine.state.phase, {"step": "config", "changes": changes})
-        self.settings = {**self.settings, "table": config["table"]}
+        self.settings = {**self.settings, "table": settings["table"]}
 
     def discard(self, kind: str | None = None) -> bool:
         """Drop what is unfinished or was refused; returns whether there was something.
 
         Args:
-            kind: Only if it is a ``"fit"`` or an ``"update"``; whichever it is if None.
+            kind: Only if it is a ``"fit"``, an ``"update"`` or an ``"adopt"``; any if None.
         """
         with self.writing("discard") as machine:
-            begun = self.state()
-            found = begun.operation.get("kind")
-            if kind is not None and found in NAMES and found != kind and begun.phase != "switched":
-                raise Unfinished(
-                    f"what is unfinished is {NAMES[found]}: incontrast {found} --discard drops it"
-                )
+            before = self.state()
             machine.recover()
             if machine.state.resumable:
+                if kind not in (None, machine.state.operation["kind"]):
+                    raise machine.state.unfinished()
                 machine.discard()
-        return found in NAMES and begun.phase != "switched"
+        return before.operation.get("kind") in NAMES and before.phase != "switched"
 
     def rollback(self, to: int | None = None) -> int:
         """Make an earlier version the current one, with the memory it had; returns its number.
 
-        An update that is unfinished or was refused is dropped. Later versions stay beside it, so
-        that ``rollback`` can also go forward.
+        An update that is unfinished or was refused is dropped. Later versions stay, so that
+        ``rollback`` can also go forward.
 
         Args:
-            to: The version. By default the one before the current, and once: called again, maybe
-                since it was killed, it changes nothing until other data have come in.
+            to: The version. By default the one before the current; called again, this changes
+                nothing until other data have come in.
         """
         with self.writing("rollback") as machine:
             return machine.rollback(to)
@@ -559,46 +500,37 @@ class Workspace:
     def forget(self, ids: Iterable[int] = (), *, hashes: Iterable[bytes] = ()) -> int:
         """Delete items for good, from memory and from the file; returns how many there were.
 
-        Reports, which may show them, are deleted as well. Items that were forgotten before do not
-        count.
+        Reports, which may show them, are deleted as well.
 
         Args:
-            ids: Their places in the order of arrival, from 0; the journal has those of each
-                ``ingest``.
+            ids: Their places in the order of arrival, from 0, as in the journal.
             hashes: Content hashes (``content_hash`` of packed items).
 
         Raises:
-            StoreBusy: They are forgotten, but somebody was reading the file all the while, and
-                their bytes may still be in its log: call it again.
+            StoreBusy: They are forgotten, but as another process was reading, their bytes may still
+                be in the store's log: call it again.
         """
-        wanted = np.unique(np.fromiter(ids, np.int64))
+        unwanted = np.unique(np.fromiter(ids, np.int64))
         with self.writing("forget") as machine:
             machine.recover()
             if machine.state.resumable and not machine.state.refused:
-                raise Unfinished(
-                    "an update is unfinished: run incontrast update to finish it, or "
-                    "incontrast update --discard to drop it, then forget"
-                )
+                raise machine.state.unfinished()
             store = machine.store
             arrivals = store.arrivals()
-            unknown = wanted[(wanted < 0) | (wanted >= arrivals)].tolist()
+            unknown = unwanted[(unwanted < 0) | (unwanted >= arrivals)].tolist()
             if unknown:
                 there = f"ids go from 0 to {arrivals - 1}" if arrivals else "there are no items"
                 raise WorkspaceError(f"no items have the ids {unknown[:5]}: {there}")
-            found = np.union1d(wanted, store.find(hashes))
-            count = int((store.columns(arrivals).states[found] == PRESENT).sum())
-            if len(found):
-                machine.forget(found.tolist(), count)
+            unwanted = np.union1d(unwanted, store.find(hashes))
+            count = int((store.columns(arrivals)["state"][unwanted] == PRESENT).sum())
+            if len(unwanted):
+                machine.forget(unwanted.tolist(), count)
             store.erase()  # also of what was forgotten while somebody was reading
         return count
 
 
-def _settings_in(folder: Path) -> dict[str, Any]:
-    return read_config(folder, read_json(folder / SETTINGS))
-
-
 def create_workspace(folder: Path, learner: Learner, settings: dict[str, Any]) -> Workspace:
-    """A new workspace with these settings, which ``initial_settings`` gave for this learner."""
+    """A new workspace with these settings, which ``initial_settings`` made for this learner."""
     from incontrast.training.fabric import FabricEngine
 
     folder = folder.absolute()
@@ -607,7 +539,7 @@ def create_workspace(folder: Path, learner: Learner, settings: dict[str, Any]) -
     engine = learner.engine
     with engine.error_barrier("create the workspace"):
         if engine.rank == 0:
-            Workspace(folder, settings)._create()
+            _write_workspace(Workspace(folder, settings))
             permit(folder, named_code(settings["learner"]))
     fabric = engine.fabric if isinstance(engine, FabricEngine) else None
     return Workspace(
@@ -624,59 +556,28 @@ def create_workspace(folder: Path, learner: Learner, settings: dict[str, Any]) -
     )
 
 
-def initial_settings(
-    learner: Learner,
-    *,
-    tolerance: float = 0.05,
-    keep: int = 10,
-    threads: int | None = None,
-    budget: Budget | None = None,
-    device: str | None = None,
-    table: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The settings of a new workspace, as JSON; arguments as in ``Workspace.create``."""
-    from incontrast import saving
-    from incontrast.training.progress import Budget
-
-    settings: dict[str, Any] = {
-        "id": uuid.uuid4().hex,
-        "created": timestamp(),
-        "incontrast": __version__,
-        "tolerance": tolerance,
-        "keep": keep,
-        "threads": threads,
-        "budget": dict(vars(budget or Budget())),
-        "device": device,
-        "table": {**NO_TABLE, **(table or {})},
-        "learner": saving.describe(learner),
-    }
-    _check_limits(settings)
-    return settings
-
-
-def check_settings(settings: dict[str, Any], where: Path, trust: Trust) -> Learner:
-    """The learner of these settings; refuses what makes no sense, or names code without trust."""
-    from incontrast import saving
-    from incontrast.learner import Learner
-    from incontrast.training.progress import Budget
-
-    try:
-        _check_limits(settings)
-        Budget(**settings["budget"])
-        device = settings["device"]
-        return saving.rebuild(settings["learner"], where, Learner, device=device, trust=trust)
-    except (TypeError, AttributeError, KeyError) as error:
-        raise ValueError(f"a setting has a value of another kind: {error}") from error
-
-
-def _check_limits(settings: dict[str, Any]) -> None:
-    check_number("[0, inf)", tolerance=settings["tolerance"])
-    check_whole(2, "an update needs a way back", keep=settings["keep"])
-    if settings["threads"] is not None:
-        check_whole(1, threads=settings["threads"])
-    table = settings["table"]
-    kinds = {"columns": list | tuple | None, "id": str | None, "label": str | None}
-    if not all(isinstance(name, kinds.get(role, ())) for role, name in table.items()):
-        raise ValueError(
-            f"table has columns, a list of names, and id and label, a name each, got {dict(table)}"
-        )
+def _write_workspace(workspace: Workspace) -> None:
+    """Write the files of a new workspace."""
+    folder, settings_file = workspace.folder, workspace.folder / SETTINGS
+    taken = WorkspaceError(f"{folder} is a workspace already: choose a new or an empty folder")
+    if settings_file.exists():
+        raise taken
+    begun = not folder.exists() or (folder / CREATING).exists()
+    if not begun and (not folder.is_dir() or any(folder.iterdir())):
+        raise WorkspaceError(f"{folder} is not empty: choose a new or an empty folder")
+    make_folder(folder)
+    (folder / CREATING).touch()
+    flush(folder)  # or a power cut could leave files that nobody owns
+    with locked(workspace.lock_file, "init"):
+        if settings_file.exists():  # another process was faster
+            raise taken
+        for name in BEGUN:  # by an attempt that was interrupted
+            (folder / name).unlink(missing_ok=True)
+        workspace.sweep()
+        workspace.versions.root.mkdir(exist_ok=True)
+        with closing(Store.create(workspace.store_file)) as store:
+            event = {"step": "init", "workspace": workspace.id}
+            StateMachine(workspace, store).move("idle", event)
+        config.write_settings(folder, workspace.settings)
+        write_json(settings_file, workspace.settings)  # with it, the folder is a workspace
+        (folder / CREATING).unlink()
