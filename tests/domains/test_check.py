@@ -498,3 +498,50 @@ def test_rules_that_training_alone_would_not_notice(methods: dict[str, Any], mes
 def test_collections_of_another_type(methods: dict[str, Any], message: str) -> None:
     with pytest.raises(DomainError, match=message):
         check_domain(collecting(**methods), ITEMS)
+
+
+class Ragged(TensorCollection):
+    """Rows of different lengths, padded to the longest of a batch; column 0 has the lengths."""
+
+    def take(self, indices: Tensor) -> Tensor:
+        rows = super().take(indices)
+        return rows[:, 1 : 1 + int(rows[:, 0].max())]
+
+
+class Padded(Domain):
+    def collect(self, items: Any) -> Ragged:
+        return items if isinstance(items, Ragged) else Ragged(items)
+
+    def views(self, batch: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        noise = torch.rand(2, *batch.shape, generator=generator)
+        return batch + noise[0], batch + noise[1]
+
+    def encoder(self) -> nn.Module:
+        return Means()
+
+
+class Means(nn.Module):
+    """The mean over all places, those of padding too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return batch.mean(dim=1, keepdim=True) * self.scale + self.scale
+
+
+def test_an_embedding_that_depends_on_padding_is_named() -> None:
+    lengths = torch.tensor([[3.0], [1.0], [5.0], [2.0], [4.0]])
+    rows = torch.rand(5, 5, generator=Generator().manual_seed(0)) * (torch.arange(5) < lengths)
+    with pytest.raises(DomainError, match="an item by itself has another one than in a batch"):
+        check_domain(Padded(), torch.cat([lengths, rows], dim=1))
+
+
+def test_batches_that_are_no_tensors_need_pack() -> None:
+    class Lists(TensorCollection):
+        def take(self, indices: Tensor) -> Any:
+            return super().take(indices).tolist()
+
+    with pytest.raises(TypeError, match=r"Noisy has no pack\(\) and unpack\(\), .* are list"):
+        Noisy().pack(Lists(ITEMS), torch.arange(2))

@@ -263,7 +263,13 @@ class Domain(ABC):
 
     def pack(self, collection: Any, indices: Tensor) -> list[bytes]:
         """Each of these items as bytes, for a memory on disk. Equal items give equal bytes."""
-        rows = collection.take(indices).numpy()
+        batch = collection.take(indices)
+        if not isinstance(batch, Tensor):
+            raise TypeError(
+                f"{type(self).__name__} has no pack() and unpack(), which saving it or a workspace "
+                f"needs: its batches are {type(batch).__name__}, not tensors"
+            )
+        rows = batch.numpy()
         header = f"{rows.dtype.str} {' '.join(map(str, rows.shape[1:]))}\n".encode()
         return [header + row.tobytes() for row in rows]
 

@@ -207,6 +207,13 @@ def _check_items(trial: Trial, collection: Collection, rolled: Collection | None
     asked = "must give the items that were asked for, in that order"
     rule = f"take() {asked}; and an embedding must depend on its item alone, not on its batch"
     check(rule, collection.take(twice), twice)
+    rule = (
+        "an embedding must depend on its item alone, but an item by itself has another one than "
+        "in a batch: does padding, or another item, change it in prepare() or in the encoder?"
+    )
+    for place in (0, 1):
+        one = torch.tensor([place])
+        check(rule, collection.take(one), one)
     selected = collection.select(some)
     check(f"select() {asked}", _all(selected), some)
     extended = collection.extend(selected)
@@ -266,7 +273,10 @@ def _check_faster_views(trial: Trial, collection: Collection) -> None:
 
 def _check_bytes(trial: Trial, collection: Collection) -> None:
     domain, every = trial.domain, torch.arange(len(collection))
-    blobs = domain.pack(collection, every)
+    try:
+        blobs = domain.pack(collection, every)
+    except TypeError as error:
+        raise DomainError(str(error)) from error
     rule = "pack() must give bytes for each item that was asked for, the same for the same item"
     _require(len(blobs) == len(every) and all(isinstance(blob, bytes) for blob in blobs), rule)
     again = domain.unpack(blobs)
